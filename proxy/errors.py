@@ -1,0 +1,68 @@
+"""Errors, named by who is to blame, each carrying the HTTP status the client gets.
+
+Invariants:
+- A message never repeats bytes of a request body, a header or a secret.
+- Everything a client sees is rendered by `error_body`, in OpenAI's shape.
+"""
+
+import json
+
+
+class TokenlaneError(Exception):
+    """Base of all errors made on purpose; anything else that escapes is a bug."""
+
+
+class ConfigError(TokenlaneError):
+    """The operator's settings are wrong. The message is one sentence with the next step."""
+
+
+class RequestError(TokenlaneError):
+    """The request cannot be served, and this is the answer to it.
+
+    status: HTTP status. kind: OpenAI `error.type`. code: stable machine word.
+    param: the offending field. retry_after_s: sent as `Retry-After`, in whole seconds.
+    close: the connection cannot be used any further (framing is lost).
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        close: bool = False,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.close = close
+        self.headers = headers
+
+
+class UpstreamError(TokenlaneError):
+    """A replica misbehaved. `sent`: request bytes may have reached it, so it may have run.
+
+    reason: closed set of words, used as a metric label:
+    refused connect_timeout closed reset first_byte_timeout chunk_timeout protocol truncated.
+    """
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sent = sent
+
+
+def error_body(
+    message: str, kind: str, *, param: str | None = None, code: str | None = None
+) -> bytes:
+    """The JSON body of an error in OpenAI's shape (openai-python reads all four fields)."""
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return json.dumps({"error": error}, separators=(",", ":")).encode()

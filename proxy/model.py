@@ -1,0 +1,86 @@
+"""The words the floors share: frozen values without behaviour.
+
+Invariants:
+- Values are immutable; a change of the world is a new value.
+- Token ids travel as packed little-endian uint32, block hashes as packed native uint64:
+  a list of 100,000 ints holds the GIL for more than a millisecond.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Rung(StrEnum):
+    """Where a request's ids came from, cheapest for the loop first (metric label)."""
+
+    TOKEN_INPUT = "token-input"
+    CACHE = "cache"
+    SHORT = "short"
+    THREADS = "threads"
+    PROCESSES = "processes"
+    LOCAL = "local"
+    BAIL = "bail"
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """A request's prompt as ids.
+
+    sequences: one packed uint32 buffer per prompt of the request (chat has one).
+    blocks: packed uint64, chained hashes of the first sequence's full blocks.
+    block_tokens: tokens per block in `blocks`.
+    """
+
+    sequences: tuple[bytes, ...]
+    blocks: bytes
+    block_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all sequences together."""
+        return sum(len(sequence) for sequence in self.sequences) // 4
+
+    @property
+    def size_bytes(self) -> int:
+        """What a cache pays for this entry."""
+        return sum(len(sequence) for sequence in self.sequences) + len(self.blocks) + 128
+
+
+class ReplicaState(msgspec.Struct, frozen=True):
+    """What the control plane last knew of one replica.
+
+    slot: its row in the shared load board, stable for the replica's life.
+    url: scheme, host and port, no path. started_s: process start (0 if unknown); a new value
+    means an empty cache. cache_blocks: KV blocks (None if unknown). kv_usage: 0..1.
+    """
+
+    id: str
+    slot: int
+    url: str
+    up: bool = False
+    draining: bool = False
+    models: tuple[str, ...] = ()
+    max_model_tokens: int | None = None
+    block_tokens: int | None = None
+    cache_blocks: int | None = None
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    started_s: float = 0.0
+
+
+class FleetState(msgspec.Struct, frozen=True):
+    """Snapshot of all replicas. Sent whole: small, and it cannot be half applied."""
+
+    version: int
+    replicas: tuple[ReplicaState, ...]
+
+
+class Load(msgspec.Struct, frozen=True, gc=False):
+    """In-flight work of one replica, summed over all workers.
+
+    queued_tokens: uncached prompt tokens of requests without a first byte yet.
+    """
+
+    requests: int
+    queued_tokens: int

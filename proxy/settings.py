@@ -1,0 +1,140 @@
+"""Settings: frozen after load, units in the names, defaults that serve.
+
+Invariants:
+- Unknown keys and wrong types are errors that name their path; nothing is guessed.
+- Merging is one step: defaults, then the file, then the command line.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from proxy.errors import ConfigError
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of settings."""
+
+
+class ServerSettings(Section):
+    """The data port: where it listens and what one connection may cost."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    head_limit_bytes: int = 64 * 1024
+    header_limit_count: int = 128
+    target_limit_bytes: int = 8 * 1024
+    body_limit_bytes: int = 32 * 1024 * 1024
+    pipelined_limit_bytes: int = 64 * 1024
+    write_high_water_bytes: int = 256 * 1024
+    idle_deadline_s: float = 75.0
+    head_deadline_s: float = 10.0
+    body_deadline_s: float = 60.0
+    write_stall_deadline_s: float = 120.0
+    drain_deadline_s: float = 30.0
+
+
+class AdminSettings(Section):
+    """The admin port (control plane)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8081
+
+
+class UpstreamSettings(Section):
+    """Connections to replicas. `idle_deadline_s` must stay below the replica's keep-alive
+    (vLLM: 5 s), or requests race with its close."""
+
+    connect_deadline_s: float = 2.0
+    first_byte_deadline_s: float = 600.0
+    between_chunks_deadline_s: float = 120.0
+    idle_deadline_s: float = 4.0
+    idle_limit_count: int = 256
+    head_limit_bytes: int = 64 * 1024
+    retry_limit_count: int = 2
+    retry_unanswered: bool = False
+
+
+class TokenSettings(Section):
+    """The ladder. `folders`: model name -> folder with tokenizer.json."""
+
+    folders: dict[str, str] = {}
+    cache_limit_entries: int = 10_000
+    cache_limit_bytes: int = 256 * 1024 * 1024
+    cache_entry_limit_bytes: int = 1024 * 1024
+    threads: int = 0
+    queue_limit_jobs: int = 256
+    queue_limit_bytes: int = 64 * 1024 * 1024
+    thread_hop_s: float = 65e-6
+    stall_budget_s: float = 0.002
+    fallback: Literal["wait", "bail"] = "bail"
+
+
+class RoutingSettings(Section):
+    """The policy. `block_tokens` 0: as the replicas report it."""
+
+    policy: str = "affinity"
+    alpha: float = 0.1
+    block_tokens: int = 0
+    index_limit_blocks: int = 1_000_000
+
+
+class ControlSettings(Section):
+    """Probes and scrapes of the replicas."""
+
+    probe_interval_s: float = 1.0
+    probe_deadline_s: float = 2.0
+    fall_count: int = 2
+    rise_count: int = 1
+
+
+class Settings(Section):
+    """Everything. `backends`: base URLs of the replicas."""
+
+    backends: tuple[str, ...] = ()
+    server: ServerSettings = ServerSettings()
+    admin: AdminSettings = AdminSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    tokens: TokenSettings = TokenSettings()
+    routing: RoutingSettings = RoutingSettings()
+    control: ControlSettings = ControlSettings()
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; anything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def load(path: Path | None, overrides: dict[str, Any]) -> Settings:
+    """Settings from a YAML file (or none) with `overrides` (same nesting) on top.
+
+    Raises ConfigError with the file and the path of what is wrong.
+    """
+    values: Any = {}
+    if path is not None:
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: is not UTF-8 text") from None
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f"{path}:{mark.line + 1}" if mark else str(path)
+            raise ConfigError(f"{where}: is not YAML ({getattr(error, 'problem', '')})") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path}: the top level must be a mapping of settings")
+    try:
+        return msgspec.convert(merge(values, overrides), Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path or 'command line'}: {error}") from None
