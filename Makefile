@@ -1,0 +1,75 @@
+# tokenlane: everything runs from .venv, which is built from the locked requirements.
+PYTHON     ?= python3
+PORT       ?= 8080
+ADMIN_PORT ?= 8081
+VENV       ?= .venv
+JOBS       ?= 2
+BIN        := $(VENV)/bin
+PIP        := $(BIN)/python -m pip --disable-pip-version-check
+STAMP_RUN  := $(VENV)/.stamp-run
+STAMP_DEV  := $(VENV)/.stamp-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all-pythons bench lint format test-vllm lock clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo '  variables: PYTHON=python3.12  PORT=8080  ADMIN_PORT=8081  VENV=.venv  JOBS=2'
+
+run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM replicas
+	$(BIN)/python -m proxy demo --port $(PORT) --admin-port $(ADMIN_PORT)
+
+test: $(STAMP_DEV) ## the tests, on this Python
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+test-all-pythons: ## the tests on every Python from 3.11 to 3.13 that is at hand
+	@sh scripts/pythons.sh | while read -r version python; do \
+		echo "== Python $$version: $$python"; \
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
+	done
+
+bench: $(STAMP_DEV) ## throughput, streams and bursts: tables, JSON and PNG under bench/results
+	$(BIN)/python -m bench $(ARGS)
+
+lint: $(STAMP_DEV) ## format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy proxy bench tests
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP_DEV) ## rewrite the code in the house format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of their own
+	sh scripts/test_vllm.sh
+
+lock: ## resolve the requirements anew (needs uv)
+	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' -q -o requirements.txt pyproject.toml
+	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' -q -o requirements-dev.txt \
+		--extra dev -c requirements.txt pyproject.toml
+
+clean: ## remove what was built, the virtual environments included
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache bench/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made once and then brought up to date in place: a changed lock installs the
+# difference, an unchanged one does nothing.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "tokenlane needs Python 3.11 or newer, and '$(PYTHON)' is not: try make PYTHON=python3.12 (or 3.11, 3.13)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { \
+		echo "'$(PYTHON)' cannot make virtual environments: install its venv package (Debian: python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP_RUN): requirements.txt pyproject.toml | $(BIN)/python
+	$(PIP) install -q --require-hashes -r requirements.txt
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(STAMP_DEV): requirements-dev.txt $(STAMP_RUN)
+	$(PIP) install -q --require-hashes -r requirements-dev.txt
+	@touch $@
