@@ -1,0 +1,1 @@
+"""Benchmarks: what the gateway costs, beside a plain aiohttp proxy in the same run."""

@@ -1,0 +1,122 @@
+"""A lean HTTP/1.1 client: one connection, one request at a time, times of what comes back.
+
+Invariants:
+- The first byte is that of the body: a head sent early does not count as an answer.
+- An answer cut off before its framed end is never `whole`.
+"""
+
+import asyncio
+import http.client
+import time
+from collections.abc import Callable
+
+import httptools
+import msgspec
+
+
+class Answer(msgspec.Struct):
+    """What came back for one request. Times are of time.perf_counter(); 0 until they happen.
+
+    events: SSE events seen. done_s: the end, or the moment the connection was lost.
+    """
+
+    status: int = 0
+    first_byte_s: float = 0.0
+    done_s: float = 0.0
+    size_bytes: int = 0
+    events: int = 0
+    whole: bool = False
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection. `on_answer` is called once for each request sent."""
+
+    def __init__(self, on_answer: Callable[["Connection", Answer], None]) -> None:
+        self.on_answer = on_answer
+        self.transport: asyncio.Transport | None = None
+        self.answer: Answer | None = None
+        self.reusable = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def send(self, request: bytes) -> None:
+        """Sends one whole request. Only on an idle connection."""
+        assert self.transport is not None
+        assert self.answer is None
+        self.answer = Answer()
+        self.parser = httptools.HttpResponseParser(self)
+        self.transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        if self.answer is None:
+            self.close()
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.close()
+
+    def on_headers_complete(self) -> None:
+        """The head is whole (httptools callback)."""
+        assert self.answer is not None
+        self.answer.status = self.parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body (httptools callback)."""
+        answer = self.answer
+        assert answer is not None
+        if not answer.first_byte_s:
+            answer.first_byte_s = time.perf_counter()
+        answer.size_bytes += len(body)
+        answer.events += body.count(b"data: ")
+
+    def on_message_complete(self) -> None:
+        """The answer reached its framed end (httptools callback)."""
+        assert self.answer is not None
+        self.answer.whole = True
+        self.reusable = self.parser.should_keep_alive()
+        self.finish()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.reusable = False
+        self.transport = None
+        if self.answer is not None:
+            self.finish()
+
+    def finish(self) -> None:
+        """Hands the answer over; the connection is idle from here on."""
+        answer, self.answer = self.answer, None
+        assert answer is not None
+        answer.done_s = time.perf_counter()
+        self.on_answer(self, answer)
+
+    def close(self) -> None:
+        """Cuts the connection; an answer under way is reported as not whole."""
+        self.reusable = False
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """A small answer read in one go. status 0: nothing answered."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+def fetch(port: int, path: str, body: bytes | None = None, deadline_s: float = 10.0) -> Fetched:
+    """A blocking request to a loopback port, for checks before and after a measurement."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=deadline_s)
+    try:
+        method = "GET" if body is None else "POST"
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        return Fetched(answer.status, answer.read(), headers)
+    except OSError:
+        return Fetched(0, b"", {})
+    finally:
+        connection.close()

@@ -1,0 +1,144 @@
+"""Processes under test: started pinned, waited for, weighed, stopped by their own id.
+
+Invariants:
+- CPU is that of the whole tree of a process, threads and living children included.
+- Whatever is started is stopped, children first asked then killed.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+
+class BenchError(Exception):
+    """A measurement cannot be made here. The message says what to do about it."""
+
+
+def need_tools(*names: str) -> None:
+    """Raises BenchError naming each tool that is missing and how to get it."""
+    packages = {"nginx": "nginx-light", "wrk": "wrk", "taskset": "util-linux"}
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        install = " ".join(packages[name] for name in missing)
+        raise BenchError(
+            f"{' and '.join(missing)} not found: install with 'apt-get install {install}'"
+        )
+
+
+def two_cores() -> tuple[int, int]:
+    """One core for what is measured, one for all that drives it."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise BenchError("two cores are needed: one is measured, the other generates the load")
+    return cores[0], cores[1]
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on at this moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class Process:
+    """A command pinned to one core, for the length of a `with`.
+
+    Its output goes to a file whose end is shown when it dies early.
+    """
+
+    def __init__(self, name: str, argv: Sequence[str], *, core: int | None = None) -> None:
+        self.name = name
+        self.argv = list(argv) if core is None else ["taskset", "-c", str(core), *argv]
+        self.log = Path(tempfile.mkstemp(prefix=f"bench-{name}-", suffix=".log")[1])
+
+    def __enter__(self) -> Self:
+        with self.log.open("wb") as out:
+            self.popen = subprocess.Popen(
+                self.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+        self.process = psutil.Process(self.popen.pid)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        tree = self.tree()
+        self.popen.terminate()
+        try:
+            self.popen.wait(10)
+        except subprocess.TimeoutExpired:
+            self.popen.kill()
+            self.popen.wait()
+        for one in tree:
+            if one.is_running() and one.pid != self.popen.pid:
+                one.kill()
+        self.log.unlink(missing_ok=True)
+
+    def tree(self) -> list[psutil.Process]:
+        """The process and all that descend from it."""
+        try:
+            return [self.process, *self.process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_s(self) -> float:
+        """CPU seconds, user and system, of the tree until now."""
+        total = 0.0
+        for one in self.tree():
+            try:
+                times = one.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+    def wait_listening(self, port: int, deadline_s: float = 30.0) -> Self:
+        """Returns once the port accepts; BenchError with the end of the log if it never does."""
+        until = time.monotonic() + deadline_s
+        while time.monotonic() < until:
+            if self.popen.poll() is not None:
+                raise BenchError(f"{self.name} died (exit {self.popen.returncode}): {self.tail()}")
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return self
+        raise BenchError(f"{self.name} did not listen within {deadline_s:g} s: {self.tail()}")
+
+    def tail(self) -> str:
+        """The end of what it printed."""
+        return self.log.read_text(errors="replace")[-2000:]
+
+
+def module(name: str, *args: str) -> list[str]:
+    """argv of one of our own modules on this Python."""
+    return [sys.executable, "-m", name, *args]
+
+
+def pause(seconds: float) -> None:
+    """Lets what was started settle; nothing is measured meanwhile."""
+    time.sleep(seconds)
+
+
+def say(text: str) -> None:
+    """A progress line, on stderr, so that stdout holds the tables only."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,75 @@
+"""The proxies that are compared, as commands on a core: the gateway and plain aiohttp."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bench import workload
+from bench.client import fetch
+from bench.processes import BenchError, Process, free_ports, module, pause
+
+MODEL_FOLDER = Path(__file__).parent.parent / "proxy" / "models" / "demo"
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """A running proxy. `admin_port` is None where there is none."""
+
+    name: str
+    process: Process
+    port: int
+    admin_port: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL of its data port."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+def backends(urls: Sequence[str]) -> list[str]:
+    """--backend for each URL."""
+    return [word for url in urls for word in ("--backend", url)]
+
+
+@contextmanager
+def aiohttp_proxy(urls: Sequence[str], core: int) -> Iterator[Proxy]:
+    """The baseline in front of these replicas."""
+    (port,) = free_ports(1)
+    argv = module("bench.aiohttp_proxy", "--port", str(port), *backends(urls))
+    with Process("aiohttp", argv, core=core) as process:
+        process.wait_listening(port)
+        yield Proxy("aiohttp", process, port)
+
+
+@contextmanager
+def gateway(
+    urls: Sequence[str],
+    core: int | None,
+    *extra: str,
+    name: str = "tokenlane",
+    entry: str = "proxy",
+) -> Iterator[Proxy]:
+    """The gateway, one worker, tokenization and `affinity` on, once it serves the demo model.
+
+    The whole of it, supervisor included, runs on that core. `entry`: the module that is started.
+    """
+    port, admin_port = free_ports(2)
+    argv = module(
+        entry, "serve", "--port", str(port), "--admin-port", str(admin_port), "--workers", "1",
+        "--policy", "affinity", "--tokenizer", f"{workload.MODEL}={MODEL_FOLDER}",
+        *backends(urls), *extra,
+    )  # fmt: skip
+    with Process(name, argv, core=core) as process:
+        process.wait_listening(port, 60)
+        wait_ready(process, admin_port)
+        yield Proxy(name, process, port, admin_port)
+
+
+def wait_ready(process: Process, admin_port: int, tries: int = 100) -> None:
+    """Returns once /readyz says so."""
+    for _ in range(tries):
+        if fetch(admin_port, "/readyz").status == 200:
+            return
+        pause(0.1)
+    raise BenchError(f"{process.name} did not become ready: {process.tail()}")

@@ -1,0 +1,199 @@
+"""Requests per second of one core: the gateway beside a plain aiohttp proxy, in one run.
+
+    python -m bench.throughput [--rounds 5] [--seconds 4] [--json FILE]
+
+The proxy under test has one core; wrk (-t1 -c32) and nginx, which answers with a canned
+completion on four ports, have the other. Tokenization and the policy `affinity` are on in the
+gateway. The proxies take turns, and the order of a round is the reverse of the one before.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import machine, workload, wrk
+from bench.canned import Canned
+from bench.client import fetch
+from bench.processes import free_ports, need_tools, say, two_cores
+from bench.scrape import difference, samples
+from bench.statistics import Cell, median, ratio, table
+from bench.systems import Proxy, aiohttp_proxy, gateway
+
+PATH = "/v1/chat/completions"
+DISTINCT = 1000
+PREFIXES = 32
+BUSY_SHARE = 0.9
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One run of wrk. `share`: of its core that the proxy used (1.0 = all of it)."""
+
+    proxy: str
+    report: wrk.Report
+    cpu_us: float
+    share: float
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A kind of body. `script(turn)` is the Lua for one run; turns never repeat a unique tail."""
+
+    name: str
+    script: Callable[[int], str]
+
+
+def loads() -> list[Load]:
+    """300 bytes from 1,000 distinct bodies; 16 KiB from 32 system prompts with unique tails."""
+    small = [workload.sized(300, seed) for seed in range(DISTINCT)]
+    large = [workload.shared_prefix(16 * 1024, seed) for seed in range(PREFIXES)]
+    return [
+        Load("300 B", lambda _: wrk.script_of_bodies(PATH, small)),
+        Load("16 KiB", lambda turn: wrk.script_of_prefixes(PATH, large, turn * 100_000_000)),
+    ]
+
+
+def measure(proxy: Proxy, script: Path, seconds_s: int, core: int) -> Round:
+    """One run against one proxy."""
+    before_s = proxy.process.cpu_s()
+    report = wrk.run(proxy.url, script, seconds_s=seconds_s, core=core)
+    used_s = proxy.process.cpu_s() - before_s
+    return Round(proxy.name, report, used_s / max(1, report.requests) * 1e6, used_s / seconds_s)
+
+
+def rounds_of(
+    load: Load, proxies: list[Proxy], *, rounds: int, seconds_s: int, core: int
+) -> list[Round]:
+    """Alternated rounds, after a short one per proxy that warms it and is thrown away."""
+    done = []
+    with tempfile.TemporaryDirectory(prefix="bench-wrk-") as folder:
+        script = Path(folder) / "load.lua"
+        turn = 0
+        for index in range(rounds + 1):
+            order = proxies if index % 2 else proxies[::-1]
+            for proxy in order:
+                turn += 1
+                script.write_text(load.script(turn), encoding="ascii")
+                one = measure(proxy, script, seconds_s if index else 2, core)
+                if index:
+                    done.append(one)
+                    rate = one.report.requests_per_s
+                    say(f"  {load.name} round {index}/{rounds} {proxy.name}: {rate:,.0f}/s")
+    return done
+
+
+def summary(name: str, rounds: list[Round]) -> dict[str, Any]:
+    """Medians of one proxy's rounds, and whether it was the limit in them."""
+    own = [one for one in rounds if one.proxy == name]
+    return {
+        "requests_per_s": median([one.report.requests_per_s for one in own]),
+        "rounds": [one.report.requests_per_s for one in own],
+        "p50_ms": median([one.report.p50_s * 1e3 for one in own]),
+        "p99_ms": median([one.report.p99_s * 1e3 for one in own]),
+        "cpu_us": median([one.cpu_us for one in own]),
+        "core_share": median([one.share for one in own]),
+        "errors": sum(one.report.errors + one.report.refused for one in own),
+    }
+
+
+def run(rounds: int, seconds_s: int) -> dict[str, Any]:
+    """The whole measurement, ready for JSON."""
+    need_tools("nginx", "wrk", "taskset")
+    core, load_core = two_cores()
+    result: dict[str, Any] = {
+        "bench": "throughput",
+        "machine": machine.facts(),
+        "settings": {"rounds": rounds, "seconds": seconds_s, "connections": 32, "replicas": 4},
+        "loads": {},
+    }
+    with (
+        Canned(free_ports(4), load_core) as canned,
+        gateway(canned.urls, core) as ours,
+        aiohttp_proxy(canned.urls, core) as plain,
+    ):
+        nginx = Proxy("nginx direct", canned.process, canned.ports[0])
+        assert ours.admin_port is not None
+        for load in loads():
+            say(f"throughput, {load.name}")
+            before = samples(ours.admin_port)
+            done = rounds_of(
+                load, [ours, plain], rounds=rounds, seconds_s=seconds_s, core=load_core
+            )
+            rungs = difference(before, samples(ours.admin_port), RUNG_COUNT, "rung")
+            done += rounds_of(load, [nginx], rounds=1, seconds_s=2, core=load_core)
+            proxies = {one.name: summary(one.name, done) for one in (ours, plain, nginx)}
+            result["loads"][load.name] = {
+                "proxies": proxies,
+                "ratio": ratio(
+                    proxies[ours.name]["requests_per_s"], proxies[plain.name]["requests_per_s"]
+                ),
+                "rungs": rungs,
+                "route": fetch(ours.port, PATH, workload.sized(300, 1)).headers.get(
+                    "x-tokenlane-route"
+                ),
+            }
+    return result
+
+
+RUNG_COUNT = "tokenlane_tokenize_seconds_count"
+
+
+def show(result: dict[str, Any]) -> str:
+    """The table, with the machine above it and remarks below."""
+    rows: list[list[Cell]] = []
+    remarks = []
+    for load, values in result["loads"].items():
+        base = values["proxies"]["aiohttp"]["requests_per_s"]
+        for name, one in values["proxies"].items():
+            times = ratio(one["requests_per_s"], base)
+            rows.append(
+                [
+                    f"{load}  {name}", one["requests_per_s"], times, one["cpu_us"],
+                    one["core_share"], one["p50_ms"], one["p99_ms"], one["errors"],
+                ]
+            )  # fmt: skip
+            if name != "nginx direct" and one["core_share"] < BUSY_SHARE:
+                remarks.append(
+                    f"{load}, {name}: it used only {one['core_share']:.0%} of its core, "
+                    "so wrk and nginx were the limit"
+                )
+        total = sum(values["rungs"].values()) or 1
+        shares = ", ".join(
+            f"{rung} {count / total:.1%}" for rung, count in values["rungs"].items() if count
+        )
+        remarks.append(f"{load}: rungs of the gateway: {shares}; a decision: {values['route']}")
+    header = [
+        "load and proxy",
+        "req/s",
+        "x aiohttp",
+        "CPU us",
+        "of core",
+        "p50 ms",
+        "p99 ms",
+        "errors",
+    ]
+    lines = [machine.describe(result["machine"]), "", table(header, rows), "", *remarks]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.throughput",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=4, help="of each round and proxy")
+    parser.add_argument("--json", type=Path, help="write the result here too")
+    options = parser.parse_args()
+    result = run(options.rounds, options.seconds)
+    print(show(result))
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Request bodies: chat requests of a given size or length, the same ones every time. Pure.
+
+Invariants:
+- Everything follows from a seed: two proxies in one run see the same bytes.
+- Text is words with the lengths of English, so that an encoder's word cache behaves as it does
+  on real prompts.
+"""
+
+import json
+import random
+
+MODEL = "demo"
+
+WORDS = (
+    "the of and to in is that it was for on are as with they at be this from have or by one had "
+    "not but what all were when we there can an your which their said if do will each about how "
+    "up out them then she many some so these would other into has more her two like him see time "
+    "could no make than first been its who now people my made over did down only way find use may "
+    "water long little very after words called just where most know get through back much before "
+    "also around another came come work three word must because does part even place well such "
+    "here take why things help put years different away again off went old number great tell men "
+    "say small every found still between name should home big give air line set own under read "
+    "last never us left end along while might next sound below saw something thought both few "
+    "those always looked show large often together asked house world going want school important "
+    "until form food keep children feet land side without boy once animals life enough took "
+    "sometimes four head above kind began almost live page got earth need far hand high year "
+    "mother light parts country father let night following picture being study second eyes soon "
+    "times story boys since white days ever paper hard near sentence better best across during "
+    "today others however sure means knew try told young miles sun ways thing whole hear example "
+    "heard several change answer room sea against top turned learn point city play toward five "
+    "using himself usually replica prefix request token gateway latency throughput configuration"
+).split()
+
+
+def text(size_chars: int, seed: int) -> str:
+    """Words and full stops, exactly `size_chars` characters of plain ASCII."""
+    chooser = random.Random(seed)
+    pieces: list[str] = []
+    size = 0
+    while size < size_chars:
+        sentence = " ".join(chooser.choices(WORDS, k=12)) + ". "
+        pieces.append(sentence)
+        size += len(sentence)
+    return "".join(pieces)[:size_chars]
+
+
+def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: int = 16) -> bytes:
+    """Body of a chat request: (role, content) pairs in order."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": role, "content": content} for role, content in messages],
+        "max_tokens": max_tokens,
+        "stream": stream,
+    }
+    return json.dumps(body).encode()
+
+
+def sized(size_bytes: int, seed: int, *, stream: bool = False) -> bytes:
+    """One user message in a body of exactly `size_bytes`; the seed opens the text."""
+    empty = chat([("user", f"{seed:08d} ")], stream=stream)
+    filler = text(size_bytes - len(empty), seed)
+    return chat([("user", f"{seed:08d} {filler}")], stream=stream)
+
+
+def shared_prefix(size_bytes: int, seed: int, tail_digits: int = 16) -> tuple[bytes, bytes]:
+    """A body of `size_bytes` in two parts: before and after a unique tail of `tail_digits`.
+
+    The system prompt is the whole first part, so bodies of one seed share their prefix.
+    """
+    mark = "@" * tail_digits
+    empty = chat([("system", ""), ("user", f"question {mark}")])
+    body = chat([("system", text(size_bytes - len(empty), seed)), ("user", f"question {mark}")])
+    before, after = body.split(mark.encode())
+    return before, after
+
+
+def request(path: str, body: bytes, host: str = "127.0.0.1") -> bytes:
+    """A whole HTTP/1.1 POST with a JSON body; GET when there is none."""
+    if not body:
+        return f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n".encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nAccept: */*\r\n\r\n"
+    )
+    return head.encode() + body
