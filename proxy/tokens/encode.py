@@ -1,0 +1,141 @@
+"""Text to ids and back, with exact cuts, on one shared `tokenizers.Tokenizer`.
+
+Invariants:
+- The backend is only read after construction: its truncation and padding setters take a write
+  borrow, and a concurrent encode would fail with "Already borrowed". They are cleared once, here.
+- `encode_batch_fast` releases the GIL for its whole work, `encode` does not: only the former is
+  used. Ids leave as packed little-endian uint32.
+- A cut is exact because an added token that is not normalized is found in the raw text before
+  normalization and pre-tokenization, which then see each stretch between such tokens alone. The
+  cut stands BEFORE the token and the token stays with the text after it: Metaspace asks whether a
+  stretch is the first of its text, and bare text between tokens would wrongly say yes.
+- Where such a token looks at its left neighbour (`lstrip`, `single_word`), there are no cuts.
+"""
+
+import re
+import sys
+from array import array
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer as Backend
+
+from proxy.errors import RequestError
+
+# Words that show what the post-processor puts around a text; both sides must agree on them.
+PROBES = ("a", "the quick brown fox", "0 1")
+
+
+class Encoder:
+    """One tokenizer. Safe to share between threads."""
+
+    def __init__(self, backend: Backend) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._cut = _cut_pattern(backend)
+        self._affixes = self._find_affixes()
+
+    def __repr__(self) -> str:
+        cuts = "exact" if self._cut else "none"
+        around = None if self._affixes is None else [len(part) // 4 for part in self._affixes]
+        return f"<Encoder vocab={self._backend.get_vocab_size()} cuts={cuts} specials={around}>"
+
+    @property
+    def affixes(self) -> tuple[bytes, bytes] | None:
+        """Packed ids put before and after a text by `add_special_tokens`; None where the
+        post-processor does more than that."""
+        return self._affixes
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Packed ids of a whole text. Raises RequestError(400) for text that is not Unicode
+        (a lone surrogate)."""
+        try:
+            encodings = self._backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
+        except (UnicodeEncodeError, TypeError):
+            raise _not_unicode() from None
+        return pack(encodings[0].ids)
+
+    def pieces(self, text: str) -> list[str]:
+        """`text` cut where it is exact: the ids of the pieces, joined, are the ids of the text.
+        [text] where no cut is known to be exact. Never an empty piece, except for text ""."""
+        if self._cut is None:
+            return [text]
+        starts = [match.start() for match in self._cut.finditer(text)]
+        if not starts or starts[0] != 0:
+            starts.insert(0, 0)
+        ends = [*starts[1:], len(text)]
+        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def encode_pieces(self, pieces: Iterable[str], *, add_special_tokens: bool) -> bytes:
+        """Packed ids of pieces that came from `pieces`: equal to `encode` of the whole text.
+
+        One call of the backend per piece, so that the GIL is held for one piece's ids at most;
+        a caller with a budget joins `encode_piece` results itself and adds `affixes`.
+        """
+        parts = [self.encode_piece(piece) for piece in pieces]
+        if not add_special_tokens:
+            return b"".join(parts)
+        if self._affixes is None:
+            raise ValueError("this post-processor needs the whole text")
+        return b"".join((self._affixes[0], *parts, self._affixes[1]))
+
+    def encode_piece(self, piece: str) -> bytes:
+        """Packed ids of one piece, without special tokens around it."""
+        return self.encode(piece, add_special_tokens=False)
+
+    def decode(self, ids: bytes) -> str:
+        """Text of packed ids, special tokens included; ids outside the vocabulary vanish."""
+        return self._backend.decode(unpack(ids).tolist(), skip_special_tokens=False)
+
+    def _find_affixes(self) -> tuple[bytes, bytes] | None:
+        found: set[tuple[bytes, bytes]] = set()
+        for probe in PROBES:
+            bare = self.encode(probe, add_special_tokens=False)
+            full = self.encode(probe, add_special_tokens=True)
+            if full == bare:
+                found.add((b"", b""))
+                continue
+            at = full.find(bare)
+            while at % 4 and at >= 0:
+                at = full.find(bare, at + 1)
+            if at < 0 or not bare:
+                return None
+            found.add((full[:at], full[at + len(bare) :]))
+        return found.pop() if len(found) == 1 else None
+
+
+def pack(ids: list[int]) -> bytes:
+    """Ids as packed little-endian uint32."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack(ids: bytes) -> "array[int]":
+    """The ids of a packed buffer."""
+    unpacked = array("I")
+    unpacked.frombytes(ids)
+    if sys.byteorder == "big":
+        unpacked.byteswap()
+    return unpacked
+
+
+def _cut_pattern(backend: Backend) -> re.Pattern[str] | None:
+    """Matches the added tokens that split raw text; None where a cut would not be exact."""
+    if backend.encode_special_tokens:
+        return None
+    tokens = [
+        token for token in backend.get_added_tokens_decoder().values() if not token.normalized
+    ]
+    if not tokens or any(token.lstrip or token.single_word for token in tokens):
+        return None
+    # The backend takes the leftmost match and the longest of those: so does this alternation.
+    contents = sorted((token.content for token in tokens), key=len, reverse=True)
+    return re.compile("|".join(re.escape(content) for content in contents if content))
+
+
+def _not_unicode() -> RequestError:
+    return RequestError(400, "The prompt is not valid Unicode text.", code="invalid_unicode")

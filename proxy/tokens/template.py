@@ -1,0 +1,177 @@
+"""A chat template, set up as transformers sets it up: the reference that others are held against.
+
+Invariants:
+- Sandboxed and immutable: a template cannot reach the process or change the messages.
+- Whatever a template raises is the request's fault (400), as with vLLM. The message is passed on
+  only where it is text of the template itself, never where it may hold bytes of the request.
+- A template that asks for the time (`strftime_now`) is not a function of the request: `volatile`.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from proxy.errors import ConfigError, RequestError
+from proxy.tokens.conversation import Message
+from proxy.tokens.formats import content_format
+
+# Put behind the final message's text, looked up in the rendering, cut off with all after it.
+# transformers' own mark: the template, and a message that quotes it, must see the same.
+CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+
+
+class GenerationTag(Extension):
+    """`{% generation %}...{% endgeneration %}`: marks what the assistant said; renders its body.
+
+    A call block, so that names set inside stay inside.
+    """
+
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block as a call of `_body`."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes HTML; chat templates want plain JSON."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    # Local time, as transformers: a template prints the date of the machine it runs on.
+    return datetime.now().strftime(form)  # noqa: DTZ005 - see above
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Jinja as transformers configures it for chat templates."""
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals["raise_exception"] = _raise
+    made.globals["strftime_now"] = _now
+    return made
+
+
+class Template:
+    """One compiled chat template. Rendering is safe from several threads.
+
+    content_format: what message content must look like. variables: names it reads from outside.
+    knows_developer: it mentions that role. volatile: it asks for the time.
+    """
+
+    def __init__(self, source: str) -> None:
+        """Raises ConfigError if the template does not compile."""
+        made = environment()
+        try:
+            tree = made.parse(source)
+            self._compiled = made.from_string(source)
+            self.variables = frozenset(meta.find_undeclared_variables(tree))
+        except jinja2.TemplateError as error:
+            line = getattr(error, "lineno", None)
+            raise ConfigError(
+                f"the chat template does not compile (line {line}): {error.message}"
+            ) from None
+        self.source = source
+        self.content_format = content_format(tree)
+        self.knows_developer = '"developer"' in source or "'developer'" in source
+        self.volatile = "strftime_now" in self.variables
+
+    def __repr__(self) -> str:
+        return f"<Template {len(self.source)} characters, content as {self.content_format}>"
+
+    def render(
+        self,
+        messages: list[Message],
+        variables: dict[str, Any],
+        *,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+    ) -> str:
+        """The prompt's text. Raises RequestError(400) where the template refuses."""
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                400,
+                "continue_final_message and add_generation_prompt are not compatible: set "
+                "add_generation_prompt to false to continue the final message.",
+                param="continue_final_message",
+            )
+        given = {**variables, "add_generation_prompt": add_generation_prompt}
+        if not continue_final_message:
+            return self._render(messages, given)
+        marked, text = self._marked(messages)
+        return self._cut(self._render(marked, given), text)
+
+    def _render(self, messages: list[Message], variables: dict[str, Any]) -> str:
+        try:
+            return self._compiled.render(messages=messages, **variables)
+        except Exception as error:  # noqa: BLE001 - a template can raise anything, see the head
+            raise RequestError(400, self._reason(error), param="messages") from None
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, jinja2.TemplateError):
+            message = (error.message or "").strip()
+            if message and message in self.source:
+                return f"The chat template refused the request: {message}"
+        return "The chat template refused the request."
+
+    def _marked(self, messages: list[Message]) -> tuple[list[Message], str]:
+        """Messages whose last one carries the mark, and the text before the mark."""
+        last = messages[-1]
+        content = last["content"]
+        if "content" not in self.source:
+            raise _cannot_continue("the chat template reads no `content`")
+        if isinstance(content, str):
+            return [*messages[:-1], {**last, "content": content + CONTINUE_MARK}], content
+        for at in range(len(content) - 1, -1, -1):
+            if "text" in content[at]:
+                text: str = content[at]["text"]
+                part = {**content[at], "text": text + CONTINUE_MARK}
+                parts = [*content[:at], part, *content[at + 1 :]]
+                return [*messages[:-1], {**last, "content": parts}], text
+        raise _cannot_continue("the final message has no text")
+
+    def _cut(self, rendered: str, text: str) -> str:
+        mark = CONTINUE_MARK.strip()
+        if text.strip() not in rendered or mark not in rendered:
+            raise _cannot_continue("the chat template changes the final message")
+        at = rendered.rindex(mark)
+        if rendered[at : at + len(CONTINUE_MARK)] == CONTINUE_MARK:
+            return rendered[:at]
+        # The template stripped the message, and the mark's space with it.
+        return rendered[:at].rstrip()
+
+
+def _cannot_continue(why: str) -> RequestError:
+    return RequestError(
+        400, f"The final message cannot be continued: {why}.", param="continue_final_message"
+    )

@@ -1,0 +1,226 @@
+"""A model's tokenizer: the ids of its requests, exactly as vLLM 0.32 makes them.
+
+Invariants:
+- Loaded once, off the request path; afterwards nothing in it changes, so threads share it.
+- Exact or silent: what is not known to equal vLLM's ids raises Unrenderable, and the request is
+  routed without ids. See `proxy.tokens.folder` for what a folder's files do not decide.
+- Per request: fields -> conversation -> text (`chat_text`) -> pieces -> ids. Each step can run
+  alone, so that a caller with a budget can yield between them.
+- `add_special_tokens` is false for chat, true for completions; truncation keeps the end.
+"""
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proxy.errors import ConfigError, RequestError
+from proxy.tokens import conversation, fields, folder
+from proxy.tokens.encode import Encoder, pack
+from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
+from proxy.tokens.template import Template
+
+EFFORTS = frozenset("none minimal low medium high xhigh max".split())
+# Request-level values that win over chat_template_kwargs of the same name.
+OVERRULED = frozenset(("add_generation_prompt", "continue_final_message"))
+# Names in chat_template_kwargs that steer transformers itself, or that vLLM refuses.
+STEERING = frozenset(
+    "model_config tokenizer conversation conversations messages tools chat_template tokenize "
+    "padding truncation max_length return_tensors return_dict return_assistant_tokens_mask "
+    "tokenizer_kwargs self compiled_template".split()
+)
+
+
+class Tokenizer:
+    """Ids of one model's requests. `max_model_tokens`: context length as far as the folder says.
+
+    `volatile`: the chat template asks for the time, so that a chat's ids must not be cached.
+    `doubts`: why ids may differ from vLLM's nevertheless; empty for the well-trodden folders.
+    """
+
+    def __init__(self, model: str, read: folder.Folder) -> None:
+        self.model = model
+        self.encoder = Encoder(read.backend)
+        self.max_model_tokens = read.max_model_tokens
+        self.doubts = read.doubts
+        self._specials = read.specials
+        self._own_renderer = read.own_renderer
+        self._templates = {name: Template(text) for name, text in read.templates.items()}
+        self._processor_template = (
+            None if read.processor_template is None else Template(read.processor_template)
+        )
+        made = [*self._templates.values(), self._processor_template]
+        self.volatile = any(template is not None and template.volatile for template in made)
+
+    @classmethod
+    def load(cls, model: str, path: Path) -> "Tokenizer":
+        """Reads a model's folder. Raises ConfigError, one sentence that names the model."""
+        try:
+            return cls(model, folder.read(path))
+        except ConfigError as error:
+            raise ConfigError(f"tokenizer of {model}: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer {self.model} {self.encoder!r} templates={sorted(self._templates)}>"
+
+    # Chat
+
+    def chat_text(self, request: ChatFields) -> str:
+        """The rendered prompt. Raises RequestError(400) as vLLM would, or Unrenderable."""
+        if self._own_renderer:
+            raise Unrenderable("own-renderer")
+        self._refuse_request_template(request)
+        tools = conversation.tool_list(fields.value(request.tools))
+        template = self._template(with_tools=tools is not None)
+        messages = conversation.conversation(
+            fields.value(request.messages), template.content_format
+        )
+        if not template.knows_developer and any(
+            message["role"] == "developer" for message in messages
+        ):
+            messages = conversation.developer_as_system(messages)
+        return template.render(
+            messages,
+            self._variables(request, template, tools),
+            add_generation_prompt=fields.flag(request.add_generation_prompt, True),
+            continue_final_message=fields.flag(request.continue_final_message, False),
+        )
+
+    def chat_ids(self, request: ChatFields) -> bytes:
+        """Packed ids of a chat request: `chat_text`, encoded, truncated."""
+        special = fields.flag(request.add_special_tokens, False)
+        cut = fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
+        return self._truncated(self.chat_text(request), special, cut)
+
+    def _refuse_request_template(self, request: ChatFields) -> None:
+        # vLLM refuses a template from a request unless told to trust it: only it knows.
+        if fields.value(request.chat_template) is not None:
+            raise Unrenderable("request-template")
+        # The replica takes forwarded ids instead of the messages.
+        if b"prompt_token_ids" in bytes(request.kv_transfer_params):
+            raise Unrenderable("forwarded-ids")
+
+    def _template(self, *, with_tools: bool) -> Template:
+        if not with_tools and self._processor_template is not None:
+            return self._processor_template
+        found = self._templates.get("tool_use") if with_tools else None
+        found = found or self._templates.get("default")
+        if found is None:
+            raise Unrenderable("no-chat-template")
+        return found
+
+    def _variables(
+        self, request: ChatFields, template: Template, tools: list[dict[str, Any]] | None
+    ) -> dict[str, Any]:
+        """The template's variables: special tokens, then the request's, each only if known."""
+        given = fields.value(request.chat_template_kwargs)
+        given = {} if given is None else given
+        if not isinstance(given, dict) or not STEERING.isdisjoint(given):
+            raise Unrenderable("template-kwargs")
+        documents = _documents(fields.value(request.documents))
+        effort = fields.value(request.reasoning_effort)
+        if effort is not None and effort not in EFFORTS:
+            raise Unrenderable("field-shape")
+        asked = {name: value for name, value in given.items() if name not in OVERRULED}
+        if effort is not None:
+            asked.setdefault("enable_thinking", effort != "none")
+            asked["reasoning_effort"] = effort
+        if documents is not None:
+            asked["documents"] = documents
+        # vLLM takes None and "auto" for "not given", whatever the variable means by them.
+        known = {
+            name: value
+            for name, value in asked.items()
+            if value is not None
+            and value != "auto"
+            and (name in template.variables or name == "documents")
+        }
+        return {**self._specials, "tools": tools, "documents": None, **known}
+
+    # Completions
+
+    def prompts(self, request: CompletionFields) -> tuple[str | bytes, ...]:
+        """A completion's prompts: text to encode, or packed ids as the client sent them."""
+        if fields.value(request.prompt_embeds) is not None:
+            raise Unrenderable("multimodal")
+        if fields.value(request.suffix) is not None:
+            raise Unrenderable("suffix")
+        given = fields.value(request.prompt)
+        if isinstance(given, str):
+            return (given,)
+        if not isinstance(given, list) or not given:
+            raise Unrenderable("field-shape")
+        if isinstance(given[0], int):
+            return (_given_ids(given),)
+        return tuple(one if isinstance(one, str) else _given_ids(one) for one in given)
+
+    def completion_ids(self, request: CompletionFields) -> tuple[bytes, ...]:
+        """Packed ids of each prompt of a completion request."""
+        special = fields.flag(request.add_special_tokens, True)
+        cut = fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
+        return tuple(
+            self._truncated(prompt, special, cut) if isinstance(prompt, str) else _kept(prompt, cut)
+            for prompt in self.prompts(request)
+        )
+
+    # Encoding
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Packed little-endian uint32 ids of a whole text."""
+        return self.encoder.encode(text, add_special_tokens=add_special_tokens)
+
+    def pieces(self, text: str) -> list[str]:
+        """Exact cuts of a text; see `Encoder`."""
+        return self.encoder.pieces(text)
+
+    def encode_pieces(self, pieces: list[str], *, add_special_tokens: bool) -> bytes:
+        """Packed ids of all pieces of a text; equal to `encode` of the text."""
+        return self.encoder.encode_pieces(pieces, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: bytes) -> str:
+        """Text of packed ids, special tokens included."""
+        return self.encoder.decode(ids)
+
+    def _truncated(self, text: str, special: bool, cut: tuple[int, str | None] | None) -> bytes:
+        if cut is None or cut[1] is not None or not special:
+            return _kept(self.encode(text, add_special_tokens=special), cut)
+        # Without a side, the tokenizer itself truncates, and leaves room for what it adds.
+        affixes = self.encoder.affixes
+        if affixes is None:
+            raise Unrenderable("truncation")
+        before, after = affixes
+        room = cut[0] - (len(before) + len(after)) // 4
+        if room < 1:
+            raise Unrenderable("truncation")
+        body = _kept(self.encode(text, add_special_tokens=False), (room, "left"))
+        return before + body + after
+
+
+def _kept(ids: bytes, cut: tuple[int, str | None] | None) -> bytes:
+    if cut is None or len(ids) <= cut[0] * 4:
+        return ids
+    return ids[: cut[0] * 4] if cut[1] == "right" else ids[-cut[0] * 4 :]
+
+
+def _given_ids(ids: Any) -> bytes:
+    try:
+        return pack(msgspec.convert(ids, list[int], strict=True))
+    except (msgspec.ValidationError, OverflowError):
+        raise RequestError(
+            400, "`prompt` must be a string, token ids, or a list of either.", param="prompt"
+        ) from None
+
+
+def _documents(documents: Any) -> list[dict[str, str]] | None:
+    if documents is None:
+        return None
+    try:
+        return msgspec.convert(documents, list[dict[str, str]], strict=True)
+    except msgspec.ValidationError:
+        raise Unrenderable("field-shape") from None
+
+
+def demo_folder() -> Path:
+    """The folder of the demo model that ships with the package."""
+    return Path(str(resources.files("proxy") / "models" / "demo"))
