@@ -18,7 +18,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A group of settings."""
 
 
-class ServerSettings(Section):
+class ServerSettings(Section, frozen=True):
     """The data port: where it listens and what one connection may cost."""
 
     host: str = "127.0.0.1"
@@ -37,14 +37,14 @@ class ServerSettings(Section):
     drain_deadline_s: float = 30.0
 
 
-class AdminSettings(Section):
+class AdminSettings(Section, frozen=True):
     """The admin port (control plane)."""
 
     host: str = "127.0.0.1"
     port: int = 8081
 
 
-class UpstreamSettings(Section):
+class UpstreamSettings(Section, frozen=True):
     """Connections to replicas. `idle_deadline_s` must stay below the replica's keep-alive
     (vLLM: 5 s), or requests race with its close."""
 
@@ -58,7 +58,7 @@ class UpstreamSettings(Section):
     retry_unanswered: bool = False
 
 
-class TokenSettings(Section):
+class TokenSettings(Section, frozen=True):
     """The ladder. `folders`: model name -> folder with tokenizer.json."""
 
     folders: dict[str, str] = {}
@@ -73,16 +73,18 @@ class TokenSettings(Section):
     fallback: Literal["wait", "bail"] = "bail"
 
 
-class RoutingSettings(Section):
-    """The policy. `block_tokens` 0: as the replicas report it."""
+class RoutingSettings(Section, frozen=True):
+    """The policy. `block_tokens` 0: as the replicas report it. `refused_out_s`: how long a
+    replica that refused a connection is left out unless a probe clears it."""
 
     policy: str = "affinity"
     alpha: float = 0.1
     block_tokens: int = 0
     index_limit_blocks: int = 1_000_000
+    refused_out_s: float = 2.0
 
 
-class ControlSettings(Section):
+class ControlSettings(Section, frozen=True):
     """Probes and scrapes of the replicas."""
 
     probe_interval_s: float = 1.0
@@ -91,7 +93,7 @@ class ControlSettings(Section):
     rise_count: int = 1
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas."""
 
     backends: tuple[str, ...] = ()

@@ -1,0 +1,162 @@
+"""Bodies as readers without I/O: bytes in, payload out, and exactly where the message ends.
+
+Invariants:
+- `feed` never consumes a byte behind the end of the message.
+- A reader is `done` only when the whole message was seen: a cut is never an end.
+- The chunked grammar is the strict one (RFC 9112 7.1): CRLF only, hex digits only, bounded
+  lines and trailers. Trailers are checked and dropped, never merged into headers.
+"""
+
+import re
+from typing import Protocol
+
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_LINE_LIMIT_BYTES = 1024
+_TRAILERS_LIMIT_BYTES = 8 * 1024
+
+
+class ChunkError(ValueError):
+    """The bytes are not a chunked body."""
+
+
+class BodyReader(Protocol):
+    """done: the message is complete. at_edge: no chunk is half read, so a chunk may be added."""
+
+    done: bool
+
+    @property
+    def at_edge(self) -> bool: ...
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """(payload pieces, bytes consumed); raises ChunkError."""
+        ...
+
+
+class FixedReader:
+    """A body of `length_bytes` bytes."""
+
+    __slots__ = ("_left", "done")
+
+    def __init__(self, length_bytes: int) -> None:
+        self._left = length_bytes
+        self.done = length_bytes == 0
+
+    @property
+    def at_edge(self) -> bool:
+        """Nothing can be added to a fixed length."""
+        return False
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes still to come."""
+        return self._left
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """As BodyReader.feed."""
+        size = len(data)
+        if size > self._left:
+            size = self._left
+            data = data[:size]
+        self._left -= size
+        self.done = self._left == 0
+        return ([data] if data else []), size
+
+
+class EofReader:
+    """A body that ends with its connection; the connection's owner sets `done`."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+    @property
+    def at_edge(self) -> bool:
+        """Payload is framed again on the way out, so every place is an edge."""
+        return True
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """As BodyReader.feed."""
+        return ([data] if data else []), len(data)
+
+
+class ChunkedReader:
+    """A chunked body. State is what comes next: a size line, data, its CRLF, or trailers."""
+
+    __slots__ = ("_carry", "_in_trailers", "_left", "_need_crlf", "_trailers_bytes", "done")
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._need_crlf = False
+        self._in_trailers = False
+        self._trailers_bytes = 0
+        self._carry = b""
+        self.done = False
+
+    @property
+    def at_edge(self) -> bool:
+        """Between two chunks."""
+        return not (self._left or self._need_crlf or self._in_trailers or self._carry)
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """As BodyReader.feed."""
+        payload: list[bytes] = []
+        at = 0
+        size = len(data)
+        while at < size and not self.done:
+            if self._left:
+                piece = data[at : at + self._left]
+                payload.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                self._need_crlf = self._left == 0
+                continue
+            line, at = self._line(data, at)
+            if line is not None:
+                self._take(line)
+        return payload, at
+
+    def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:
+        """The line ending at or behind `at`, without its CRLF, or None while it is incomplete."""
+        end = data.find(b"\n", at)
+        if end < 0:
+            self._carry += data[at:]
+            # A stray CR means a bare CR, or a line ended by something else than CRLF.
+            if b"\r" in self._carry[:-1] or len(self._carry) > _LINE_LIMIT_BYTES:
+                raise ChunkError("chunk line is malformed or too long")
+            return None, len(data)
+        line = self._carry + data[at : end + 1] if self._carry else data[at : end + 1]
+        self._carry = b""
+        if len(line) > _LINE_LIMIT_BYTES:
+            raise ChunkError("chunk line is too long")
+        if line[-2:] != b"\r\n" or b"\r" in line[:-2]:
+            raise ChunkError("chunk lines end with CRLF")
+        return line[:-2], end + 1
+
+    def _take(self, line: bytes) -> None:
+        if self._need_crlf:
+            if line:
+                raise ChunkError("chunk data is longer than its size")
+            self._need_crlf = False
+        elif self._in_trailers:
+            if not line:
+                self.done = True
+                return
+            self._trailers_bytes += len(line)
+            if self._trailers_bytes > _TRAILERS_LIMIT_BYTES or not _TRAILER.fullmatch(line):
+                raise ChunkError("trailers are malformed or too long")
+        else:
+            match = _SIZE_LINE.fullmatch(line)
+            if match is None:
+                raise ChunkError("chunk size is malformed")
+            self._left = int(match.group(1), 16)
+            self._in_trailers = self._left == 0
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` as one chunk (it must not be empty: that would end the body)."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+LAST_CHUNK = b"0\r\n\r\n"

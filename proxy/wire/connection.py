@@ -1,0 +1,360 @@
+"""One client connection: bytes to requests, answers to bytes, and its deadlines.
+
+Invariants:
+- One request of a connection is in hand at a time. Bytes behind it wait unparsed, up to a
+  limit, then reading stops: pipelining is bounded and answers keep their order.
+- The handler runs in the only task of a request; it is cancelled when the client leaves. A
+  client that closes its sending half has left (as in nginx).
+- Where the rest of the bytes cannot be read as requests any more, the connection closes.
+"""
+
+import asyncio
+import re
+import socket
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from proxy.errors import RequestError
+from proxy.wire import framing
+from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, FixedReader
+from proxy.wire.deadline import Deadline
+from proxy.wire.exchange import Exchange
+from proxy.wire.headers import Field
+
+if TYPE_CHECKING:
+    from proxy.wire.server import HttpServer
+
+_LINGER_S = 2.0
+_DRAINED_REST_LIMIT_BYTES = 64 * 1024
+
+
+class ServerConnection(asyncio.Protocol):
+    """One client connection. Between heads `_exchange` is None; `_reader` reads a body."""
+
+    def __init__(self, server: "HttpServer") -> None:
+        self.server = server
+        self.loop = server.loop
+        self._transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._exchange: Exchange | None = None
+        self._reader: BodyReader | None = None
+        self._body_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._deadline = Deadline(self.loop, self._late)
+        self._paused_reading = False
+        self._room: asyncio.Future[None] | None = None
+        self._lingering = False
+        self._fields: framing.Headers = []
+
+    # -- transport ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self.server.settings.write_high_water_bytes)
+        self.server.opened(self)
+        self._deadline.set(self.server.settings.idle_deadline_s)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering:
+            return
+        if self._reader is not None:
+            self._body(data)
+            return
+        self._buffer = self._buffer + data if self._buffer else data
+        if self._exchange is None:
+            self._heads()
+        elif len(self._buffer) > self.server.settings.pipelined_limit_bytes:
+            self._pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        self.server.closed(self)
+        self._transport = None
+        if self._task is not None:
+            self._task.cancel()
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._room = self.loop.create_future()
+        self._deadline.set(self.server.settings.write_stall_deadline_s)
+        if self._exchange is not None and self._exchange.on_flow is not None:
+            self._exchange.on_flow(True)
+
+    def resume_writing(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+        if self._exchange is not None:
+            self._deadline.clear()
+            if self._exchange.on_flow is not None:
+                self._exchange.on_flow(False)
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def _heads(self) -> None:
+        """Takes the next request off the buffer, if its head is complete."""
+        settings = self.server.settings
+        # RFC 9112 2.2: an empty line before a request line is forgiven (once per read).
+        if self._buffer[:2] == b"\r\n":
+            self._buffer = self._buffer[2:]
+        end = self._buffer.find(b"\r\n\r\n")
+        head_bytes = end + 4 if end >= 0 else len(self._buffer)
+        try:
+            if head_bytes > settings.head_limit_bytes:
+                raise _too_large("The request head is too large.")
+            if end < 0:
+                self._incomplete_head()
+                return
+            exchange, length = self._parse(self._buffer[:head_bytes])
+        except RequestError as error:
+            self._refuse(error)
+            return
+        rest = self._buffer[head_bytes:]
+        self._buffer = b""
+        self._deadline.clear()
+        self._exchange = exchange
+        self._fields = []
+        self._body_bytes = 0
+        if length.chunked or length.length_bytes:
+            self._reader = ChunkedReader() if length.chunked else FixedReader(length.length_bytes)
+            if rest:
+                self._body(rest)
+            if self._reader is not None:
+                self._deadline.set(settings.body_deadline_s)
+        else:
+            exchange.body_end()
+            self._buffer = rest
+        if self._exchange is exchange and not exchange.ended:
+            self._task = self.loop.create_task(self.server.run(exchange))
+
+    def _incomplete_head(self) -> None:
+        """Waits for the rest of a head, unless no rest could make it a good one."""
+        if not self._buffer:
+            return
+        if b"\n\n" in self._buffer or re.match(rb"[^\r\n]*[^\r]\n", self._buffer):
+            raise RequestError(400, "Lines must end with CRLF.", code="bare_line_feed", close=True)
+        if len(self._buffer) > self.server.settings.target_limit_bytes and (
+            b"\r\n" not in self._buffer
+        ):
+            raise _too_long_target()
+        self._deadline.set(self.server.settings.head_deadline_s)
+
+    def _parse(self, head: bytes) -> tuple[Exchange, framing.BodyLength]:
+        line = framing.check_head(head)
+        if len(line.target) > self.server.settings.target_limit_bytes:
+            raise _too_long_target()
+        self._fields = []
+        try:
+            httptools.HttpRequestParser(self).feed_data(head)
+        except httptools.HttpParserUpgrade:
+            pass  # An Upgrade is ignored: what follows is a body or the next request.
+        except httptools.HttpParserError:
+            raise RequestError(
+                400, "The request head is malformed.", code="request_head", close=True
+            ) from None
+        if len(self._fields) > self.server.settings.header_limit_count:
+            raise _too_large("Too many headers.")
+        target = framing.origin_form(line.target)
+        length = framing.body_length(line.minor, self._fields)
+        exchange = Exchange(self, line, target, self._fields)
+        if length.length_bytes > self.server.settings.body_limit_bytes:
+            self._exchange = exchange
+            raise self._body_too_large()
+        return exchange, length
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self._fields.append((name.lower(), value))
+
+    def _body(self, data: bytes) -> None:
+        exchange, reader = self._exchange, self._reader
+        assert exchange is not None
+        assert reader is not None
+        try:
+            pieces, consumed = reader.feed(data)
+        except ChunkError:
+            self._bad_body(
+                RequestError(400, "The chunked body is malformed.", code="chunked", close=True)
+            )
+            return
+        for piece in pieces:
+            self._body_bytes += len(piece)
+            if not exchange.ended:
+                exchange.body_bytes(piece)
+        limit = self.server.settings.body_limit_bytes
+        if exchange.ended:
+            limit = _DRAINED_REST_LIMIT_BYTES
+        if self._body_bytes > limit:
+            self._bad_body(self._body_too_large())
+            return
+        if reader.done:
+            self._reader = None
+            self._buffer = data[consumed:]
+            self._deadline.clear()
+            exchange.body_end()
+            if exchange.ended:
+                self._next()
+
+    def _body_too_large(self) -> RequestError:
+        limit = self.server.settings.body_limit_bytes
+        return RequestError(
+            413, f"The body is larger than {limit} bytes.", code="body_too_large", close=True
+        )
+
+    def _bad_body(self, error: RequestError) -> None:
+        """The rest of the connection cannot be read as requests any more."""
+        self._reader = None
+        exchange = self._exchange
+        assert exchange is not None
+        if exchange.ended:
+            self._close_lingering()
+        elif not exchange.body_error(error):
+            if self._task is not None:
+                self._task.cancel()
+            exchange.fail(error)
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answers a head that never became a request."""
+        exchange = self._exchange
+        if exchange is None:
+            exchange = Exchange(self, framing.RequestLine(b"GET", b"/", 1), b"/", [])
+            self._exchange = exchange
+        error.close = True
+        exchange.fail(error)
+        self.server.refused(exchange)
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Bytes to the client, if it is still there."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def new_waiter(self) -> asyncio.Future[None]:
+        """As Downstream."""
+        return self.loop.create_future()
+
+    def request_id(self, offered: bytes | None) -> bytes:
+        """As Downstream."""
+        return self.server.request_id(offered)
+
+    def own_fields(self, exchange: Exchange) -> Sequence[Field]:
+        """As Downstream."""
+        return self.server.own_fields(exchange)
+
+    async def room(self) -> None:
+        """Returns when the transport takes more, or is gone."""
+        if self._room is not None:
+            await self._room
+
+    def may_keep_alive(self, exchange: Exchange) -> bool:
+        """Whether the connection can serve another request after this answer."""
+        if self._reader is not None:
+            left = getattr(self._reader, "left_bytes", _DRAINED_REST_LIMIT_BYTES)
+            if left > _DRAINED_REST_LIMIT_BYTES or exchange.header(b"expect") is not None:
+                return False
+        return exchange.keep_alive and not self.server.draining
+
+    def answer_ended(self, exchange: Exchange) -> None:
+        """The answer is written; on to the next request, or out."""
+        exchange.on_flow = None
+        self._task = None
+        if self._transport is None:
+            return
+        if not exchange.keep_alive:
+            self._close_lingering() if self._reader or self._buffer else self._transport.close()
+        elif self._reader is None:
+            self._next()
+        else:
+            self._body_bytes = 0
+
+    def _next(self) -> None:
+        self._exchange = None
+        self._deadline.set(self.server.settings.idle_deadline_s)
+        if self._paused_reading and self._transport is not None:
+            self._paused_reading = False
+            self._transport.resume_reading()
+        if self._buffer:
+            # From a fresh stack: a thousand pipelined requests must not nest.
+            self.loop.call_soon(self._resume_heads)
+
+    def _resume_heads(self) -> None:
+        if self._exchange is None and self._transport is not None:
+            self._heads()
+
+    def abort_answer(self, *, reset: bool) -> None:
+        """Ends the connection without the end that framing asks for. A plain close flushes what
+        is buffered first, so the client gets every byte the replica sent."""
+        if self._transport is None:
+            return
+        if reset:
+            linger_off = struct.pack("ii", 1, 0)
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_off)
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def _close_lingering(self) -> None:
+        """Closes our half and swallows what still arrives: closing with unread bytes would
+        reset the connection and could destroy the answer on its way."""
+        assert self._transport is not None
+        self._lingering = True
+        self._reader = None
+        self._buffer = b""
+        self._deadline.set(_LINGER_S)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        if self._paused_reading:
+            self._paused_reading = False
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._paused_reading:
+            self._paused_reading = True
+            self._transport.pause_reading()
+
+    def _late(self) -> None:
+        """A deadline passed: of idling, a head, a body, a client that does not read."""
+        if self._transport is None:
+            return
+        exchange = self._exchange
+        if self._room is not None or self._lingering:
+            self._transport.abort()
+        elif exchange is not None and self._reader is not None:
+            error = RequestError(
+                408, "The request body did not arrive in time.", code="body_timeout", close=True
+            )
+            self._bad_body(error)
+        elif exchange is None and self._buffer:
+            self._refuse(
+                RequestError(
+                    408, "The request head did not arrive in time.", code="head_timeout", close=True
+                )
+            )
+        else:
+            self._transport.close()
+
+    def close_if_idle(self) -> None:
+        """For a drain: connections without a request go at once."""
+        if self._exchange is None and self._transport is not None:
+            self._transport.close()
+
+    def kill(self) -> None:
+        """For the end of a drain."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _too_large(message: str) -> RequestError:
+    return RequestError(431, message, code="headers_too_large", close=True)
+
+
+def _too_long_target() -> RequestError:
+    return RequestError(414, "The request target is too long.", code="target_too_long", close=True)

@@ -1,0 +1,63 @@
+"""Deadlines that cost an attribute write.
+
+Invariants:
+- Setting and clearing never touch the loop's timers while one is armed soon enough: a request
+  sets several deadlines, and nearly none of them ever fires.
+- A deadline fires once, at most `_TICK_S` after a later `set` or `clear` moved it, never before.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+_TICK_S = 2.0
+
+
+class Deadline:
+    """One deadline of one owner; `fire` is called on the loop when it passes."""
+
+    __slots__ = ("_armed_at_s", "_due_s", "_fire", "_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
+        self._loop = loop
+        self._fire = fire
+        self._handle: asyncio.TimerHandle | None = None
+        self._due_s = float("inf")
+        self._armed_at_s = float("inf")
+
+    def set(self, delay_s: float) -> None:
+        """Due in `delay_s` seconds, replacing what was set before."""
+        now_s = time.monotonic()
+        self._due_s = now_s + delay_s
+        if self._handle is None or self._due_s < self._armed_at_s:
+            self._arm(now_s)
+
+    def clear(self) -> None:
+        """Nothing is due; an armed tick may still come and find that."""
+        self._due_s = float("inf")
+
+    def close(self) -> None:
+        """Clears, and lets go of the owner at once."""
+        self.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self, now_s: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        wait_s = min(self._due_s - now_s, _TICK_S)
+        self._armed_at_s = now_s + wait_s
+        self._handle = self._loop.call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._handle = None
+        if self._due_s == float("inf"):
+            return
+        now_s = time.monotonic()
+        # The loop's clock may run a little ahead of ours; a millisecond is not worth a tick.
+        if now_s >= self._due_s - 0.001:
+            self._due_s = float("inf")
+            self._fire()
+        else:
+            self._arm(now_s)

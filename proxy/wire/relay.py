@@ -1,0 +1,226 @@
+"""An answer on its way from a replica to the client, spliced from protocol to protocol.
+
+Invariants:
+- No task and no JSON decode per chunk: the replica's bytes go out as they came, from the socket's
+  callback. A byte scan keeps event boundaries; what it finds is decoded once, at the end.
+- While nothing was relayed the answer is held back if another replica might do better: until
+  the first generated token of a stream, or the whole of a short answer. So an answer that
+  generated nothing (503, or `finish_reason: "abort"` first thing) can still be replaced.
+- A replica that dies mid-answer never looks like a clean end: an error event on an event
+  boundary, then the connection breaks off; anywhere else it just breaks off.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from enum import Enum
+
+from proxy.errors import UpstreamError, error_body
+from proxy.wire.exchange import Exchange
+from proxy.wire.headers import Field, response_fields
+from proxy.wire.sse import EventScanner, Usage, read_answer
+from proxy.wire.upstream import ResponseHead, UpstreamConnection
+
+_HELD_LIMIT_BYTES = 64 * 1024
+_READ_LIMIT_BYTES = 256 * 1024
+_EVENT = b"data: %b\n\n"
+
+
+class RelayEnd(Enum):
+    """How an attempt ended, as the retry table asks."""
+
+    COMPLETE = "complete"
+    REFUSED = "refused"  # the answer says it generated nothing; it is held, not relayed
+    FAILED = "failed"  # the replica failed before anything was relayed
+    TRUNCATED = "truncated"  # the replica failed after bytes were relayed
+
+
+class Relay:
+    """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
+
+    fields: the gateway's own headers. may_retry: hold the answer as long as it pays.
+    Times are time.monotonic() seconds, 0.0 where it did not happen.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_exchange",
+        "_fields",
+        "_held",
+        "_held_bytes",
+        "_may_retry",
+        "_pieces",
+        "_read_bytes",
+        "_scanner",
+        "_spliced",
+        "aborted",
+        "done",
+        "error",
+        "first_byte_s",
+        "first_token_s",
+        "head",
+        "last_token_s",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        connection: UpstreamConnection,
+        fields: Sequence[Field],
+        *,
+        may_retry: bool,
+    ) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._fields = fields
+        self._may_retry = may_retry
+        self._held: list[tuple[bytes, list[bytes]]] | None = []
+        self._held_bytes = 0
+        self._pieces: list[bytes] = []
+        self._read_bytes = 0
+        self._scanner: EventScanner | None = None
+        self._spliced = True
+        self.done: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
+        self.head: ResponseHead | None = None
+        self.error: UpstreamError | None = None
+        self.aborted = False
+        self.usage: Usage | None = None
+        self.first_byte_s = 0.0
+        self.first_token_s = 0.0
+        self.last_token_s = 0.0
+
+    @property
+    def token_events(self) -> int:
+        """Events with generated output (0 where the answer was not a stream)."""
+        return self._scanner.token_events if self._scanner is not None else 0
+
+    # -- ResponseSink ------------------------------------------------------------------------
+
+    def on_head(self, head: ResponseHead) -> None:
+        """The replica began to answer."""
+        self.first_byte_s = time.monotonic()
+        self.head = head
+        if _content_type(head).startswith(b"text/event-stream"):
+            self._scanner = EventScanner()
+            if not self._may_retry:
+                self._begin()
+        elif head.status != 503 and (
+            head.length_bytes is None or head.length_bytes > _HELD_LIMIT_BYTES
+        ):
+            self._begin()
+
+    def on_body(self, framed: bytes, payload: list[bytes]) -> None:
+        """More of it."""
+        if self._scanner is not None:
+            for piece in payload:
+                self._scanner.feed(piece)
+            if self._scanner.tokens_seen:
+                self.last_token_s = time.monotonic()
+                if not self.first_token_s:
+                    self.first_token_s = self.last_token_s
+                    if self._held is not None:
+                        self._begin()
+        elif self._read_bytes <= _READ_LIMIT_BYTES:
+            self._pieces.extend(payload)
+            self._read_bytes += len(framed)
+        if self._held is None:
+            self._forward(framed, payload)
+            return
+        self._held.append((framed, payload))
+        self._held_bytes += len(framed)
+        if self._held_bytes > _HELD_LIMIT_BYTES:
+            self._begin()
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+        assert self.head is not None
+        self._read_facts()
+        if self._held is not None:
+            if self._may_retry and self._generated_nothing():
+                self._settle(RelayEnd.REFUSED)
+                return
+            self.release()
+        else:
+            self._exchange.finish(spliced=self._spliced)
+        self._settle(RelayEnd.COMPLETE)
+
+    def on_failure(self, error: UpstreamError) -> None:
+        """The answer will never be complete."""
+        self.error = error
+        if self._held is not None:
+            self._settle(RelayEnd.FAILED)
+            return
+        scanner = self._scanner
+        if scanner is not None and scanner.at_boundary and self._connection.at_edge:
+            body = error_body(
+                "The replica failed while it was answering.", "server_error", code="upstream_failed"
+            )
+            self._exchange.write(_EVENT % body)
+        self._exchange.abort()
+        self._settle(RelayEnd.TRUNCATED)
+
+    # ----------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Sends an answer that was held whole."""
+        assert self._held is not None
+        assert self.head is not None
+        if self._scanner is None:
+            body = b"".join(self._pieces)
+            self._held = None
+            self._exchange.respond(self.head.status, self._response_fields(self.head), body)
+        else:
+            self._begin()
+            self._exchange.finish(spliced=self._spliced)
+
+    def _begin(self) -> None:
+        head, held = self.head, self._held
+        assert head is not None
+        assert held is not None
+        self._held = None
+        exchange = self._exchange
+        # Chunks are passed through as framed, except to HTTP/1.0, which knows none.
+        self._spliced = head.length_bytes is not None or (head.chunked and exchange.minor == 1)
+        exchange.on_flow = self._connection.pause
+        exchange.begin(head.status, self._response_fields(head), length_bytes=head.length_bytes)
+        for framed, payload in held:
+            self._forward(framed, payload)
+
+    def _forward(self, framed: bytes, payload: list[bytes]) -> None:
+        if self._spliced:
+            self._exchange.splice(framed)
+        else:
+            for piece in payload:
+                self._exchange.write(piece)
+
+    def _response_fields(self, head: ResponseHead) -> list[Field]:
+        return [*response_fields(head.headers), *self._fields]
+
+    def _read_facts(self) -> None:
+        if self._scanner is not None:
+            self.aborted = self._scanner.failed
+            self.usage = self._scanner.usage()
+        elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
+            answer = read_answer(b"".join(self._pieces))
+            if answer is not None:
+                self.usage = answer.usage
+                self.aborted = answer.aborted
+
+    def _generated_nothing(self) -> bool:
+        assert self.head is not None
+        if self.head.status == 503:
+            return True
+        tokens = self.usage.completion_tokens if self.usage is not None else 0
+        return self.aborted and not tokens and not self.first_token_s
+
+    def _settle(self, end: RelayEnd) -> None:
+        if not self.done.done():
+            self.done.set_result(end)
+
+
+def _content_type(head: ResponseHead) -> bytes:
+    for name, value in head.headers:
+        if name == b"content-type":
+            return value.lower()
+    return b""

@@ -1,0 +1,124 @@
+"""An HTTP/1.1 server: a listening socket, its connections, and the handler they call.
+
+Invariants:
+- Every answer carries `x-request-id`, those to unreadable requests too.
+- Whatever a handler raises, the client gets an answer in OpenAI's shape, never a traceback.
+- A drain closes the listener first and idle connections next; requests in hand may finish.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+
+from proxy.errors import RequestError
+from proxy.settings import ServerSettings
+from proxy.wire.connection import ServerConnection
+from proxy.wire.exchange import Exchange, Handler
+from proxy.wire.headers import Field
+
+__all__ = ["Exchange", "Handler", "HttpServer"]
+
+log = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class HttpServer:
+    """Listens and counts.
+
+    fields: added to every answer's head. add_request_id: put `x-request-id` there too.
+    on_refused: told of answers to requests that never reached the handler.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        settings: ServerSettings,
+        *,
+        fields: Sequence[Field] = (),
+        add_request_id: bool = True,
+        on_refused: Callable[[Exchange], None] | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.connections: set[ServerConnection] = set()
+        self.draining = False
+        self._handler = handler
+        self._fields = tuple(fields)
+        self._add_request_id = add_request_id
+        self._on_refused = on_refused
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+        self._made_ids = itertools.count()
+        self._id_prefix = os.urandom(10).hex().encode()
+
+    async def listen(self, sock: socket.socket) -> None:
+        """Serves a bound socket."""
+        self._server = await self.loop.create_server(
+            lambda: ServerConnection(self), sock=sock, backlog=1024
+        )
+
+    async def run(self, exchange: Exchange) -> None:
+        """One request, whatever its handler does."""
+        try:
+            await self._handler(exchange)
+        except RequestError as error:
+            exchange.fail(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("a request handler failed")
+            exchange.fail(
+                RequestError(500, "Internal error.", kind="server_error", code="internal")
+            )
+
+    def refused(self, exchange: Exchange) -> None:
+        """A request that was refused before there was a handler."""
+        if self._on_refused is not None:
+            self._on_refused(exchange)
+
+    def request_id(self, offered: bytes | None) -> bytes:
+        """The client's id where it is short and printable, else a new one."""
+        if offered is not None and _REQUEST_ID.fullmatch(offered):
+            return offered
+        return b"%b%012x" % (self._id_prefix, next(self._made_ids))
+
+    def own_fields(self, exchange: Exchange) -> Sequence[Field]:
+        """What this server adds to an answer's head."""
+        if self._add_request_id:
+            return (*self._fields, (b"x-request-id", exchange.request_id))
+        return self._fields
+
+    def opened(self, connection: ServerConnection) -> None:
+        """A client connected."""
+        self.connections.add(connection)
+
+    def closed(self, connection: ServerConnection) -> None:
+        """A client is gone."""
+        self.connections.discard(connection)
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self.draining and not self.connections:
+            self._empty.set()
+
+    async def drain(self, deadline_s: float) -> int:
+        """Stops listening, lets requests finish; returns how many had to be cut."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close_if_idle()
+        self._check_empty()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await self._empty.wait()
+        cut = len(self.connections)
+        for connection in list(self.connections):
+            connection.kill()
+        return cut

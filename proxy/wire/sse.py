@@ -1,0 +1,147 @@
+"""Server-sent events seen in passing: boundaries, and the few events worth decoding.
+
+Invariants:
+- Bytes are looked at, never changed, and nothing here raises: what a replica streams is its
+  own business. JSON is decoded once, at the end, and only from the events that carry usage.
+- `"usage":` with bare quotes cannot stand inside a JSON string (there they are escaped), so a
+  byte search finds keys, not text.
+- Memory is bounded: an event longer than the carry limit is followed only to its boundary.
+"""
+
+import msgspec
+
+_CARRY_LIMIT_BYTES = 256 * 1024
+_BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """OpenAI's prompt_tokens_details."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """OpenAI's usage, as far as it is compared with the gateway's own counts."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens the replica found in its cache; None where it does not say."""
+        details = self.prompt_tokens_details
+        return details.cached_tokens if details else None
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class Answer(msgspec.Struct):
+    """The part of a completion (or of one of its chunks) that the gateway reads."""
+
+    usage: Usage | None = None
+    choices: list[_Choice] = []
+
+    @property
+    def aborted(self) -> bool:
+        """vLLM says `abort` when it stops for its own reasons."""
+        return any(choice.finish_reason == "abort" for choice in self.choices)
+
+
+_decode_answer = msgspec.json.Decoder(Answer).decode
+
+
+def read_answer(body: bytes) -> Answer | None:
+    """A JSON answer's usage and finish reasons, or None where it is not one."""
+    try:
+        return _decode_answer(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+class EventScanner:
+    """Follows one stream.
+
+    tokens_seen: an event carried generated output. token_events: events since then, a token or
+    more each. at_boundary: the bytes so far end between two events. failed: an `error` event or
+    `finish_reason: "abort"`.
+    """
+
+    __slots__ = (
+        "_blind_tail",
+        "_carry",
+        "_usage",
+        "at_boundary",
+        "failed",
+        "token_events",
+        "tokens_seen",
+    )
+
+    def __init__(self) -> None:
+        self._carry = b""
+        self._blind_tail = b""
+        self._usage = b""
+        self.at_boundary = True
+        self.token_events = 0
+        self.failed = False
+        self.tokens_seen = False
+
+    def feed(self, payload: bytes) -> None:
+        """The next payload bytes of the stream."""
+        if self._carry:
+            payload = self._carry + payload
+            self._carry = b""
+        if payload.endswith(b"\n\n") and not self._blind_tail:
+            self.at_boundary = True
+            self._look(payload)
+            return
+        self._split(payload)
+
+    def _split(self, payload: bytes) -> None:
+        """The slow path: payload that does not end where an event does."""
+        if self._blind_tail:
+            payload = self._blind_tail + payload
+            self._blind_tail = b""
+        ends = [at + len(mark) for mark in _BOUNDARIES if (at := payload.rfind(mark)) >= 0]
+        end = max(ends, default=0)
+        if end:
+            self._look(payload[:end])
+        rest = payload[end:]
+        self.at_boundary = not rest
+        if len(rest) > _CARRY_LIMIT_BYTES:
+            self._blind_tail = rest[-3:]
+        else:
+            self._carry = rest
+
+    def _look(self, events: bytes) -> None:
+        """Whole events (the first may be the end of one too long to carry)."""
+        if b'"error":' in events or b'"abort"' in events:
+            self._judge(events)
+        if b'usage":' in events:
+            self._usage = events
+        if not self.tokens_seen:
+            # vLLM opens a chat with a role chunk; it carries no generated text.
+            role_only = b'"role":' in events and b'""' in events and events.count(b"data:") == 1
+            if role_only or self.failed or b"data:" not in events:
+                return
+            self.tokens_seen = True
+        self.token_events += events.count(b"\n\n") or 1
+
+    def _judge(self, events: bytes) -> None:
+        for data in _data_lines(events):
+            if data.startswith(b'{"error"') or ((answer := read_answer(data)) and answer.aborted):
+                self.failed = True
+
+    def usage(self) -> Usage | None:
+        """The last usage the stream carried; decodes, so once, at the end."""
+        for data in reversed(_data_lines(self._usage)):
+            answer = read_answer(data)
+            if answer is not None and answer.usage is not None:
+                return answer.usage
+        return None
+
+
+def _data_lines(events: bytes) -> list[bytes]:
+    return [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]

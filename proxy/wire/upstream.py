@@ -1,0 +1,322 @@
+"""The client side of HTTP/1.1: one connection pool per replica.
+
+Invariants:
+- A connection carries one request at a time and goes back to the pool only when its answer
+  ended exactly where its framing said, with no byte behind it.
+- An idle connection is closed before the replica would close it, and looked at for a pending
+  close before it is used: a request sent into a closing connection may or may not have run,
+  so it could not be sent again.
+- Whatever a peer sends, a sink hears exactly one of `on_end` and `on_failure`, and nothing
+  after that; nothing is heard after `abort`.
+"""
+
+import asyncio
+import select
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from proxy.errors import UpstreamError
+from proxy.settings import UpstreamSettings
+from proxy.wire import framing
+from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, EofReader, FixedReader
+from proxy.wire.deadline import Deadline
+
+_INTERIM_LIMIT_COUNT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A replica's status and headers (lower-case names).
+
+    length_bytes: of a fixed-length body; None where chunks or the end of the connection frame it.
+    chunked: the body comes in chunks.
+    """
+
+    status: int
+    headers: framing.Headers
+    length_bytes: int | None
+    chunked: bool
+
+
+class ResponseSink(Protocol):
+    """Who hears an answer. Called on the loop, straight from the socket's callback."""
+
+    def on_head(self, head: ResponseHead) -> None:
+        """The final head (interim ones are swallowed)."""
+
+    def on_body(self, framed: bytes, payload: list[bytes]) -> None:
+        """Body bytes as they came (chunk framing included), and what they carry."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_failure(self, error: UpstreamError) -> None:
+        """The answer will never be complete."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to a replica."""
+
+    def __init__(self, pool: "ReplicaPool") -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._sink: ResponseSink | None = None
+        self._method = ""
+        self._buffer = b""
+        self._reader: BodyReader | None = None
+        self._headers: framing.Headers = []
+        self._interim_count = 0
+        self._heard = False
+        self._keep_alive = False
+        self._poll = select.poll()
+        self._deadline = Deadline(asyncio.get_running_loop(), self._late)
+        self._idle_since_s = 0.0
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def send(self, method: str, pieces: list[bytes], sink: ResponseSink) -> None:
+        """Sends a request (head and body pieces) and lets `sink` hear the answer."""
+        assert self._transport is not None
+        self._sink = sink
+        self._method = method
+        self._buffer = b""
+        self._reader = None
+        self._interim_count = 0
+        self._heard = False
+        self._transport.writelines(pieces)
+        self._deadline.set(self._pool.settings.first_byte_deadline_s)
+
+    def abort(self) -> None:
+        """Closes at once: for a client that left. vLLM frees the request when it sees this."""
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self, paused: bool) -> None:
+        """Backpressure from the client's side. A paused peer is not a silent one."""
+        if self._transport is None:
+            return
+        if paused:
+            self._transport.pause_reading()
+            self._deadline.clear()
+        else:
+            self._transport.resume_reading()
+            self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+
+    def usable(self, now_s: float) -> bool:
+        """Whether an idle connection can carry a request: young enough, no bytes, no close."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        if now_s - self._idle_since_s > self._pool.settings.idle_deadline_s:
+            return False
+        return not self._poll.poll(0)
+
+    # -- transport ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        fd = transport.get_extra_info("socket").fileno()
+        self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            # Nobody asked: the peer speaks out of turn, or ends a drained connection.
+            self.close()
+            return
+        try:
+            if self._reader is None:
+                data = self._head(self._buffer + data if self._buffer else data)
+            if self._reader is not None:
+                self._body(data)
+        except (ValueError, httptools.HttpParserError):
+            self._fail("protocol")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        self._transport = None
+        self._pool.forget(self)
+        reader = self._reader
+        if self._sink is None:
+            return
+        if isinstance(reader, EofReader) and exc is None:
+            sink, self._sink = self._sink, None
+            sink.on_end()
+        elif reader is not None:
+            self._fail("truncated")
+        else:
+            self._fail("closed" if exc is None else "reset")
+
+    def close(self) -> None:
+        """Closes an idle connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def _head(self, data: bytes) -> bytes:
+        """Parses heads off `data`; returns the body bytes behind the final one."""
+        while True:
+            end = data.find(b"\r\n\r\n")
+            if (end if end >= 0 else len(data)) > self._pool.settings.head_limit_bytes:
+                raise ValueError("response head too large")
+            if end < 0:
+                self._buffer = data
+                return b""
+            head, data = data[: end + 4], data[end + 4 :]
+            self._headers = []
+            parser = httptools.HttpResponseParser(self)
+            try:
+                parser.feed_data(head)
+            except httptools.HttpParserUpgrade:
+                raise ValueError("unasked upgrade") from None
+            status = parser.get_status_code()
+            if status >= 200:
+                break
+            self._interim_count += 1
+            if status == 101 or self._interim_count > _INTERIM_LIMIT_COUNT:
+                raise ValueError("interim answers out of bounds")
+        if status > 599:
+            raise ValueError("status out of range")
+        self._buffer = b""
+        self._final_head(status, 0 if parser.get_http_version() == "1.0" else 1)
+        return data
+
+    def _final_head(self, status: int, minor: int) -> None:
+        assert self._sink is not None
+        length = framing.response_length(status, self._method, self._headers)
+        self._keep_alive = length is not None and framing.keep_alive(minor, self._headers)
+        if length is None:
+            self._reader = EofReader()
+        elif length.chunked:
+            self._reader = ChunkedReader()
+        else:
+            self._reader = FixedReader(length.length_bytes)
+        fixed_bytes = None if length is None or length.chunked else length.length_bytes
+        chunked = length is not None and length.chunked
+        self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+        self._sink.on_head(ResponseHead(status, self._headers, fixed_bytes, chunked))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        if b"\x00" in value or b"\r" in value or b"\n" in value:
+            raise ValueError("control character in a response header")
+        self._headers.append((name.lower(), value))
+
+    def _body(self, data: bytes) -> None:
+        reader, sink = self._reader, self._sink
+        if sink is None or reader is None:  # the sink aborted us when it heard the head
+            return
+        if data:
+            try:
+                payload, consumed = reader.feed(data)
+            except ChunkError:
+                self._fail("protocol")
+                return
+            surplus = consumed < len(data)
+            sink.on_body(data[:consumed] if surplus else data, payload)
+            if self._sink is None:  # aborted while hearing
+                return
+            self._keep_alive = self._keep_alive and not surplus
+            self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+        if reader.done:
+            self._sink = None
+            self._deadline.clear()
+            self._release()
+            sink.on_end()
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the body so far ends between two chunks."""
+        return self._reader is None or self._reader.at_edge
+
+    def _release(self) -> None:
+        self._reader = None
+        if self._keep_alive and self._transport is not None:
+            self._idle_since_s = time.monotonic()
+            self._pool.give_back(self)
+        else:
+            self.close()
+
+    def _fail(self, reason: str) -> None:
+        sink, self._sink = self._sink, None
+        if self._transport is not None:
+            self._transport.abort()
+        if sink is not None:
+            sink.on_failure(UpstreamError(reason, sent=True))
+
+    def _late(self) -> None:
+        if self._sink is None:
+            return
+        self._fail("first_byte_timeout" if self._reader is None else "chunk_timeout")
+
+
+class ReplicaPool:
+    """Connections to one replica. `host_header`: authority of its URL, as sent."""
+
+    def __init__(self, url: str, settings: UpstreamSettings) -> None:
+        self.settings = settings
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or 80
+        self.host_header = parts.netloc.rpartition("@")[2].encode("ascii")
+        self._idle: deque[UpstreamConnection] = deque()
+        self._open: set[UpstreamConnection] = set()
+
+    def __repr__(self) -> str:
+        return (
+            f"<ReplicaPool {self._host}:{self._port} open={len(self._open)} idle={len(self._idle)}>"
+        )
+
+    def idle(self) -> UpstreamConnection | None:
+        """The most recently used idle connection that can carry a request."""
+        now_s = time.monotonic()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable(now_s):
+                return connection
+            connection.close()
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection; raises UpstreamError (`refused`, `connect_timeout`, nothing sent)."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.settings.connect_deadline_s):
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self), self._host, self._port
+                )
+        except TimeoutError:
+            raise UpstreamError("connect_timeout", sent=False) from None
+        except OSError:
+            raise UpstreamError("refused", sent=False) from None
+        self._open.add(connection)
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """An answer ended cleanly; the connection waits for the next request."""
+        self._idle.append(connection)
+        if len(self._idle) > self.settings.idle_limit_count:
+            self._idle.popleft().close()
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def sweep(self, now_s: float) -> None:
+        """Closes what idled too long; called now and then."""
+        while self._idle and not self._idle[0].usable(now_s):
+            self._idle.popleft().close()
+
+    def close(self) -> None:
+        """Closes idle connections; those in use end with their requests."""
+        while self._idle:
+            self._idle.popleft().close()
