@@ -1,0 +1,316 @@
+"""The table of all metric families. Everything exported is declared here, nothing else is.
+
+Invariants:
+- Names carry base units (seconds, bytes, tokens); counters end in `_total`.
+- Label sets are closed: a value the code did not foresee becomes `other`.
+- docs/metrics.md is `markdown()` of this table; a test compares them.
+"""
+
+import sys
+from typing import Literal
+
+import msgspec
+
+OTHER = "other"
+DEFAULT_CHILD_LIMIT = 128
+
+_MS = 0.001
+# Design: 100 µs, 500 µs, 1, 5, 10, 50, 100 ms; above them what an HF tokenizer needs for 100k+.
+_TOKENIZE_BUCKETS_S = (
+    0.05 * _MS, 0.1 * _MS, 0.25 * _MS, 0.5 * _MS, 1 * _MS, 2.5 * _MS, 5 * _MS, 10 * _MS,
+    25 * _MS, 50 * _MS, 100 * _MS, 250 * _MS, 500 * _MS, 1.0, 2.5, 5.0,
+)  # fmt: skip
+# 1 ms to 1 s are those of the loop-delay metrics of other gateways; finer ones come first.
+_STALL_BUCKETS_S = (
+    0.1 * _MS, 0.5 * _MS, 1 * _MS, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS,
+    250 * _MS, 500 * _MS, 1.0,
+)  # fmt: skip
+_STAGE_BUCKETS_S = (
+    0.01 * _MS, 0.05 * _MS, 0.1 * _MS, 0.5 * _MS, 1 * _MS, 5 * _MS, 10 * _MS, 50 * _MS,
+    100 * _MS, 500 * _MS, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0,
+)  # fmt: skip
+# OpenTelemetry's advice for gen_ai.server.time_to_first_token, .time_per_output_token and
+# .request.duration, with room at the top: prompts of 100k tokens wait longer than 10 s.
+_TTFT_BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    30.0, 60.0,
+)  # fmt: skip
+_TPOT_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+)  # fmt: skip
+_DURATION_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24,
+    20.48, 40.96, 81.92, 163.84,
+)  # fmt: skip
+_TOKEN_BUCKETS = (
+    16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 32768.0, 65536.0, 131072.0, 262144.0,
+)  # fmt: skip
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class Family(msgspec.Struct, frozen=True):
+    """One family. `where`: written by the workers (data plane) or by the control plane.
+
+    buckets: upper bounds without +Inf, ascending. child_limit: label sets one worker may make
+    before new ones become `other`.
+    """
+
+    kind: Kind
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    where: Literal["worker", "control"] = "worker"
+    child_limit: int = DEFAULT_CHILD_LIMIT
+
+    @property
+    def cells(self) -> int:
+        """Float64 cells one child takes: a value, or a sum and one count per bucket."""
+        return len(self.buckets) + 2 if self.kind == "histogram" else 1
+
+
+STAGES = ("read", "inspect", "tokens", "route", "attempt", "first_byte", "relay")
+
+REQUESTS = Family(
+    "counter",
+    "tokenlane_requests_total",
+    "Requests answered on the data port.",
+    ("route", "status", "outcome"),
+    child_limit=512,
+)
+DURATION = Family(
+    "histogram",
+    "tokenlane_request_duration_seconds",
+    "Time from the end of the request's head to the end of its answer "
+    "(OpenTelemetry: gen_ai.server.request.duration).",
+    ("route",),
+    _DURATION_BUCKETS_S,
+)
+TTFT = Family(
+    "histogram",
+    "tokenlane_time_to_first_token_seconds",
+    "Time from the end of the request's head to the first generated token of a streamed answer "
+    "(OpenTelemetry: gen_ai.server.time_to_first_token).",
+    ("model",),
+    _TTFT_BUCKETS_S,
+)
+TPOT = Family(
+    "histogram",
+    "tokenlane_time_per_output_token_seconds",
+    "Mean time between the tokens of a streamed answer after its first "
+    "(OpenTelemetry: gen_ai.server.time_per_output_token).",
+    ("model",),
+    _TPOT_BUCKETS_S,
+)
+STAGE = Family(
+    "histogram",
+    "tokenlane_stage_seconds",
+    f"Time a request spent in each stage of its life: {', '.join(STAGES)}.",
+    ("stage",),
+    _STAGE_BUCKETS_S,
+)
+TOKENIZE = Family(
+    "histogram",
+    "tokenlane_tokenize_seconds",
+    "Time to get a prompt's token ids (render, encode, hash), without waiting, by rung.",
+    ("rung", "model"),
+    _TOKENIZE_BUCKETS_S,
+)
+TOKENIZE_QUEUE = Family(
+    "histogram",
+    "tokenlane_tokenize_queue_seconds",
+    "Time a tokenization job waited before it began, by rung.",
+    ("rung",),
+    _TOKENIZE_BUCKETS_S,
+)
+BAILS = Family(
+    "counter",
+    "tokenlane_tokenize_bails_total",
+    "Requests routed without token ids, by reason.",
+    ("reason",),
+)
+CACHE_HITS = Family(
+    "counter", "tokenlane_token_cache_hits_total", "Lookups that found their ids.", ("cache",)
+)
+CACHE_MISSES = Family(
+    "counter", "tokenlane_token_cache_misses_total", "Lookups that found nothing.", ("cache",)
+)
+CACHE_EVICTIONS = Family(
+    "counter",
+    "tokenlane_token_cache_evictions_total",
+    "Entries dropped to make room.",
+    ("cache",),
+)
+CACHE_ENTRIES = Family(
+    "gauge", "tokenlane_token_cache_entries", "Entries held, summed over the workers.", ("cache",)
+)
+CACHE_BYTES = Family(
+    "gauge", "tokenlane_token_cache_bytes", "Bytes held, summed over the workers.", ("cache",)
+)
+LOOP_STALL = Family(
+    "histogram",
+    "tokenlane_loop_stall_seconds",
+    "How late the heartbeat of a worker's event loop was (one observation every 5 ms).",
+    ("worker",),
+    _STALL_BUCKETS_S,
+)
+ROUTED = Family(
+    "counter",
+    "tokenlane_routing_decisions_total",
+    "Routing decisions by policy and reason.",
+    ("policy", "reason"),
+)
+PROMPT_TOKENS = Family(
+    "counter",
+    "tokenlane_prompt_tokens_total",
+    "Prompt tokens of routed requests, as counted by the gateway.",
+    ("model",),
+)
+PROMPT_SIZE = Family(
+    "histogram",
+    "tokenlane_prompt_size_tokens",
+    "Prompt tokens per request, as counted by the gateway.",
+    (),
+    _TOKEN_BUCKETS,
+)
+PREDICTED_CACHED = Family(
+    "counter",
+    "tokenlane_predicted_cached_tokens_total",
+    "Prompt tokens the chosen replica was predicted to hold in its cache "
+    "(requests whose answer reported a number).",
+    ("model",),
+)
+ACTUAL_CACHED = Family(
+    "counter",
+    "tokenlane_actual_cached_tokens_total",
+    "Prompt tokens the replicas reported as cached.",
+    ("model",),
+)
+MISMATCHES = Family(
+    "counter",
+    "tokenlane_prompt_token_mismatches_total",
+    "Answers whose usage.prompt_tokens differed from the gateway's count.",
+    ("model",),
+)
+UPSTREAM_FAILURES = Family(
+    "counter",
+    "tokenlane_upstream_failures_total",
+    "Attempts that failed at a replica, by reason.",
+    ("replica", "reason"),
+    child_limit=1024,
+)
+RETRIES = Family(
+    "counter",
+    "tokenlane_retries_total",
+    "Requests sent on to another replica, by reason.",
+    ("reason",),
+)
+CONNECTIONS = Family(
+    "gauge", "tokenlane_connections", "Open client connections, summed over the workers."
+)
+UPSTREAM_CONNECTIONS = Family(
+    "gauge",
+    "tokenlane_upstream_connections",
+    "Connections to replicas, summed over the workers.",
+    ("state",),
+)
+
+IN_FLIGHT = Family(
+    "gauge",
+    "tokenlane_replica_in_flight_requests",
+    "Requests this gateway has in flight at a replica.",
+    ("replica",),
+    where="control",
+)
+QUEUED_TOKENS = Family(
+    "gauge",
+    "tokenlane_replica_queued_tokens",
+    "Uncached prompt tokens of requests without a first byte yet.",
+    ("replica",),
+    where="control",
+)
+REPLICA_UP = Family(
+    "gauge",
+    "tokenlane_replica_up",
+    "1 if the replica's health probe passes, else 0.",
+    ("replica",),
+    where="control",
+)
+REPLICA_RUNNING = Family(
+    "gauge",
+    "tokenlane_replica_running_requests",
+    "vllm:num_requests_running as last scraped.",
+    ("replica",),
+    where="control",
+)
+REPLICA_WAITING = Family(
+    "gauge",
+    "tokenlane_replica_waiting_requests",
+    "vllm:num_requests_waiting as last scraped.",
+    ("replica",),
+    where="control",
+)
+REPLICA_KV_USAGE = Family(
+    "gauge",
+    "tokenlane_replica_kv_usage_ratio",
+    "vllm:kv_cache_usage_perc as last scraped, 0 to 1.",
+    ("replica",),
+    where="control",
+)
+PROBE_FAILURES = Family(
+    "counter",
+    "tokenlane_probe_failures_total",
+    "Health probes that failed, by reason.",
+    ("replica", "reason"),
+    where="control",
+)
+WORKERS = Family("gauge", "tokenlane_workers", "Workers by state.", ("state",), where="control")
+WORKER_RESTARTS = Family(
+    "counter",
+    "tokenlane_worker_restarts_total",
+    "Workers started again after they died.",
+    where="control",
+)
+BUILD = Family(
+    "gauge", "tokenlane_build_info", "1, labelled with the version.", ("version",), where="control"
+)
+
+FAMILIES: tuple[Family, ...] = (
+    REQUESTS, DURATION, TTFT, TPOT, STAGE, TOKENIZE, TOKENIZE_QUEUE, BAILS, CACHE_HITS,
+    CACHE_MISSES, CACHE_EVICTIONS, CACHE_ENTRIES, CACHE_BYTES, LOOP_STALL, ROUTED, PROMPT_TOKENS,
+    PROMPT_SIZE, PREDICTED_CACHED, ACTUAL_CACHED, MISMATCHES, UPSTREAM_FAILURES, RETRIES,
+    CONNECTIONS, UPSTREAM_CONNECTIONS, IN_FLIGHT, QUEUED_TOKENS, REPLICA_UP, REPLICA_RUNNING,
+    REPLICA_WAITING, REPLICA_KV_USAGE, PROBE_FAILURES, WORKERS, WORKER_RESTARTS, BUILD,
+)  # fmt: skip
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def markdown() -> str:
+    """docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Scrape `/metrics` on the admin port. This page is generated:",
+        "`python -m proxy.telemetry.families > docs/metrics.md`.",
+        "",
+        "Label sets are closed: models without settings, unknown paths and label sets past a",
+        f"family's limit appear as `{OTHER}`. Counters keep counting when a worker is restarted;",
+        "gauges are sums over the workers that live.",
+        "",
+        "| name | kind | labels | what |",
+        "|---|---|---|---|",
+    ]
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
+    lines += ["", "## Buckets", "", "| name | upper bounds |", "|---|---|"]
+    for family in FAMILIES:
+        if family.buckets:
+            bounds = ", ".join(f"{bound:g}" for bound in family.buckets)
+            lines.append(f"| `{family.name}` | {bounds} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
