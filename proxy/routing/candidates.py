@@ -1,0 +1,93 @@
+"""Which replicas may take a request now: up, not draining, with the model, not just refused.
+
+Invariants:
+- What the control plane says comes first: a replica it calls down or draining is never used.
+- A passive mark (a refused or timed-out connect, seen by a request) only adds doubt. It ends by
+  itself, or when a snapshot shows the replica risen again, and it never empties the list: if
+  all that are left carry one, all are used (panic), since probes say they are up.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from proxy.model import FleetState, ReplicaState
+
+
+class Nobody(StrEnum):
+    """Why there is no candidate (metric label; decides the status of the answer)."""
+
+    UNKNOWN_MODEL = "unknown-model"  # no replica, in whatever state, has it
+    DRAINING = "draining"  # those that are up are leaving
+    DOWN = "down"  # none is up
+
+
+class Eligible(msgspec.Struct, frozen=True, gc=False):
+    """The replicas to choose from; `nobody` says why when there are none."""
+
+    replicas: tuple[ReplicaState, ...]
+    panic: bool = False
+    nobody: Nobody | None = None
+
+
+class Marks:
+    """Replicas that failed to accept a connection a moment ago. `now`: seconds, monotonic."""
+
+    def __init__(self, out_s: float) -> None:
+        """out_s: how long one failure keeps a replica out unless a probe clears it."""
+        self._out_s = out_s
+        self._until: dict[int, float] = {}
+
+    def fail(self, slot: int, now: float) -> None:
+        """A connection was refused or timed out."""
+        self._until[slot] = now + self._out_s
+
+    def clear(self, slot: int) -> None:
+        """A later probe, or an answer, proves it alive."""
+        self._until.pop(slot, None)
+
+    def out(self, slot: int, now: float) -> bool:
+        """Whether it is to be left out now."""
+        return now < self._until.get(slot, now)
+
+    def __repr__(self) -> str:
+        return f"<Marks {dict(sorted(self._until.items()))}>"
+
+
+def serves(replica: ReplicaState, model: str | None) -> bool:
+    """Whether it has the model; one whose models are not known yet may have any."""
+    return model is None or not replica.models or model in replica.models
+
+
+def eligible(fleet: FleetState, model: str | None, marks: Marks, now: float) -> Eligible:
+    """The replicas that may take a request for `model` (None: any model), in fleet order."""
+    having = [replica for replica in fleet.replicas if serves(replica, model)]
+    if fleet.replicas and not having:
+        return Eligible((), nobody=Nobody.UNKNOWN_MODEL)
+    up = [replica for replica in having if replica.up]
+    if not up:
+        return Eligible((), nobody=Nobody.DOWN)
+    staying = tuple(replica for replica in up if not replica.draining)
+    if not staying:
+        return Eligible((), nobody=Nobody.DRAINING)
+    unmarked = tuple(replica for replica in staying if not marks.out(replica.slot, now))
+    return Eligible(unmarked or staying, panic=not unmarked)
+
+
+def restarted(before: FleetState, after: FleetState) -> Iterable[int]:
+    """Slots whose cache is empty in `after`: new, or another process than in `before`.
+
+    A replica that was seen down between two snapshots with a start time unknown in both is
+    counted too: whatever answered before, nothing did in between.
+    """
+    known = {replica.slot: replica for replica in before.replicas}
+    for replica in after.replicas:
+        old = known.get(replica.slot)
+        if (
+            old is None
+            or old.id != replica.id
+            or replica.started_s != old.started_s
+            or (not old.up and replica.up and not replica.started_s)
+        ):
+            yield replica.slot

@@ -1,0 +1,79 @@
+"""Leases: the only place where a replica's in-flight counts change.
+
+Invariants:
+- A count is raised by entering a lease and lowered by leaving it, on every path: an answer, an
+  error, a cancellation. Nothing else calls `LoadBoard.add`; paired calls leak (a router that
+  used them lost 400 counts a day and sent all new prefixes to one node).
+- Queued tokens end once: at the first byte, or at the exit if none came.
+- A lease belongs to one attempt on one replica. The next candidate gets a new one.
+"""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from proxy.model import Load
+
+
+class LoadBoard(Protocol):
+    """In-flight work per replica, summed over all workers."""
+
+    def add(self, slot: int, requests: int, queued_tokens: int) -> None:
+        """Change this worker's share of a replica's counts. Only leases call this."""
+
+    def load(self, slot: int) -> Load:
+        """The replica's load now, all workers together; zero for a slot never used."""
+
+
+class LocalBoard:
+    """A LoadBoard in this process alone: for one worker, and for tests."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[int, int]] = {}
+
+    def add(self, slot: int, requests: int, queued_tokens: int) -> None:
+        held_requests, held_tokens = self._counts.get(slot, (0, 0))
+        self._counts[slot] = held_requests + requests, held_tokens + queued_tokens
+
+    def load(self, slot: int) -> Load:
+        requests, queued_tokens = self._counts.get(slot, (0, 0))
+        return Load(requests=requests, queued_tokens=queued_tokens)
+
+    def __repr__(self) -> str:
+        return f"<LocalBoard {dict(sorted(self._counts.items()))}>"
+
+
+class Lease:
+    """`with Lease(board, slot, uncached_tokens) as lease: ... lease.first_byte() ...`
+
+    uncached_tokens: prompt tokens the replica has to compute for this request.
+    """
+
+    __slots__ = ("_board", "_entered", "_queued_tokens", "slot")
+
+    def __init__(self, board: LoadBoard, slot: int, uncached_tokens: int) -> None:
+        self._board = board
+        self._queued_tokens = uncached_tokens
+        self._entered = False
+        self.slot = slot
+
+    def __enter__(self) -> Self:
+        if self._entered:
+            raise RuntimeError("a lease can be entered once")
+        self._entered = True
+        self._board.add(self.slot, 1, self._queued_tokens)
+        return self
+
+    def first_byte(self) -> None:
+        """The replica began to answer: its prompt is computed. Later calls do nothing."""
+        if self._queued_tokens and self._entered:
+            self._board.add(self.slot, 0, -self._queued_tokens)
+            self._queued_tokens = 0
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._board.add(self.slot, -1, -self._queued_tokens)
+        self._queued_tokens = 0

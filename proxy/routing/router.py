@@ -1,0 +1,117 @@
+"""Router: one worker's routing state, and the three verbs the life of a request needs.
+
+    eligible = router.eligible(model, now)              who may
+    decision = router.decide(query, eligible, now)      who first, and why
+    with router.attempt(decision.ranked[i], query, now) as lease: ...    counted, and remembered
+
+Invariants:
+- `decide` changes nothing, so it also explains a request that is never sent.
+- `attempt` is the only place where a choice leaves a trace: the index, the recent work, the
+  order of choices, and (by the lease it returns) the in-flight counts.
+- Slots are the fleet's; a slot whose replica restarted or changed starts empty.
+"""
+
+from random import Random
+
+from proxy.model import FleetState
+from proxy.routing.candidates import Eligible, Marks, eligible, restarted
+from proxy.routing.cost import cached_tokens
+from proxy.routing.decision import Candidate, Choice, Decision, Query
+from proxy.routing.index import PrefixIndex
+from proxy.routing.lease import Lease, LoadBoard
+from proxy.routing.policies import make_policy
+from proxy.routing.recent import RecentWork
+from proxy.settings import RoutingSettings
+
+
+class Router:
+    """See the module's docstring. All times are monotonic seconds."""
+
+    def __init__(
+        self, settings: RoutingSettings, board: LoadBoard, random: Random | None = None
+    ) -> None:
+        """Raises ConfigError if the settings name no known policy."""
+        self._policy = make_policy(settings)
+        self._board = board
+        self._random = random or Random()
+        self._block_tokens = settings.block_tokens
+        self._fleet = FleetState(version=0, replicas=())
+        self._marks = Marks(settings.refused_out_s)
+        self._recent = RecentWork(self._random)
+        self.index = PrefixIndex(settings.index_limit_blocks)
+
+    def update(self, fleet: FleetState) -> None:
+        """A new snapshot from the control plane."""
+        gone = {replica.slot for replica in self._fleet.replicas}
+        gone -= {replica.slot for replica in fleet.replicas}
+        for slot in gone:
+            self.index.remove(slot)
+            self._recent.remove(slot)
+            self._marks.clear(slot)
+        for slot in restarted(self._fleet, fleet):
+            self.index.forget(slot)
+            self._marks.clear(slot)
+        before = {replica.slot: replica for replica in self._fleet.replicas}
+        for replica in fleet.replicas:
+            old = before.get(replica.slot)
+            if replica.up and (old is None or not old.up):
+                self._marks.clear(replica.slot)
+            capacity = replica.cache_blocks
+            if capacity and replica.block_tokens:
+                # The replica counts in its blocks, the index in the queries'.
+                own = self.block_tokens(replica.block_tokens)
+                capacity = max(capacity * replica.block_tokens // own, 1)
+            self.index.set_capacity(replica.slot, capacity)
+        self._fleet = fleet
+
+    def block_tokens(self, reported: int | None = None) -> int:
+        """Tokens per block to hash prompts with: the setting, else what a replica reports."""
+        if self._block_tokens:
+            return self._block_tokens
+        if reported:
+            return reported
+        known = [replica.block_tokens for replica in self._fleet.replicas if replica.block_tokens]
+        return min(known, default=16)
+
+    def draw(self) -> int:
+        """Random bits for a Query."""
+        return self._random.getrandbits(64)
+
+    def eligible(self, model: str | None, now: float) -> Eligible:
+        """Who may take a request for `model` (None: any)."""
+        return eligible(self._fleet, model, self._marks, now)
+
+    def decide(self, query: Query, among: Eligible, now: float) -> Decision:
+        """Rank the eligible replicas (at least one) for this request."""
+        slots = [replica.slot for replica in among.replicas]
+        # Looked up under every policy: the prediction is reported whatever the order.
+        matched = self.index.match_all(slots, query.blocks)
+        candidates = [
+            Candidate(
+                slot,
+                cached_tokens(held, query.block_tokens, query.first_tokens),
+                self._board.load(slot),
+                self._recent.tokens(slot, now),
+                self._recent.chosen_at(slot),
+            )
+            for slot, held in zip(slots, matched, strict=True)
+        ]
+        return self._policy.rank(query, candidates)
+
+    def attempt(self, choice: Choice, query: Query, now: float) -> Lease:
+        """Remember that the request goes to this replica; the lease counts it while entered."""
+        self.index.insert(choice.slot, query.blocks)
+        self._recent.chosen(choice.slot, choice.uncached_tokens, now)
+        return Lease(self._board, choice.slot, choice.uncached_tokens)
+
+    def unreachable(self, slot: int, now: float, *, refused: bool) -> None:
+        """A connection to the replica failed: leave it out for a while.
+
+        refused: nothing listens there, so the process and its cache are gone.
+        """
+        self._marks.fail(slot, now)
+        if refused:
+            self.index.forget(slot)
+
+    def __repr__(self) -> str:
+        return f"<Router {self._policy.name} {self.index!r} {self._marks!r}>"
