@@ -1,0 +1,1 @@
+"""A simulated fleet of vLLM replicas: real sockets, real token counts, simulated compute."""

@@ -1,0 +1,253 @@
+"""A replica's paths, and the switches under /sim that vLLM does not have.
+
+Invariants:
+- Nothing but RequestError (framing, from the server) leaves `handle`; every other answer is
+  vLLM's.
+- /sim meets no fault; a replica that refuses connections is switched through a sibling.
+"""
+
+import time
+from array import array
+from collections.abc import Sequence as Row
+
+import msgspec
+
+from proxy.errors import RequestError
+from proxy.simulator import bodies, metrics, payloads, vllm_errors
+from proxy.simulator.faults import Fault
+from proxy.simulator.replica import Replica
+from proxy.simulator.service import Service
+from proxy.simulator.vllm_errors import ReplicaError
+from proxy.simulator.wire import JSON, Reply
+from proxy.tokens.encode import pack
+from proxy.tokens.fields import ChatFields, Unrenderable
+from proxy.wire.server import Exchange
+
+_METHODS = {
+    "/v1/chat/completions": ("POST",),
+    "/v1/completions": ("POST",),
+    "/v1/embeddings": ("POST",),
+    "/tokenize": ("POST",),
+    "/detokenize": ("POST",),
+    "/v1/models": ("GET",),
+    "/health": ("GET",),
+    "/ping": ("GET", "POST"),
+    "/version": ("GET",),
+    "/load": ("GET",),
+    "/metrics": ("GET",),
+    "/reset_prefix_cache": ("POST",),
+    "/sim/fault": ("GET", "POST", "DELETE"),
+    "/sim/stats": ("GET",),
+}
+_JSON_BODIES = frozenset(
+    ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
+)
+
+
+class _FaultOrder(Fault, frozen=True, kw_only=True):
+    """A fault, and the replica that gets it (None: this one)."""
+
+    replica: int | None = None
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """A replica's counts since it started. Tokens where not said otherwise."""
+
+    url: str
+    in_flight: int
+    running: int
+    waiting: int
+    sequences: int
+    queried_tokens: int
+    hit_tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
+    rejected: int
+    cached_blocks: int
+    evicted_blocks: int
+
+
+def stats(replica: Replica) -> Stats:
+    """As they are now."""
+    engine = replica.drive.engine
+    counts = engine.stats
+    return Stats(
+        url=replica.url,
+        in_flight=replica.in_flight,
+        running=engine.running,
+        waiting=engine.waiting,
+        sequences=counts.sequences,
+        queried_tokens=counts.queried_tokens,
+        hit_tokens=counts.hit_tokens,
+        prefilled_tokens=counts.prefilled_tokens,
+        generated_tokens=counts.generated_tokens,
+        rejected=counts.rejected,
+        cached_blocks=len(engine.cache),
+        evicted_blocks=engine.cache.evicted_blocks,
+    )
+
+
+class Endpoints:
+    """Of one replica. siblings: the fleet, this replica included."""
+
+    def __init__(self, replica: Replica, siblings: Row[Replica]) -> None:
+        self._replica = replica
+        self._siblings = siblings
+        self._service = Service(replica)
+
+    async def handle(self, exchange: Exchange) -> None:
+        """One request."""
+        echo = exchange.request_id if self._replica.settings.echo_request_id else None
+        reply = Reply(exchange, echo)
+        path = exchange.path
+        try:
+            if path.startswith("/sim/"):
+                await self._simulator(exchange, reply)
+                return
+            fault = self._replica.faults.take(path, time.monotonic())
+            if fault is not None and await self._fail(exchange, reply, fault):
+                return
+            methods = _METHODS.get(path)
+            if methods is None:
+                reply.respond(404, JSON, vllm_errors.detail("Not Found"))
+            elif exchange.method not in methods:
+                allow = (b"allow", ", ".join(methods).encode())
+                reply.respond(405, JSON, vllm_errors.detail("Method Not Allowed"), allow)
+            elif path in _JSON_BODIES:
+                await self._post(exchange, reply, fault)
+            else:
+                self._get(path, reply)
+        except ReplicaError as error:
+            if reply.begun:
+                reply.die()
+            else:
+                reply.respond(error.status, JSON, error.body())
+
+    async def _fail(self, exchange: Exchange, reply: Reply, fault: Fault) -> bool:
+        """The faults that come before any answer; False: the fault comes later."""
+        if fault.kind not in ("hang", "close", "garbage", "status"):
+            return False
+        await exchange.read_body()
+        if fault.kind == "hang":
+            await self._replica.never()
+        elif fault.kind == "close":
+            reply.die(reset=fault.reset)
+        elif fault.kind == "garbage":
+            reply.garbage()
+        else:
+            raise vllm_errors.made(fault.status, fault.message)
+        return True
+
+    async def _post(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
+        kind = (exchange.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            await exchange.read_body()
+            raise vllm_errors.validation(
+                "Unsupported Media Type: Only 'application/json' is allowed"
+            )
+        path = exchange.path
+        if path == "/tokenize":
+            await self._tokenize(exchange, reply)
+        elif path == "/detokenize":
+            await self._detokenize(exchange, reply)
+        else:
+            self._replica.in_flight += 1
+            try:
+                if path == "/v1/embeddings":
+                    await self._service.embed(exchange, reply)
+                else:
+                    await self._service.generate(exchange, reply, fault)
+            finally:
+                self._replica.in_flight -= 1
+
+    def _get(self, path: str, reply: Reply) -> None:
+        """What needs no body."""
+        replica, settings = self._replica, self._replica.settings
+        if path in ("/health", "/ping"):
+            ill = replica.faults.active("unhealthy", time.monotonic()) is not None
+            reply.respond(503 if ill else 200, None, b"")
+        elif path == "/version":
+            reply.respond(200, JSON, b'{"version":"%b"}' % payloads.VERSION.encode())
+        elif path == "/load":
+            reply.respond(200, JSON, b'{"server_load":%d}' % replica.in_flight)
+        elif path == "/v1/models":
+            created = int(replica.drive.started_s)
+            model, most = settings.model, settings.context_tokens
+            reply.respond(200, JSON, payloads.models(model, model, created, most))
+        elif path == "/metrics":
+            drive = replica.drive
+            content_type = (b"content-type", metrics.CONTENT_TYPE)
+            reply.respond(200, content_type, metrics.exposition(drive.engine, drive.started_s))
+        else:
+            cleared = replica.drive.engine.cache.clear()
+            reply.respond(200, JSON, b'{"success":%b}' % (b"true" if cleared else b"false"))
+
+    async def _tokenize(self, exchange: Exchange, reply: Reply) -> None:
+        prompts = self._replica.prompts
+        body = await exchange.read_body()
+        decoded = prompts.decode(body)
+        special = decoded.add_special_tokens
+        try:
+            if memoryview(decoded.messages).nbytes:
+                ids = prompts.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields))
+            else:
+                text = msgspec.json.decode(bodies.required(decoded.prompt, "prompt"), type=str)
+                ids = prompts.tokenizer.encode(text, add_special_tokens=special is not False)
+        except RequestError as error:
+            raise vllm_errors.from_tokens(error) from None
+        except msgspec.ValidationError:
+            raise vllm_errors.validation("Input should be a valid string", "body.prompt") from None
+        except Unrenderable as error:
+            raise vllm_errors.ReplicaError(f"Cannot be rendered here ({error.reason}).") from None
+        numbers = array("I", ids).tolist()
+        texts = None
+        if decoded.return_token_strs:
+            texts = [prompts.tokenizer.decode(pack([number])) for number in numbers]
+        reply.respond(
+            200, JSON, payloads.tokens(numbers, self._replica.settings.context_tokens, texts)
+        )
+
+    async def _detokenize(self, exchange: Exchange, reply: Reply) -> None:
+        prompts = self._replica.prompts
+        decoded = prompts.decode(await exchange.read_body())
+        try:
+            numbers = msgspec.json.decode(bodies.required(decoded.tokens, "tokens"), type=list[int])
+            text = prompts.tokenizer.decode(pack(numbers))
+        except (msgspec.ValidationError, OverflowError):
+            raise vllm_errors.validation("Input should be a valid integer", "body.tokens") from None
+        reply.respond(200, JSON, msgspec.json.encode({"prompt": text}))
+
+    async def _simulator(self, exchange: Exchange, reply: Reply) -> None:
+        """The switches."""
+        body = await exchange.read_body()
+        if exchange.method not in _METHODS.get(exchange.path, ()):
+            raise vllm_errors.made(404, "no such switch")
+        if exchange.path == "/sim/stats":
+            reply.respond(200, JSON, msgspec.json.encode(stats(self._replica)))
+            return
+        replica = self._replica
+        if exchange.method == "POST":
+            try:
+                order = msgspec.json.decode(body, type=_FaultOrder)
+            except msgspec.DecodeError as error:
+                raise vllm_errors.validation(str(error)) from None
+            replica = self._sibling(order.replica)
+            # Answered first: the fault may take this very connection away.
+            reply.respond(200, JSON, _listed([order]))
+            await replica.set_fault(order)
+            return
+        if exchange.method == "DELETE":
+            for one in self._siblings:
+                one.clear_fault()
+        reply.respond(200, JSON, _listed(replica.faults.listed(time.monotonic())))
+
+    def _sibling(self, index: int | None) -> Replica:
+        if index is None:
+            return self._replica
+        if not 0 <= index < len(self._siblings):
+            raise vllm_errors.validation("no such replica", "replica")
+        return self._siblings[index]
+
+
+def _listed(faults: Row[Fault]) -> bytes:
+    return msgspec.json.encode({"faults": faults})

@@ -1,0 +1,130 @@
+"""Failure switches: which request fails, and how.
+
+Invariants:
+- A fault of one kind replaces the earlier one of that kind; `clear` takes them all away.
+- `count` faults are used up by requests, `for_s` faults by time; with neither they stay.
+- The clock is the caller's. What a fault does to sockets is the replica's business.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal[
+    "refuse",
+    "kill",
+    "hang",
+    "close",
+    "die-mid-stream",
+    "stall",
+    "status",
+    "garbage",
+    "abort",
+    "error-event",
+    "slow",
+    "drain",
+    "unhealthy",
+]
+# Those a request meets, the first match wins; the others are a state of the whole replica.
+PER_REQUEST: tuple[Kind, ...] = (
+    "hang",
+    "close",
+    "garbage",
+    "status",
+    "abort",
+    "error-event",
+    "die-mid-stream",
+    "stall",
+)
+GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One switch.
+
+    kind:
+      refuse          the port refuses connections; requests in hand go on
+      kill            as kill -9: every connection closes, the port refuses, the cache is lost
+      hang            accept, read, never answer
+      close           accept, read, close without a byte
+      die-mid-stream  close within the answer, after `after_chunks` tokens or `after_bytes` bytes
+                      (of a whole answer: half of it), at the latest just before its end
+      stall           stop within the answer, at the same places, and keep the connection
+      status          answer `status` in vLLM's error shape
+      garbage         answer bytes that are not HTTP
+      abort           finish_reason "abort" after `after_chunks` tokens
+      error-event     engine death after `after_chunks` tokens: an error event and [DONE]; 500
+                      where the request does not stream
+      slow            prefill and decode take `factor` times as long
+      drain           vLLM's shutdown drain: new requests wait for its end, then "abort"; health 200
+      unhealthy       /health answers 503, everything else works
+    count: requests it hits (refuse, kill, slow, drain, unhealthy: use for_s). for_s: ends by
+    itself after so long. reset: die-mid-stream with RST instead of FIN. paths: paths hit instead
+    of the generating ones; "*" for all but /sim.
+    """
+
+    kind: Kind
+    count: int | None = None
+    for_s: float | None = None
+    status: int = 500
+    message: str = "simulated failure"
+    after_chunks: int = 0
+    after_bytes: int | None = None
+    reset: bool = False
+    factor: float = 10.0
+    paths: tuple[str, ...] = ()
+
+    def hits(self, path: str) -> bool:
+        """Whether requests for this path meet the fault."""
+        return path in self.paths or "*" in self.paths if self.paths else path in GENERATING
+
+
+class Faults:
+    """The switches of one replica."""
+
+    def __init__(self) -> None:
+        self._active: dict[Kind, Fault] = {}
+        self._left: dict[Kind, int] = {}
+        self._until_s: dict[Kind, float] = {}
+
+    def set(self, fault: Fault, now: float) -> None:
+        """Switches one on."""
+        self.clear(fault.kind)
+        self._active[fault.kind] = fault
+        if fault.count is not None:
+            self._left[fault.kind] = fault.count
+        if fault.for_s is not None:
+            self._until_s[fault.kind] = now + fault.for_s
+
+    def clear(self, kind: Kind | None = None) -> None:
+        """Switches one off, or all."""
+        for table in (self._active, self._left, self._until_s):
+            if kind is None:
+                table.clear()
+            else:
+                table.pop(kind, None)
+
+    def active(self, kind: Kind, now: float) -> Fault | None:
+        """The fault of this kind, if it is on."""
+        if not self._active or kind not in self._active:
+            return None
+        if now >= self._until_s.get(kind, now + 1.0) or self._left.get(kind, 1) <= 0:
+            self.clear(kind)
+            return None
+        return self._active[kind]
+
+    def take(self, path: str, now: float) -> Fault | None:
+        """The fault that this request meets; counts it."""
+        if not self._active:
+            return None
+        for kind in PER_REQUEST:
+            fault = self.active(kind, now)
+            if fault is not None and fault.hits(path):
+                if kind in self._left:
+                    self._left[kind] -= 1
+                return fault
+        return None
+
+    def listed(self, now: float) -> list[Fault]:
+        """What is on."""
+        return [fault for kind in list(self._active) if (fault := self.active(kind, now))]

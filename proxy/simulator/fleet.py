@@ -1,0 +1,68 @@
+"""N replicas in one process, on one loop.
+
+Invariants:
+- Replicas share the tokenizer and the prompts already tokenized, nothing else: each has its own
+  port, engine, cache and clock.
+- When `start` returns, every replica answers; when the context ends, nothing is left.
+"""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from proxy.simulator.endpoints import Endpoints, Stats, stats
+from proxy.simulator.prompts import Prompts
+from proxy.simulator.replica import Replica
+from proxy.simulator.settings import SimulatorSettings
+from proxy.tokens.tokenizer import demo_folder
+
+
+class Fleet:
+    """Used as an async context: `async with Fleet(settings) as fleet: urls = await fleet.start(4)`.
+
+    Raises ConfigError for a folder that holds no tokenizer, OSError for a port in use.
+    """
+
+    def __init__(self, settings: SimulatorSettings | None = None) -> None:
+        self.settings = settings or SimulatorSettings()
+        folder = Path(self.settings.folder) if self.settings.folder else demo_folder()
+        self._prompts = Prompts(self.settings, folder)
+        self.replicas: list[Replica] = []
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.replicas!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self, count: int, first_port: int = 0, *, host: str = "127.0.0.1") -> list[str]:
+        """Starts replicas on `first_port` and the ports after it (0: any free ones); returns the
+        base URLs of these."""
+        started = []
+        for offset in range(count):
+            replica = Replica(self.settings, self._prompts, len(self.replicas))
+            self.replicas.append(replica)
+            endpoints = Endpoints(replica, self.replicas)
+            port = first_port + offset if first_port else 0
+            await replica.start(endpoints.handle, host, port)
+            started.append(replica.url)
+        return started
+
+    async def stop(self) -> None:
+        """Closes every port and connection."""
+        for replica in self.replicas:
+            await replica.stop()
+        self.replicas.clear()
+        self._prompts.close()
+
+    def stats(self) -> list[Stats]:
+        """Of each replica."""
+        return [stats(replica) for replica in self.replicas]

@@ -1,0 +1,148 @@
+"""Bodies to prompts: real ids from the real tokenizer, each body once for the whole fleet.
+
+Invariants:
+- A body seen before costs a lookup; the cache is bounded by bytes.
+- Long bodies are tokenized on threads, so that one replica's long prompt does not disturb the
+  clocks of the others. Short ones are done where they stand: a thread would cost more.
+"""
+
+import asyncio
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cachetools
+import msgspec
+import xxhash
+
+from proxy.errors import RequestError
+from proxy.simulator import bodies, vllm_errors
+from proxy.simulator.bodies import Body
+from proxy.simulator.prefix_cache import Blocks, chain
+from proxy.simulator.settings import SimulatorSettings
+from proxy.simulator.text import TokenTable
+from proxy.tokens.encode import pack
+from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
+from proxy.tokens.tokenizer import Tokenizer
+
+_INLINE_LIMIT_BYTES = 8 * 1024
+
+
+class Prompt(msgspec.Struct, frozen=True, gc=False):
+    """ids: packed uint32. fingerprint: what answers are made of."""
+
+    ids: bytes
+    blocks: Blocks
+    fingerprint: int
+
+    @property
+    def tokens(self) -> int:
+        """Length."""
+        return len(self.ids) // 4
+
+    @property
+    def id_list(self) -> list[int]:
+        """The ids as JSON has them."""
+        return array("I", self.ids).tolist()
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A decoded body and its prompts. from_text: they go through the front end."""
+
+    body: Body
+    prompts: tuple[Prompt, ...]
+    from_text: bool
+    size_bytes: int
+
+
+def _size_bytes(job: Job) -> int:
+    return job.size_bytes
+
+
+class Prompts:
+    """Shared by the replicas of a fleet, on one loop."""
+
+    def __init__(self, settings: SimulatorSettings, folder: Path) -> None:
+        self.settings = settings
+        self.tokenizer = Tokenizer.load(settings.model, folder)
+        self.table = TokenTable(self.tokenizer)
+        self._jobs: cachetools.LRUCache[tuple[str, bytes], Job] = cachetools.LRUCache(
+            settings.prompt_cache_bytes, getsizeof=_size_bytes
+        )
+        self._threads = ThreadPoolExecutor(settings.tokenize_threads, "simulator-tokenize")
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def known(self, path: str, body: bytes) -> Job | None:
+        """The job of a body seen before."""
+        return self._jobs.get((path, body))
+
+    def decode(self, body: bytes) -> Body:
+        """The body of any request for the model."""
+        return bodies.decode(body, self.settings.model)
+
+    async def make(self, path: str, body: bytes, decoded: Body) -> Job:
+        """Tokenizes. Raises ReplicaError."""
+        if len(body) <= _INLINE_LIMIT_BYTES:
+            job = self._make(path, body, decoded)
+        else:
+            loop = asyncio.get_running_loop()
+            job = await loop.run_in_executor(self._threads, self._make, path, body, decoded)
+        if job.size_bytes <= self.settings.prompt_cache_bytes // 4:
+            self._jobs[path, body] = job
+        return job
+
+    def _make(self, path: str, body: bytes, decoded: Body) -> Job:
+        try:
+            sequences = self._sequences(path, body, decoded)
+        except RequestError as error:
+            raise vllm_errors.from_tokens(error) from None
+        except Unrenderable as error:
+            message = f"The simulated replica cannot render this request ({error.reason})."
+            raise vllm_errors.ReplicaError(message) from None
+        salt = decoded.cache_salt or ""
+        prompts = tuple(self._prompt(ids, salt) for ids in sequences)
+        memory = sum(len(one.ids) + 56 * len(one.blocks) + 256 for one in prompts)
+        return Job(decoded, prompts, has_text(path, decoded), 2 * len(body) + memory + 1024)
+
+    def _sequences(self, path: str, body: bytes, decoded: Body) -> tuple[bytes, ...]:
+        if path == "/v1/chat/completions":
+            bodies.required(decoded.messages, "messages")
+            given = forwarded_ids(decoded)
+            if given is not None:
+                return (given,)
+            return (self.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields)),)
+        name = "input" if path == "/v1/embeddings" else "prompt"
+        fields = msgspec.json.decode(body, type=CompletionFields)
+        fields.prompt = bodies.required(decoded.input if name == "input" else decoded.prompt, name)
+        return self.tokenizer.completion_ids(fields)
+
+    def _prompt(self, ids: bytes, salt: str) -> Prompt:
+        tokens = len(ids) // 4
+        if not tokens:
+            raise vllm_errors.ReplicaError("The decoder prompt cannot be empty")
+        if tokens > self.settings.context_tokens:
+            raise vllm_errors.too_long(self.settings.context_tokens, tokens)
+        blocks = chain(ids, self.settings.block_tokens, salt)
+        return Prompt(ids, blocks, xxhash.xxh3_64_intdigest(ids))
+
+
+def forwarded_ids(decoded: Body) -> bytes | None:
+    """Ids that came with a chat request, in the place vLLM takes them from."""
+    given = (decoded.kv_transfer_params or {}).get("prompt_token_ids")
+    if isinstance(given, list) and given and all(type(one) is int for one in given):
+        try:
+            return pack(given)
+        except OverflowError:
+            raise vllm_errors.ReplicaError("Token id is out of vocabulary") from None
+    return None
+
+
+def has_text(path: str, decoded: Body) -> bool:
+    """Whether the front end has work with this request."""
+    if path == "/v1/chat/completions":
+        return forwarded_ids(decoded) is None
+    raw = bytes(decoded.input if path == "/v1/embeddings" else decoded.prompt)
+    return raw.lstrip(b"[ \t\r\n")[:1] == b'"'

@@ -1,0 +1,154 @@
+"""What a replica computes: chats, completions, embeddings.
+
+Invariants:
+- A request that ends, however it ends, leaves nothing in the engine.
+- The front end's clock starts when the body is there, whatever the real tokenization takes.
+"""
+
+import itertools
+import time
+
+from proxy.simulator import payloads, vllm_errors
+from proxy.simulator.engine import Sequence
+from proxy.simulator.faults import Fault
+from proxy.simulator.generation import Generation
+from proxy.simulator.payloads import Shapes
+from proxy.simulator.prefix_cache import Blocks, chain
+from proxy.simulator.prompts import Job, Prompt, has_text
+from proxy.simulator.replica import Replica
+from proxy.simulator.text import Answer
+from proxy.simulator.wire import JSON, Reply
+from proxy.wire.server import Exchange
+
+_COMPLETION_TOKENS = 16
+_VECTOR_SIZE = 8
+
+
+class Service:
+    """Of one replica."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._settings = replica.settings
+        self._prompts = replica.prompts
+        self._ids = itertools.count(1)
+
+    async def generate(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
+        """A chat or a completion, from its body to the end of its answer."""
+        body = await exchange.read_body()
+        chat = exchange.path == "/v1/chat/completions"
+        job, ready_s = await self._tokenize(exchange.path, body)
+        if not self._replica.serving.is_set():
+            await self._replica.serving.wait()
+            fault = Fault("abort")
+        name = ("chatcmpl-" if chat else "cmpl-") + self._request_id(exchange, job)
+        shapes = Shapes(chat=chat, id=name, created=int(time.time()), model=self._settings.model)
+        generation = Generation(
+            reply, job, shapes, fault, report_cached=self._settings.report_cached_tokens
+        )
+        aborted_at = fault.after_chunks if fault is not None and fault.kind == "abort" else None
+        self._fill(generation, job, aborted_at, chat=chat)
+        if aborted_at == 0:
+            generation.answer()
+            return
+        drive = self._replica.drive
+        try:
+            drive.submit(generation.sequences, ready_s)
+            await generation.ended()
+            generation.answer()
+        finally:
+            drive.abort(generation.sequences)
+
+    async def embed(self, exchange: Exchange, reply: Reply) -> None:
+        """Vectors that depend on the ids alone. They use the front end and the prefill."""
+        body = await exchange.read_body()
+        job, ready_s = await self._tokenize(exchange.path, body)
+        name = self._request_id(exchange, job)
+        shapes = Shapes(chat=False, id=name, created=int(time.time()), model=self._settings.model)
+        generation = Generation(reply, job, shapes, None, report_cached=False)
+        answer = self._prompts.table.answer(0, 0, 1)
+        for prompt in job.prompts:
+            generation.add(prompt, answer, Sequence(prompt.tokens, prompt.blocks, 1), [])
+        drive = self._replica.drive
+        try:
+            drive.submit(generation.sequences, ready_s)
+            await generation.ended()
+        finally:
+            drive.abort(generation.sequences)
+        size = job.body.dimensions or _VECTOR_SIZE
+        vectors = [_vector(prompt.fingerprint, size) for prompt in job.prompts]
+        tokens = sum(prompt.tokens for prompt in job.prompts)
+        answered = payloads.embeddings(name, shapes.created, shapes.model, vectors, tokens)
+        reply.respond(200, JSON, answered)
+
+    async def _tokenize(self, path: str, body: bytes) -> tuple[Job, float]:
+        """The job, and when the simulated front end is through with it."""
+        now = time.monotonic()
+        front = self._replica.drive.front
+        job = self._prompts.known(path, body)
+        if job is not None:
+            return job, front.enter(now, len(body)) if job.from_text else now
+        decoded = self._prompts.decode(body)
+        ready_s = front.enter(now, len(body)) if has_text(path, decoded) else now
+        return await self._prompts.make(path, body, decoded), ready_s
+
+    def _fill(
+        self, generation: Generation, job: Job, aborted_at: int | None, *, chat: bool
+    ) -> None:
+        """The choices: each prompt, n times."""
+        body, table = job.body, self._prompts.table
+        for position, prompt in enumerate(job.prompts):
+            tokens, finish = self._length(job, prompt, chat=chat)
+            if aborted_at is not None:
+                tokens, finish = max(1, min(tokens, aborted_at)), "abort"
+            for copy in range(body.n or 1):
+                seed = (body.seed or 0) * 8191 + position * 127 + copy
+                answer = table.answer(prompt.fingerprint, seed, tokens)
+                sequence = Sequence(
+                    prompt.tokens,
+                    prompt.blocks,
+                    tokens,
+                    finish=finish,
+                    every_token=bool(body.stream),
+                    generated_blocks=self._generated(prompt, answer, tokens, body.cache_salt),
+                )
+                generation.add(prompt, answer, sequence, table.quoted)
+
+    def _length(self, job: Job, prompt: Prompt, *, chat: bool) -> tuple[int, str]:
+        """Tokens of the answer and why it ends. An answer asked for by length has that length:
+        a simulated model never ends early."""
+        body = job.body
+        asked = body.max_completion_tokens if chat else None
+        asked = body.max_tokens if asked is None else asked
+        if asked is None and not chat:
+            asked = _COMPLETION_TOKENS
+        room = self._settings.context_tokens - prompt.tokens
+        if room < 1 or (asked is not None and asked < 1):
+            raise vllm_errors.no_output()
+        if asked is None:
+            return min(self._settings.output_tokens, room), "stop"
+        return min(asked, room), "length"
+
+    def _generated(self, prompt: Prompt, answer: Answer, tokens: int, salt: str | None) -> Blocks:
+        """Hashes of the full blocks after the prompt's. The last token is not in the cache."""
+        if not self._settings.cache_generated:
+            return ()
+        width = self._settings.block_tokens
+        tail = prompt.ids[len(prompt.blocks) * width * 4 :] + answer.packed(tokens - 1)
+        parent = prompt.blocks[-1] if prompt.blocks else b""
+        return chain(tail, width, salt or "", parent)
+
+    def _request_id(self, exchange: Exchange, job: Job) -> str:
+        given = exchange.header(b"x-request-id")
+        if given is not None:
+            return given.decode("latin-1")
+        return job.body.request_id or f"{self._replica.port:04x}{next(self._ids):012x}"
+
+
+def _vector(fingerprint: int, size: int) -> list[float]:
+    """Numbers in [-1, 1) from the fingerprint's bits."""
+    values = []
+    for _ in range(size):
+        fingerprint = (fingerprint * 6364136223846793005 + 1442695040888963407) % 2**64
+        values.append((fingerprint >> 40) / 2**23 - 1.0)
+    return values
