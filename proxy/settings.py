@@ -59,7 +59,9 @@ class UpstreamSettings(Section, frozen=True):
 
 
 class TokenSettings(Section, frozen=True):
-    """The ladder. `folders`: model name -> folder with tokenizer.json."""
+    """The ladder. `folders`: model name -> folder with tokenizer.json. `threads` 0: as many as
+    cores, at least 2, at most 8. `short_lane_s`: jobs predicted shorter than this never wait
+    behind longer ones."""
 
     folders: dict[str, str] = {}
     cache_limit_entries: int = 10_000
@@ -68,6 +70,8 @@ class TokenSettings(Section, frozen=True):
     threads: int = 0
     queue_limit_jobs: int = 256
     queue_limit_bytes: int = 64 * 1024 * 1024
+    queue_wait_limit_s: float = 1.0
+    short_lane_s: float = 0.005
     thread_hop_s: float = 65e-6
     stall_budget_s: float = 0.002
     fallback: Literal["wait", "bail"] = "bail"

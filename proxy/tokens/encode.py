@@ -89,6 +89,10 @@ class Encoder:
         """Text of packed ids, special tokens included; ids outside the vocabulary vanish."""
         return self._backend.decode(unpack(ids).tolist(), skip_special_tokens=False)
 
+    def token_strings(self, ids: bytes) -> list[str]:
+        """Each id's entry in the vocabulary, as it is spelled there; "" for unknown ids."""
+        return [self._backend.id_to_token(one) or "" for one in unpack(ids)]
+
     def _find_affixes(self) -> tuple[bytes, bytes] | None:
         found: set[tuple[bytes, bytes]] = set()
         for probe in PROBES:

@@ -12,10 +12,11 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from proxy.errors import UpstreamError, error_body
+from proxy.routing.retry import Phase
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import Field, response_fields
 from proxy.wire.sse import EventScanner, Usage, read_answer
@@ -39,6 +40,8 @@ class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
     fields: the gateway's own headers. may_retry: hold the answer as long as it pays.
+    on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
+    head before the prefill), else at the head.
     Times are time.monotonic() seconds, 0.0 where it did not happen.
     """
 
@@ -49,6 +52,7 @@ class Relay:
         "_held",
         "_held_bytes",
         "_may_retry",
+        "_on_computed",
         "_pieces",
         "_read_bytes",
         "_scanner",
@@ -70,11 +74,13 @@ class Relay:
         fields: Sequence[Field],
         *,
         may_retry: bool,
+        on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
         self._connection = connection
         self._fields = fields
         self._may_retry = may_retry
+        self._on_computed = on_computed
         self._held: list[tuple[bytes, list[bytes]]] | None = []
         self._held_bytes = 0
         self._pieces: list[bytes] = []
@@ -105,9 +111,10 @@ class Relay:
             self._scanner = EventScanner()
             if not self._may_retry:
                 self._begin()
-        elif head.status != 503 and (
-            head.length_bytes is None or head.length_bytes > _HELD_LIMIT_BYTES
-        ):
+            return
+        self._on_computed()
+        long = head.length_bytes is None or head.length_bytes > _HELD_LIMIT_BYTES
+        if long and head.status != 503:
             self._begin()
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
@@ -119,6 +126,7 @@ class Relay:
                 self.last_token_s = time.monotonic()
                 if not self.first_token_s:
                     self.first_token_s = self.last_token_s
+                    self._on_computed()
                     if self._held is not None:
                         self._begin()
         elif self._read_bytes <= _READ_LIMIT_BYTES:
@@ -162,10 +170,28 @@ class Relay:
 
     # ----------------------------------------------------------------------------------------
 
-    def release(self) -> None:
-        """Sends an answer that was held whole."""
+    @property
+    def held(self) -> bool:
+        """Nothing of the answer was relayed yet."""
+        return self._held is not None
+
+    def phase(self) -> Phase:
+        """How far a failed attempt had come, in the retry table's words."""
+        if self._held is None:
+            return Phase.RELAYED
+        return Phase.SENT if self.head is None else Phase.HEAD
+
+    def happened(self) -> str:
+        """What ended a failed attempt, in the retry table's words."""
+        if self.error is not None:
+            return self.error.reason
+        return "busy" if self.head is not None and self.head.status == 503 else "empty"
+
+    def release(self, more: Sequence[Field] = ()) -> None:
+        """Sends an answer that was held whole. more: headers to add."""
         assert self._held is not None
         assert self.head is not None
+        self._fields = [*self._fields, *more]
         if self._scanner is None:
             body = b"".join(self._pieces)
             self._held = None

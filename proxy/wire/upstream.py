@@ -71,7 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader: BodyReader | None = None
         self._headers: framing.Headers = []
         self._interim_count = 0
-        self._heard = False
+        self._body_began = False
         self._keep_alive = False
         self._poll = select.poll()
         self._deadline = Deadline(asyncio.get_running_loop(), self._late)
@@ -87,7 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._buffer = b""
         self._reader = None
         self._interim_count = 0
-        self._heard = False
+        self._body_began = False
         self._transport.writelines(pieces)
         self._deadline.set(self._pool.settings.first_byte_deadline_s)
 
@@ -200,7 +200,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._reader = FixedReader(length.length_bytes)
         fixed_bytes = None if length is None or length.chunked else length.length_bytes
         chunked = length is not None and length.chunked
-        self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+        # The first-byte deadline stands until the body begins: vLLM sends the head of a stream
+        # before its prefill.
         self._sink.on_head(ResponseHead(status, self._headers, fixed_bytes, chunked))
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -223,6 +224,7 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_body(data[:consumed] if surplus else data, payload)
             if self._sink is None:  # aborted while hearing
                 return
+            self._body_began = True
             self._keep_alive = self._keep_alive and not surplus
             self._deadline.set(self._pool.settings.between_chunks_deadline_s)
         if reader.done:
@@ -254,7 +256,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _late(self) -> None:
         if self._sink is None:
             return
-        self._fail("first_byte_timeout" if self._reader is None else "chunk_timeout")
+        self._fail("chunk_timeout" if self._body_began else "first_byte_timeout")
 
 
 class ReplicaPool:

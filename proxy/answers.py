@@ -1,0 +1,128 @@
+"""What the gateway answers itself: model list, tokenize, detokenize. Pure: values to JSON bytes.
+
+Invariants:
+- Shapes are vLLM's, so a client cannot tell who answered.
+- Long lists of ids are made here, on whatever thread calls; never on the loop.
+"""
+
+from typing import Any
+
+import msgspec
+
+from proxy.body import ChatBody, CompletionBody
+from proxy.errors import RequestError
+from proxy.model import FleetState
+from proxy.tokens.encode import pack, unpack
+from proxy.tokens.tokenizer import Tokenizer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class TokenizeChat(ChatBody):
+    """`POST /tokenize` with messages."""
+
+    return_token_strs: bool | None = None
+
+
+class TokenizeText(CompletionBody):
+    """`POST /tokenize` with a prompt."""
+
+    return_token_strs: bool | None = None
+
+
+class _Probe(msgspec.Struct):
+    messages: msgspec.Raw | None = None
+
+
+class DetokenizeBody(msgspec.Struct):
+    """`POST /detokenize`."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+_decode_chat = msgspec.json.Decoder(TokenizeChat, strict=False).decode
+_decode_text = msgspec.json.Decoder(TokenizeText, strict=False).decode
+_decode_probe = msgspec.json.Decoder(_Probe).decode
+_decode_detokenize = msgspec.json.Decoder(DetokenizeBody).decode
+
+
+def models(fleet: FleetState, created_s: int) -> bytes:
+    """`GET /v1/models`, merged over the replicas: each name once, the smallest context wins."""
+    contexts: dict[str, int | None] = {}
+    for replica in fleet.replicas:
+        for name in replica.models:
+            known = [
+                tokens
+                for tokens in (contexts.get(name), replica.max_model_tokens)
+                if tokens is not None
+            ]
+            contexts[name] = min(known, default=None)
+    cards = [
+        {
+            "id": name,
+            "object": "model",
+            "created": created_s,
+            "owned_by": "vllm",
+            "root": name,
+            "parent": None,
+            "max_model_len": context,
+        }
+        for name, context in contexts.items()
+    ]
+    return _encode({"object": "list", "data": cards})
+
+
+def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:
+    """The body of `POST /tokenize`. Raises RequestError 400."""
+    try:
+        if _decode_probe(body).messages is not None:
+            return _decode_chat(body)
+        return _decode_text(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _malformed() from None
+
+
+def tokenize(
+    tokenizer: Tokenizer, request: TokenizeChat | TokenizeText, max_model_tokens: int | None
+) -> bytes:
+    """The answer. Raises RequestError as vLLM would, Unrenderable where ids are not known."""
+    if isinstance(request, TokenizeChat):
+        ids = tokenizer.chat_ids(request)
+    else:
+        sequences = tokenizer.completion_ids(request)
+        if len(sequences) != 1:
+            raise _malformed()
+        ids = sequences[0]
+    tokens = unpack(ids).tolist()
+    strings: list[str] | None = None
+    if request.return_token_strs:
+        strings = tokenizer.encoder.token_strings(ids)
+    answer: dict[str, Any] = {
+        "count": len(tokens),
+        "max_model_len": max_model_tokens or tokenizer.max_model_tokens,
+        "tokens": tokens,
+        "token_strs": strings,
+    }
+    return _encode(answer)
+
+
+def detokenize_request(body: bytes) -> DetokenizeBody:
+    """The body of `POST /detokenize`. Raises RequestError 400."""
+    try:
+        return _decode_detokenize(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _malformed() from None
+
+
+def detokenize(tokenizer: Tokenizer, request: DetokenizeBody) -> bytes:
+    """The answer: text, special tokens included."""
+    try:
+        ids = pack(request.tokens)
+    except OverflowError:
+        raise _malformed() from None
+    return _encode({"prompt": tokenizer.decode(ids)})
+
+
+def _malformed() -> RequestError:
+    return RequestError(400, "The body is not a valid request.", code="invalid_body")

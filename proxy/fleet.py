@@ -1,0 +1,108 @@
+"""A worker's replicas: the control plane's snapshot, with a connection pool for each.
+
+Invariants:
+- A snapshot is applied whole. A replica keeps its pool as long as its slot, id and URL stay.
+- Model names come from the replicas; what no replica serves is refused before any work is done.
+"""
+
+import time
+
+from proxy.errors import RequestError
+from proxy.model import FleetState, ReplicaState
+from proxy.settings import UpstreamSettings
+from proxy.wire.upstream import ReplicaPool
+
+
+class Replica:
+    """One replica as requests see it. label: its id as a header value."""
+
+    __slots__ = ("label", "pool", "state")
+
+    def __init__(self, state: ReplicaState, settings: UpstreamSettings) -> None:
+        self.state = state
+        self.label = state.id.encode("ascii", "replace")
+        self.pool = ReplicaPool(state.url, settings)
+
+
+class Fleet:
+    """The replicas by slot. models: everything some replica serves, in the fleet's order."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self._settings = settings
+        self._replicas: dict[int, Replica] = {}
+        self._complete = False
+        self.models: tuple[str, ...] = ()
+        self.state = FleetState(version=0, replicas=())
+
+    def update(self, state: FleetState) -> None:
+        """A new snapshot."""
+        replicas: dict[int, Replica] = {}
+        for now in state.replicas:
+            replica = self._replicas.pop(now.slot, None)
+            if replica is not None and (replica.state.id, replica.state.url) != (now.id, now.url):
+                replica.pool.close()
+                replica = None
+            if replica is None:
+                replica = Replica(now, self._settings)
+            replica.state = now
+            replicas[now.slot] = replica
+        for gone in self._replicas.values():
+            gone.pool.close()
+        self._replicas = replicas
+        self.state = state
+        self.models = tuple(dict.fromkeys(name for now in state.replicas for name in now.models))
+        self._complete = bool(state.replicas) and all(now.models for now in state.replicas)
+
+    def __getitem__(self, slot: int) -> Replica:
+        return self._replicas[slot]
+
+    def can_serve(self) -> bool:
+        """A replica is up and not draining."""
+        return any(now.up and not now.draining for now in self.state.replicas)
+
+    def resolve(self, model: str | None) -> str | None:
+        """The model a request means; None while no replica has named its models yet.
+
+        Raises RequestError 404 for a model that nobody serves, 400 where one must be named.
+        """
+        if model is None:
+            if len(self.models) > 1:
+                raise RequestError(
+                    400,
+                    f"The field `model` is required here. Served: {', '.join(self.models)}.",
+                    code="missing_field",
+                    param="model",
+                )
+            return self.models[0] if self.models else None
+        if model not in self.models:
+            # A replica that never answered a probe may yet turn out to have it.
+            if not self._complete:
+                return model
+            raise RequestError(
+                404,
+                f"The model does not exist. Served: {', '.join(self.models)}.",
+                kind="NotFoundError",
+                code="model_not_found",
+                param="model",
+            )
+        return model
+
+    def max_model_tokens(self, model: str | None) -> int | None:
+        """The smallest context length of the replicas that serve a model."""
+        known = [
+            now.max_model_tokens
+            for now in self.state.replicas
+            if now.max_model_tokens is not None and (model is None or model in now.models)
+        ]
+        return min(known, default=None)
+
+    def sweep(self) -> None:
+        """Closes connections that idled too long."""
+        now_s = time.monotonic()
+        for replica in self._replicas.values():
+            replica.pool.sweep(now_s)
+
+    def close(self) -> None:
+        """Closes all idle connections."""
+        for replica in self._replicas.values():
+            replica.pool.close()

@@ -1,0 +1,341 @@
+"""The life of a request, from top to bottom. Every step says why it stands at this height.
+
+Invariants:
+- One coroutine per request; the relay runs in protocol callbacks and wakes it at the end.
+- In-flight counts belong to leases, connections to pools; cancelling this coroutine (the client
+  left) gives back both and aborts the replica's work within the same loop iteration.
+- What to do after a failed attempt is the retry table's word, not this file's.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from proxy import answers
+from proxy.body import ChatBody, CompletionBody, inspect, prompt_bytes
+from proxy.errors import RequestError, UpstreamError
+from proxy.fleet import Fleet, Replica
+from proxy.life import Life, Recorder
+from proxy.model import FleetState
+from proxy.routes import Action, Route, find
+from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
+from proxy.routing.candidates import Nobody
+from proxy.routing.decision import Choice, Decision, Query, Reason
+from proxy.routing.lease import LoadBoard
+from proxy.routing.retry import Ending, Phase, Step, next_step
+from proxy.routing.router import Router
+from proxy.settings import Settings
+from proxy.telemetry import families
+from proxy.tokens.fields import Unrenderable
+from proxy.tokens.service import TokenService
+from proxy.wire.exchange import Exchange
+from proxy.wire.headers import Field, request_head
+from proxy.wire.relay import Relay, RelayEnd
+
+log = logging.getLogger(__name__)
+
+_JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
+_NO_RETRY: Field = (b"x-should-retry", b"false")
+_REASONS = {
+    "no-tokenizer": Reason.NO_TOKENIZER,
+}
+
+
+class Gateway:
+    """A worker's requests. on_routed: told (slot, blocks) of each prefix sent to a replica.
+    on_suspect: told of a slot whose replica could not be reached."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: TokenService,
+        board: LoadBoard,
+        recorder: Recorder,
+        *,
+        on_routed: Callable[[int, bytes], object] | None = None,
+        on_suspect: Callable[[int], object] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._recorder = recorder
+        self._on_routed = on_routed
+        self._on_suspect = on_suspect
+        self._created_s = int(time.time())
+        self.fleet = Fleet(settings.upstream)
+        self.router = Router(settings.routing, board)
+        self.draining = False
+
+    def update(self, state: FleetState) -> None:
+        """A new snapshot of the replicas."""
+        self.fleet.update(state)
+        self.router.update(state)
+        self._tokens.rehash(self.router.block_tokens())
+
+    async def handle(self, exchange: Exchange) -> None:
+        """One request, recorded whatever happens to it."""
+        life = Life(exchange.started_s)
+        try:
+            await self._serve(exchange, life)
+        except RequestError as error:
+            exchange.fail(error)
+            if life.outcome == "ok":
+                life.outcome = "gateway_error"
+        except asyncio.CancelledError:
+            life.outcome = "client_gone"
+            raise
+        except Exception:
+            life.outcome = "gateway_error"
+            raise
+        finally:
+            life.ended_s = time.monotonic()
+            self._recorder.record(life, exchange.status or 499)
+
+    async def _serve(self, exchange: Exchange, life: Life) -> None:
+        # Dispatch first: an unknown path costs neither a body nor a tokenizer.
+        route = find(exchange.method, exchange.path)
+        life.route = route.path
+        if route.action is Action.HEALTH:
+            self._health(exchange)
+            return
+        if route.action is Action.MODELS:
+            exchange.respond(200, _JSON, answers.models(self.fleet.state, self._created_s))
+            return
+
+        # The whole body, before anything is decided: routing needs the prompt.
+        body = await exchange.read_body()
+        life.passed("read")
+        if route.action is Action.TOKENIZE or route.action is Action.DETOKENIZE:
+            await self._answer_tokens(exchange, route, body, life)
+            return
+
+        # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
+        request = inspect(route.kind, body)
+        model = self.fleet.resolve(request.model)
+        life.model = model if model in self.fleet.models else families.OTHER
+        life.passed("inspect")
+
+        # Ids, off the loop where they take long. Not having them is no error: it is a reason.
+        query = await self._query(model, request, life)
+        life.passed("tokens")
+
+        # Who may, who first, and why.
+        decision = self._decide(model, query, life)
+        life.passed("route")
+
+        # One replica after the other, as far as the retry table allows.
+        await self._attempts(exchange, body, query, decision, life)
+
+    async def _query(self, model: str | None, request: Any, life: Life) -> Query:
+        """The request as routing sees it."""
+        block_tokens = self._tokens.block_tokens
+        draw = self.router.draw()
+        if not isinstance(request, ChatBody | CompletionBody):
+            return Query(b"", block_tokens, 0, 0, draw, Reason.NO_TOKENS)
+        outcome = await self._tokens.prompt(model or "", request)
+        life.tokens = outcome
+        if outcome.prompt is not None:
+            return Query.of(outcome.prompt, draw)
+        raw = prompt_bytes(request)
+        estimate_tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
+        blocks = text_hashes(bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, (model or "").encode())
+        reason = _REASONS.get(outcome.reason, Reason.BAIL)
+        return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
+
+    def _decide(self, model: str | None, query: Query, life: Life) -> Decision:
+        now_s = time.monotonic()
+        among = self.router.eligible(model, now_s)
+        if among.nobody is not None:
+            raise _nobody(among.nobody)
+        life.decision = self.router.decide(query, among, now_s)
+        return life.decision
+
+    async def _attempts(
+        self, exchange: Exchange, body: bytes, query: Query, decision: Decision, life: Life
+    ) -> None:
+        for attempts, choice in enumerate(decision.ranked, 1):
+            left = len(decision.ranked) - attempts
+            step, happened = await self._attempt(
+                exchange, body, query, decision, choice, life, attempts=attempts, left=left
+            )
+            if step.ending is not Ending.NEXT:
+                self._end(exchange, step, life)
+                return
+            self._recorder.retried(happened)
+
+    async def _attempt(
+        self,
+        exchange: Exchange,
+        body: bytes,
+        query: Query,
+        decision: Decision,
+        choice: Choice,
+        life: Life,
+        *,
+        attempts: int,
+        left: int,
+    ) -> tuple[Step, str]:
+        """One replica: lease, connection, request, answer. Returns what follows, and why."""
+
+        def after(phase: Phase, happened: str) -> tuple[Step, str]:
+            upstream = self._settings.upstream
+            step = next_step(
+                phase,
+                happened,
+                attempts=attempts,
+                candidates_left=left,
+                retry_limit_count=upstream.retry_limit_count,
+                retry_unanswered=upstream.retry_unanswered,
+            )
+            return step, happened
+
+        replica = self.fleet[choice.slot]
+        with self.router.attempt(choice, query, time.monotonic()) as lease:
+            try:
+                connection = replica.pool.idle() or await replica.pool.connect()
+            except UpstreamError as error:
+                self._unreachable(replica, error)
+                return after(Phase.UNSENT, error.reason)
+            life.passed("attempt")
+            relay = Relay(
+                exchange,
+                connection,
+                self._fields(replica, decision, choice),
+                may_retry=after(Phase.HEAD, "busy")[0].ending is Ending.NEXT,
+                on_computed=lease.first_byte,
+            )
+            life.relay = relay
+            life.cached_tokens = choice.cached_tokens if decision.exact else None
+            head = request_head(
+                exchange.method.encode(),
+                exchange.target,
+                replica.pool.host_header,
+                exchange.headers,
+                exchange.request_id,
+                len(body),
+            )
+            try:
+                connection.send(exchange.method, [head, body], relay)
+                if self._on_routed is not None and decision.exact:
+                    self._on_routed(choice.slot, query.blocks)
+                end = await relay.done
+            except asyncio.CancelledError:
+                connection.abort()
+                raise
+            self._stages(life, relay)
+            if end is RelayEnd.COMPLETE:
+                return Step(Ending.PASS), "complete"
+            happened = relay.happened()
+            self._recorder.failed(replica.state.id, happened)
+            return after(relay.phase(), happened)
+
+    def _end(self, exchange: Exchange, step: Step, life: Life) -> None:
+        """The last attempt is over: what the client gets."""
+        relay = life.relay
+        if step.ending is Ending.PASS:
+            if relay is not None and relay.held:
+                life.outcome = "upstream_error"
+                relay.release([_NO_RETRY] if step.should_retry is False else [])
+            elif relay is not None and relay.aborted:
+                life.outcome = "upstream_error"
+        elif step.ending is Ending.BREAK:
+            life.outcome = "truncated"
+        else:
+            life.outcome = "upstream_error"
+            exchange.fail(_upstream_error(step))
+
+    def _fields(self, replica: Replica, decision: Decision, choice: Choice) -> list[Field]:
+        fields: list[Field] = [
+            (b"x-tokenlane-replica", replica.label),
+            (b"x-tokenlane-route", f"{decision.policy} {decision.reason}".encode()),
+        ]
+        if decision.exact:
+            fields.append((b"x-tokenlane-cached-tokens", b"%d" % choice.cached_tokens))
+        return fields
+
+    def _unreachable(self, replica: Replica, error: UpstreamError) -> None:
+        slot = replica.state.slot
+        self._recorder.failed(replica.state.id, error.reason)
+        self.router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
+        if self._on_suspect is not None:
+            self._on_suspect(slot)
+
+    def _stages(self, life: Life, relay: Relay) -> None:
+        if relay.first_byte_s:
+            life.stages.append(("first_byte", relay.first_byte_s - life.ended_s))
+            life.ended_s = relay.first_byte_s
+            life.passed("relay")
+
+    # -- answered here -----------------------------------------------------------------------
+
+    def _health(self, exchange: Exchange) -> None:
+        if self.fleet.can_serve() and not self.draining:
+            exchange.respond(200, (), b"")
+            return
+        reason = "This worker is draining." if self.draining else "No replica is up."
+        raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
+
+    async def _answer_tokens(
+        self, exchange: Exchange, route: Route, body: bytes, life: Life
+    ) -> None:
+        """/tokenize and /detokenize: from the model's tokenizer, else from a replica."""
+        tokenizing = route.action is Action.TOKENIZE
+        request = answers.tokenize_request(body) if tokenizing else answers.detokenize_request(body)
+        model = self.fleet.resolve(request.model)
+        life.model = model if model in self.fleet.models else families.OTHER
+        tokenizer = self._tokens.tokenizer(model or "")
+        if tokenizer is not None:
+            make: Callable[[], bytes]
+            if isinstance(request, answers.DetokenizeBody):
+                ids = request
+                make = lambda: answers.detokenize(tokenizer, ids)  # noqa: E731 - one of two
+            else:
+                text = request
+                context = self.fleet.max_model_tokens(model)
+                make = lambda: answers.tokenize(tokenizer, text, context)  # noqa: E731 - as above
+            try:
+                answer = await asyncio.get_running_loop().run_in_executor(None, make)
+            except Unrenderable:
+                pass  # The replica knows.
+            else:
+                exchange.respond(200, _JSON, answer)
+                return
+        query = Query(b"", self._tokens.block_tokens, 0, 0, self.router.draw(), Reason.NO_TOKENS)
+        decision = self._decide(model, query, life)
+        await self._attempts(exchange, body, query, decision, life)
+
+
+def _nobody(nobody: Nobody) -> RequestError:
+    if nobody is Nobody.UNKNOWN_MODEL:
+        return RequestError(
+            404,
+            "The model does not exist.",
+            kind="NotFoundError",
+            code="model_not_found",
+            param="model",
+        )
+    return RequestError(
+        503,
+        "No replica can take this request now.",
+        kind="server_error",
+        code=f"replicas_{nobody.value}",
+        retry_after_s=1,
+    )
+
+
+def _upstream_error(step: Step) -> RequestError:
+    messages = {
+        502: "The replica failed before it answered.",
+        503: "No replica accepted the request.",
+        504: "The replica did not answer in time.",
+    }
+    codes = {502: "upstream_failed", 503: "upstream_unreachable", 504: "upstream_timeout"}
+    return RequestError(
+        step.status,
+        messages[step.status],
+        kind="server_error",
+        code=codes[step.status],
+        retry_after_s=step.retry_after_s,
+        headers=(_NO_RETRY,) if step.should_retry is False else (),
+    )

@@ -1,0 +1,169 @@
+"""What is known of one request: filled in as it goes through its stages, recorded once.
+
+Invariants:
+- A life is recorded exactly once, whatever ended it; metrics are touched nowhere else on the
+  request's path.
+- Children of metric families are bound once per label set; labels come from closed sets.
+"""
+
+import time
+from functools import lru_cache
+
+from proxy.model import Rung
+from proxy.routing.decision import Decision
+from proxy.telemetry import families
+from proxy.telemetry.metrics import MetricsSegment
+from proxy.tokens.service import Outcome
+from proxy.wire.relay import Relay
+
+
+class Life:
+    """One request. Times: time.monotonic() seconds.
+
+    outcome: ok, gateway_error, client_gone, upstream_error or truncated.
+    cached_tokens: predicted for the replica that answered; None where ids were not known.
+    """
+
+    __slots__ = (
+        "cached_tokens",
+        "decision",
+        "ended_s",
+        "model",
+        "outcome",
+        "relay",
+        "route",
+        "stages",
+        "started_s",
+        "tokens",
+    )
+
+    def __init__(self, started_s: float) -> None:
+        self.started_s = started_s
+        self.ended_s = started_s
+        self.route = families.OTHER
+        self.model = families.OTHER
+        self.outcome = "ok"
+        self.stages: list[tuple[str, float]] = []
+        self.tokens: Outcome | None = None
+        self.decision: Decision | None = None
+        self.relay: Relay | None = None
+        self.cached_tokens: int | None = None
+
+    def passed(self, stage: str) -> None:
+        """A stage ended now; the next one begins."""
+        now_s = time.monotonic()
+        self.stages.append((stage, now_s - self.ended_s))
+        self.ended_s = now_s
+
+
+class _ModelMetrics:
+    """The children of one model."""
+
+    def __init__(self, segment: MetricsSegment, model: str) -> None:
+        self.ttft = segment.histogram(families.TTFT, model)
+        self.tpot = segment.histogram(families.TPOT, model)
+        self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model)
+        self.predicted = segment.counter(families.PREDICTED_CACHED, model)
+        self.actual = segment.counter(families.ACTUAL_CACHED, model)
+        self.mismatches = segment.counter(families.MISMATCHES, model)
+        self.tokenize = {
+            rung: segment.histogram(families.TOKENIZE, rung.value, model) for rung in Rung
+        }
+
+
+class Recorder:
+    """Writes lives into a worker's metrics segment. worker: its number, as a label."""
+
+    def __init__(self, segment: MetricsSegment, worker: int) -> None:
+        self._segment = segment
+        self._stages = {
+            stage: segment.histogram(families.STAGE, stage) for stage in families.STAGES
+        }
+        self._queue = {
+            rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value)
+            for rung in (Rung.THREADS, Rung.LOCAL)
+        }
+        self._sizes = segment.histogram(families.PROMPT_SIZE)
+        self.stall = segment.histogram(families.LOOP_STALL, str(worker))
+        self._cache_hits = segment.counter(families.CACHE_HITS, "request")
+        self._cache_misses = segment.counter(families.CACHE_MISSES, "request")
+        self._cache_evictions = segment.counter(families.CACHE_EVICTIONS, "request")
+        self._cache_entries = segment.gauge(families.CACHE_ENTRIES, "request")
+        self._cache_bytes = segment.gauge(families.CACHE_BYTES, "request")
+        self._connections = segment.gauge(families.CONNECTIONS)
+        self._evictions = 0
+        # The sets behind these are closed and small; the bound keeps a mistake from leaking.
+        self._requests = lru_cache(1024)(
+            lambda route, status, outcome: segment.counter(
+                families.REQUESTS, route, str(status), outcome
+            )
+        )
+        self._duration = lru_cache(64)(lambda route: segment.histogram(families.DURATION, route))
+        self._routed = lru_cache(256)(
+            lambda policy, reason: segment.counter(families.ROUTED, policy, reason)
+        )
+        self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model))
+
+    def record(self, life: Life, status: int) -> None:
+        """The request is over; status: what the client got (499: it left before)."""
+        self._requests(life.route, status, life.outcome).inc()
+        self._duration(life.route).observe(life.ended_s - life.started_s)
+        for stage, seconds in life.stages:
+            self._stages[stage].observe(seconds)
+        model = self._model(life.model)
+        if life.tokens is not None:
+            self._tokens(life.tokens, model)
+        if life.decision is not None:
+            self._routed(life.decision.policy, life.decision.reason).inc()
+        if life.relay is not None:
+            self._relay(life, life.relay, model)
+
+    def failed(self, replica: str, reason: str) -> None:
+        """An attempt failed at a replica."""
+        self._segment.counter(families.UPSTREAM_FAILURES, replica, reason).inc()
+
+    def retried(self, reason: str) -> None:
+        """A request went on to another replica."""
+        self._segment.counter(families.RETRIES, reason).inc()
+
+    def gauges(
+        self, *, connections: int, cache_entries: int, cache_bytes: int, cache_evictions: int
+    ) -> None:
+        """What is sampled now and then rather than counted."""
+        self._connections.set(connections)
+        self._cache_entries.set(cache_entries)
+        self._cache_bytes.set(cache_bytes)
+        self._cache_evictions.inc(cache_evictions - self._evictions)
+        self._evictions = cache_evictions
+
+    def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
+        rung = tokens.rung
+        if rung is Rung.CACHE:
+            self._cache_hits.inc()
+        elif tokens.reason != "no-tokenizer":
+            self._cache_misses.inc()
+        if rung is Rung.BAIL:
+            self._segment.counter(families.BAILS, tokens.reason).inc()
+        model.tokenize[rung].observe(tokens.run_s)
+        if rung in self._queue:
+            self._queue[rung].observe(tokens.queue_s)
+        if tokens.prompt is not None:
+            size_tokens = tokens.prompt.tokens
+            model.prompt_tokens.inc(size_tokens)
+            self._sizes.observe(size_tokens)
+
+    def _relay(self, life: Life, relay: Relay, model: _ModelMetrics) -> None:
+        if relay.first_token_s:
+            model.ttft.observe(relay.first_token_s - life.started_s)
+            if relay.token_events > 1:
+                between_s = (relay.last_token_s - relay.first_token_s) / (relay.token_events - 1)
+                model.tpot.observe(between_s)
+        usage = relay.usage
+        prompt = life.tokens.prompt if life.tokens is not None else None
+        if usage is None or prompt is None:
+            return
+        if usage.prompt_tokens != prompt.tokens:
+            model.mismatches.inc()
+        if usage.cached_tokens is not None and life.cached_tokens is not None:
+            model.predicted.inc(life.cached_tokens)
+            model.actual.inc(usage.cached_tokens)

@@ -1,0 +1,76 @@
+"""What is served under which path: one closed table, read by dispatch and by metric labels.
+
+Invariants:
+- A path that is not in the table is 404, in OpenAI's shape; nothing else reaches a replica.
+- The upstream path is the request's own; no part of a request chooses an upstream.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from proxy.body import Kind
+from proxy.errors import RequestError
+
+
+class Action(Enum):
+    """Who answers."""
+
+    GENERATE = "generate"  # a replica, chosen by the prompt's tokens
+    FORWARD = "forward"  # a replica, chosen by load
+    MODELS = "models"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    HEALTH = "health"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """path: also the metric label. kind: how the body is read."""
+
+    path: str
+    action: Action
+    methods: tuple[str, ...] = ("POST",)
+    kind: Kind = Kind.OTHER
+
+
+_GET = ("GET", "HEAD")
+# vLLM's other POST paths that take a JSON body with a `model`.
+FORWARDED = (
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/v1/responses",
+    "/v1/messages",
+)
+ROUTES: dict[str, Route] = {
+    route.path: route
+    for route in (
+        Route("/v1/chat/completions", Action.GENERATE, kind=Kind.CHAT),
+        Route("/v1/completions", Action.GENERATE, kind=Kind.COMPLETION),
+        Route("/v1/models", Action.MODELS, _GET),
+        Route("/tokenize", Action.TOKENIZE),
+        Route("/detokenize", Action.DETOKENIZE),
+        Route("/health", Action.HEALTH, _GET),
+        *(Route(path, Action.FORWARD) for path in FORWARDED),
+    )
+}
+
+
+def find(method: str, path: str) -> Route:
+    """The route of a request; raises RequestError 404 or 405."""
+    route = ROUTES.get(path)
+    if route is None:
+        raise RequestError(404, "This path is not served here.", code="not_found")
+    if method not in route.methods:
+        raise RequestError(
+            405,
+            "This method is not allowed here.",
+            code="method_not_allowed",
+            headers=((b"allow", ", ".join(route.methods).encode()),),
+        )
+    return route

@@ -1,0 +1,114 @@
+"""The ladder: which rung takes a tokenization job. Pure; the rungs themselves do the work.
+
+A job takes the first rung that admits it, and RUNGS below is the order, by price to the loop.
+(Token input and cache hits are answered before there is a job; `bail` is what is left.)
+
+Invariants:
+- Sizes are minimums for leaving the loop, never maximums: the largest prompts must not come
+  back to it.
+- The loop's budget is time. A size becomes a time by the speeds learned from the jobs that ran
+  (CPU seconds of their thread, so a busy machine does not make prompts look longer).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxy.model import Rung
+from proxy.settings import TokenSettings
+
+_FIXED_S = 20e-6
+_FIRST_RENDER_BYTES_PER_S = 50e6
+_FIRST_ENCODE_BYTES_PER_S = 2e6
+# A job of this size moves a learned speed by a fifth; smaller ones say less about the rate.
+_FULL_WEIGHT_BYTES = 20_000
+
+
+class Speed:
+    """Learned speeds of one model's render and encode, in raw prompt bytes per CPU second."""
+
+    __slots__ = ("encode_bytes_per_s", "render_bytes_per_s")
+
+    def __init__(self) -> None:
+        self.render_bytes_per_s = _FIRST_RENDER_BYTES_PER_S
+        self.encode_bytes_per_s = _FIRST_ENCODE_BYTES_PER_S
+
+    def render_s(self, size_bytes: int) -> float:
+        """Predicted CPU seconds of the render."""
+        return _FIXED_S + size_bytes / self.render_bytes_per_s
+
+    def encode_s(self, size_bytes: int) -> float:
+        """Predicted CPU seconds to encode so much text, fixed cost aside."""
+        return size_bytes / self.encode_bytes_per_s
+
+    def learn(self, size_bytes: int, render_s: float, encode_s: float) -> None:
+        """A job of this size took these CPU seconds."""
+        weight = 0.2 * min(1.0, size_bytes / _FULL_WEIGHT_BYTES)
+        if render_s > _FIXED_S:
+            rate = size_bytes / (render_s - _FIXED_S)
+            self.render_bytes_per_s += weight * (min(rate, 1e9) - self.render_bytes_per_s)
+        if encode_s > 0.0:
+            rate = size_bytes / encode_s
+            self.encode_bytes_per_s += weight * (min(rate, 1e9) - self.encode_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """What the rules see of a job: raw prompt bytes and predicted CPU seconds."""
+
+    size_bytes: int
+    render_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that would
+    pass before one more job of this kind begins."""
+
+    threads: int
+    queued_jobs: int
+    queued_bytes: int
+    wait_s: float
+    local_busy: bool
+
+
+def _short(job: JobView, _pool: PoolView, settings: TokenSettings) -> bool:
+    """Cheaper where it stands than the price of handing it over."""
+    return job.total_s <= settings.thread_hop_s
+
+
+def _threads(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
+    """The queue has room: in jobs, in bytes and in time. An empty queue takes any size."""
+    if pool.queued_jobs == 0:
+        return pool.threads > 0
+    return (
+        pool.threads > 0
+        and pool.queued_jobs < settings.queue_limit_jobs
+        and pool.queued_bytes + job.size_bytes <= settings.queue_limit_bytes
+        and pool.wait_s <= settings.queue_wait_limit_s
+    )
+
+
+def _local(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
+    """One at a time, in pieces no longer than the stall budget. The render is one piece; whether
+    the text can be cut small enough shows after it, and if it cannot the job bails then."""
+    if pool.local_busy and settings.fallback == "bail":
+        return False
+    return job.render_s <= settings.stall_budget_s
+
+
+Admission = Callable[[JobView, PoolView, TokenSettings], bool]
+
+RUNGS: tuple[tuple[Rung, Admission], ...] = (
+    (Rung.SHORT, _short),
+    (Rung.THREADS, _threads),
+    (Rung.LOCAL, _local),
+)
+
+
+def choose(job: JobView, pool: PoolView, settings: TokenSettings) -> Rung:
+    """The first rung that admits the job, or bail."""
+    for rung, admits in RUNGS:
+        if admits(job, pool, settings):
+            return rung
+    return Rung.BAIL

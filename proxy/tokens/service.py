@@ -1,0 +1,174 @@
+"""A request's ids: the ladder climbed. Cache first, then the rung the rules choose.
+
+Invariants:
+- One job per miss; its result fills the cache whoever still waits for it.
+- The local rung's permit is held across the whole job. The job runs in pieces no longer than the
+  stall budget, and yields to the loop between them: so the permit bounds stall time, not just
+  the number of jobs between two awaits.
+- Where ids cannot be had, the outcome says why; it is never an error by itself.
+"""
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from proxy.body import ChatBody, CompletionBody, prompt_bytes, token_key
+from proxy.errors import RequestError
+from proxy.model import Prompt, Rung
+from proxy.settings import TokenSettings
+from proxy.tokens import ladder
+from proxy.tokens.cache import PromptCache
+from proxy.tokens.fields import Unrenderable
+from proxy.tokens.job import Steps, Tokenized, TokenJob
+from proxy.tokens.ladder import JobView, PoolView, Speed
+from proxy.tokens.threads import ThreadPool, default_count
+from proxy.tokens.tokenizer import Tokenizer
+
+
+class Outcome(NamedTuple):
+    """prompt: None on the bail rung, and then `reason` says why. queue_s, run_s: seconds."""
+
+    prompt: Prompt | None
+    rung: Rung
+    reason: str = ""
+    queue_s: float = 0.0
+    run_s: float = 0.0
+
+
+class TokenService:
+    """The ids of requests. `tokenizers`: by model name, loaded. block_tokens: of the hashes."""
+
+    def __init__(
+        self, settings: TokenSettings, tokenizers: dict[str, Tokenizer], block_tokens: int
+    ) -> None:
+        self._settings = settings
+        self._tokenizers = tokenizers
+        self._speeds = {model: Speed() for model in tokenizers}
+        self._block_tokens = block_tokens
+        self._permit = asyncio.Lock()
+        self.cache = PromptCache(
+            limit_entries=settings.cache_limit_entries,
+            limit_bytes=settings.cache_limit_bytes,
+            entry_limit_bytes=settings.cache_entry_limit_bytes,
+        )
+        self.threads = ThreadPool(settings.threads or default_count(), self._finished)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block of the hashes made from now on."""
+        return self._block_tokens
+
+    def rehash(self, block_tokens: int) -> None:
+        """The replicas' block size became known, or changed: hashes made before are void."""
+        if block_tokens != self._block_tokens:
+            self._block_tokens = block_tokens
+            self.cache.clear()
+
+    def tokenizer(self, model: str) -> Tokenizer | None:
+        """The tokenizer of a model, if there is one."""
+        return self._tokenizers.get(model)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self.threads.close()
+
+    async def prompt(self, model: str, body: ChatBody | CompletionBody) -> Outcome:
+        """The ids of a request. Raises RequestError where vLLM would refuse the prompt."""
+        tokenizer = self._tokenizers.get(model)
+        if tokenizer is None:
+            return Outcome(None, Rung.BAIL, "no-tokenizer")
+        raw = prompt_bytes(body)
+        key = token_key(model, body)
+        prompt = self.cache.get(key)
+        if prompt is not None:
+            return Outcome(prompt, Rung.CACHE)
+        speed = self._speeds[model]
+        job = TokenJob(
+            tokenizer,
+            speed,
+            body,
+            key=b"" if tokenizer.volatile else key,
+            size_bytes=raw.nbytes,
+            block_tokens=self._block_tokens,
+        )
+        render_s = speed.render_s(raw.nbytes)
+        total_s = render_s + speed.encode_s(raw.nbytes)
+        outcome = await self._climb(job, JobView(raw.nbytes, render_s, total_s))
+        if outcome.prompt is not None and _is_ids(body, raw):
+            return outcome._replace(rung=Rung.TOKEN_INPUT)
+        return outcome
+
+    async def _climb(self, job: TokenJob, view: JobView) -> Outcome:
+        short = view.total_s <= self._settings.short_lane_s
+        threads = self.threads
+        pool = PoolView(
+            threads.count,
+            threads.queued_jobs,
+            threads.queued_bytes,
+            threads.wait_s(short=short),
+            self._permit.locked(),
+        )
+        rung = ladder.choose(view, pool, self._settings)
+        if rung is Rung.SHORT:
+            result = job.run()
+            self._finished(job, result)
+            return _outcome(result, rung)
+        if rung is Rung.THREADS:
+            done = await threads.submit(job, view.total_s, short=short)
+            return _outcome(done.result, rung, done.queue_s)
+        if rung is Rung.LOCAL:
+            return await self._local(job)
+        return Outcome(None, Rung.BAIL, "overload")
+
+    async def _local(self, job: TokenJob) -> Outcome:
+        queued_s = time.perf_counter()
+        async with self._permit:
+            started_s = time.perf_counter()
+            budget_s = self._settings.stall_budget_s
+            steps = job.steps(piece_limit_s=budget_s)
+            result = await _in_slices(steps, started_s, budget_s)
+        self._finished(job, result)
+        return _outcome(result, Rung.LOCAL, started_s - queued_s)
+
+    def _finished(self, job: TokenJob, result: Tokenized) -> None:
+        if (
+            result.prompt is not None
+            and job.key
+            and (result.prompt.block_tokens == self._block_tokens)
+        ):
+            self.cache.put(job.key, result.prompt)
+
+
+async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokenized:
+    """Runs a job's steps, letting the loop breathe whenever the next could exceed the budget."""
+    slice_s = started_s
+    longest_s = 0.0
+    try:
+        while True:
+            before_s = time.perf_counter()
+            next(steps)
+            now_s = time.perf_counter()
+            longest_s = max(longest_s, now_s - before_s)
+            if now_s - slice_s + longest_s > budget_s:
+                await asyncio.sleep(0)
+                slice_s = time.perf_counter()
+    except StopIteration as end:
+        return Tokenized(end.value, None, time.perf_counter() - started_s)
+    except (RequestError, Unrenderable) as problem:
+        return Tokenized(None, problem, time.perf_counter() - started_s)
+
+
+def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
+    if isinstance(result.error, RequestError):
+        raise result.error
+    if result.error is not None:
+        return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
+    return Outcome(result.prompt, rung, "", queue_s, result.seconds)
+
+
+def _is_ids(body: ChatBody | CompletionBody, raw: memoryview) -> bool:
+    """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
+    if isinstance(body, ChatBody):
+        return False
+    head = bytes(raw[:64]).replace(b" ", b"").lstrip(b"[\n\r\t")
+    return raw[0] == ord("[") and head[:1].isdigit()

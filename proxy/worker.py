@@ -1,0 +1,180 @@
+"""A worker: one data loop, composed and run. Started by the supervisor as `python -m proxy.worker
+CHANNEL_FD` (see proxy.channel for what they say to each other).
+
+Invariants:
+- Nothing is served before everything is loaded: tokenizers first, then the port, then Ready.
+- The loop does data work only; the control plane's part arrives as whole snapshots.
+- If the control plane goes away, the worker serves on with what it knows.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from proxy.channel import Hello, WorkerEnd
+from proxy.errors import ConfigError
+from proxy.gateway import Gateway
+from proxy.life import Life, Recorder
+from proxy.model import FleetState
+from proxy.telemetry.board import SharedBoard
+from proxy.telemetry.heartbeat import Heartbeat
+from proxy.telemetry.logs import setup_logs
+from proxy.telemetry.metrics import MetricsSegment
+from proxy.tokens.service import TokenService
+from proxy.tokens.tokenizer import Tokenizer
+from proxy.wire.exchange import Exchange
+from proxy.wire.server import HttpServer
+
+log = logging.getLogger(__name__)
+
+_SAMPLE_PERIOD_S = 1.0
+# A thread that holds the GIL gives it up after this long when the loop asks: rendering and
+# hashing in the tokenizer threads must not make the loop wait Python's default of 5 ms.
+_GIL_SWITCH_S = 0.0005
+
+
+class Worker:
+    """Everything one data loop owns."""
+
+    def __init__(self, channel_descriptor: int) -> None:
+        self._descriptor = channel_descriptor
+        self._drain = asyncio.Event()
+        self._gateway: Gateway | None = None
+        self._waiting: FleetState | None = None
+        self._end = WorkerEnd(
+            on_fleet=self._fleet,
+            on_learned=self._learned,
+            on_drain=self._drain.set,
+            on_lost=self._lost,
+        )
+
+    def drain(self) -> None:
+        """Stops listening, finishes what is in flight, exits."""
+        self._drain.set()
+
+    async def run(self) -> int:
+        """Serves until told to drain; returns the exit code."""
+        hello = await self._end.connect(self._descriptor)
+        try:
+            listener = _listener(hello.host, hello.port)
+            tokenizers = await asyncio.to_thread(_load, hello.settings.tokens.folders)
+        except (ConfigError, OSError) as error:
+            self._end.failed(str(error))
+            self._end.close()
+            return 2
+        return await self._serve(hello, listener, tokenizers)
+
+    async def _serve(
+        self, hello: Hello, listener: socket.socket, tokenizers: dict[str, Tokenizer]
+    ) -> int:
+        settings = hello.settings
+        recorder = Recorder(MetricsSegment(hello.metrics_fd), hello.worker)
+        board = SharedBoard(hello.board_fd, hello.worker)
+        tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
+        gateway = Gateway(
+            settings,
+            tokens,
+            board,
+            recorder,
+            on_routed=self._end.learned if settings.server.workers > 1 else None,
+            on_suspect=self._end.suspect,
+        )
+        gateway.update(self._waiting or hello.fleet)
+        self._gateway = gateway
+
+        def refused(exchange: Exchange) -> None:
+            life = Life(exchange.started_s)
+            life.outcome = "gateway_error"
+            recorder.record(life, exchange.status)
+
+        server = HttpServer(gateway.handle, settings.server, on_refused=refused)
+        await server.listen(listener)
+        heartbeat = Heartbeat(recorder.stall.observe)
+        heartbeat.start()
+        # What is loaded now lives as long as the process: the collector need not walk it again.
+        gc.collect()
+        gc.freeze()
+        self._end.ready()
+        while not self._drain.is_set():
+            self._sample(gateway, server, tokens, recorder)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SAMPLE_PERIOD_S):
+                    await self._drain.wait()
+        gateway.draining = True
+        cut = await server.drain(settings.server.drain_deadline_s)
+        self._sample(gateway, server, tokens, recorder)
+        heartbeat.stop()
+        gateway.fleet.close()
+        tokens.close()
+        self._end.close()
+        if cut:
+            log.warning("drain ended with %d connections cut", cut)
+        return 0
+
+    def _sample(
+        self, gateway: Gateway, server: HttpServer, tokens: TokenService, recorder: Recorder
+    ) -> None:
+        gateway.fleet.sweep()
+        recorder.gauges(
+            connections=len(server.connections),
+            cache_entries=len(tokens.cache),
+            cache_bytes=tokens.cache.size_bytes,
+            cache_evictions=tokens.cache.evictions,
+        )
+
+    def _fleet(self, state: FleetState) -> None:
+        if self._gateway is None:
+            self._waiting = state
+        else:
+            self._gateway.update(state)
+
+    def _learned(self, slot: int, blocks: bytes) -> None:
+        if self._gateway is not None:
+            self._gateway.router.index.insert(slot, blocks)
+
+    def _lost(self) -> None:
+        log.warning("the control plane is gone; serving on with what is known")
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((host, port))
+    return listener
+
+
+def _load(folders: dict[str, str]) -> dict[str, Tokenizer]:
+    tokenizers = {}
+    for model, folder in folders.items():
+        tokenizers[model] = Tokenizer.load(model, Path(folder))
+        # The first encode builds tables; nobody's request should pay for it.
+        tokenizers[model].encode("warm up", add_special_tokens=True)
+    return tokenizers
+
+
+def main() -> None:
+    """Entry point of the worker process."""
+    setup_logs("worker")
+    sys.setswitchinterval(_GIL_SWITCH_S)
+    # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def run() -> int:
+        worker = Worker(int(sys.argv[1]))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.drain)
+        return await worker.run()
+
+    sys.exit(uvloop.run(run()))
+
+
+if __name__ == "__main__":
+    main()
