@@ -28,11 +28,12 @@ MEDIA_KEYS = frozenset(
 KNOWN_PART_KEYS = MEDIA_KEYS | frozenset(
     "type text refusal thinking closed name uuid data prompt_cache_breakpoint".split()
 )
-STANDARD_ROLES = frozenset("system developer user assistant tool function".split())
-NULL_CONTENT_ROLES = frozenset(("assistant", "function"))
+# Keys whose odd values make vLLM refuse a message, whatever its role.
+TEXT_OR_NULL_KEYS = ("tool_call_id", "reasoning", "reasoning_content", "refusal", "task")
+NULL_KEYS = ("function_call", "audio", "author")
 CALL_KEYS = ("id", "function", "type")
 FUNCTION_KEYS = ("arguments", "name")
-# A line whose value changes with every request of one client; vLLM drops it for its cache's sake.
+# A line whose value changes with every request of one client: vLLM drops it from system messages.
 BILLING_LINE = "x-anthropic-billing-header"
 
 
@@ -56,75 +57,80 @@ def _message(message: Any, content_format: ContentFormat) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise Unrenderable("message-shape")
     role = message["role"]
+    _check_keys(message, role)
     parts = _content(message, role)
-    if role == "system":
-        parts = _without_billing_line(parts)
     result: Message = {"role": role}
-    if content_format == "string":
-        result["content"] = "\n".join(part["text"] for part in parts)
-    elif role == "tool":
+    if role == "tool" and content_format == "openai":
         # Templates expect a tool's answer as text, whatever the format.
         result["content"] = "\n".join(part["text"] for part in parts)
+    elif content_format == "string":
+        result["content"] = "\n".join(part["text"] for part in parts if part["text"])
     else:
         result["content"] = parts
     if role == "assistant":
         _add_assistant(message, result)
-    elif message.get("tool_calls"):
-        raise Unrenderable("message-shape")
     if role == "tool" and "tool_call_id" in message:
-        result["tool_call_id"] = _text(message["tool_call_id"])
+        result["tool_call_id"] = message["tool_call_id"]
     for key in ("name", "task"):
-        if key in message:
-            result[key] = _text(message[key])
+        if message.get(key) is not None:
+            result[key] = message[key]
     if role == "developer":
-        if message.get("tools") is not None:
-            raise Unrenderable("tool-shape")
         result["tools"] = None
     return result
 
 
+def _check_keys(message: Message, role: str) -> None:
+    """Raises Unrenderable where a known key has a value that vLLM may refuse."""
+    if not isinstance(message.get("name", ""), str):
+        raise Unrenderable("message-shape")
+    if not all(isinstance(message.get(key), str | None) for key in TEXT_OR_NULL_KEYS):
+        raise Unrenderable("message-shape")
+    if any(message.get(key) is not None for key in NULL_KEYS):
+        raise Unrenderable("message-shape")
+    if message.get("tools") is not None or (role != "assistant" and message.get("tool_calls")):
+        raise Unrenderable("tool-shape")
+
+
 def _content(message: Message, role: str) -> list[dict[str, Any]]:
-    """Content as text parts. A string is one part; nothing is none."""
+    """Content as text parts, without a system message's billing line. A string is one part."""
     if "content" not in message:
         return []
     content = message["content"]
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    if content is None and role in NULL_CONTENT_ROLES:
+        content = [{"type": "text", "text": content}]
+    elif content is None and role == "assistant":
         return []
-    if not isinstance(content, list):
+    elif not isinstance(content, list):
         raise Unrenderable("message-shape")
-    if role in STANDARD_ROLES and content and all(isinstance(part, str) for part in content):
-        # vLLM tries the role's own schema first here, and that one knows no bare strings.
-        raise Unrenderable("content-part")
-    return [_part(part) for part in content]
+    parts = []
+    for given in content:
+        part = _part(given)
+        if role == "system" and given["type"] == "text" and part["text"].startswith(BILLING_LINE):
+            part["text"] = part["text"].partition("\n")[2]
+            if not part["text"]:
+                continue
+        parts.append(part)
+    return parts
 
 
 def _part(part: Any) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
+    # A bare string is taken or refused by vLLM depending on its neighbours: not here.
     if not isinstance(part, dict):
         raise Unrenderable("content-part")
     kind = part.get("type")
     if not MEDIA_KEYS.isdisjoint(part) or kind in MEDIA_KEYS:
         raise Unrenderable("multimodal")
     key = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
-    if key is None or "uuid" in part or not isinstance(part.get(key), str):
+    if key is None or not isinstance(part.get(key), str):
+        raise Unrenderable("content-part")
+    if "uuid" in part or "prompt_cache_breakpoint" in part:
+        raise Unrenderable("content-part")
+    if not isinstance(part.get("closed", True), bool):
+        raise Unrenderable("content-part")
+    if not all(isinstance(part.get(name, ""), str) for name in ("name", "data")):
         raise Unrenderable("content-part")
     extra = {name: value for name, value in part.items() if name not in KNOWN_PART_KEYS}
     return {"type": "text", "text": part[key], **extra}
-
-
-def _without_billing_line(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    kept = []
-    for part in parts:
-        text = part["text"]
-        if text.startswith(BILLING_LINE):
-            text = text.partition("\n")[2]
-            if not text:
-                continue
-        kept.append({**part, "text": text})
-    return kept
 
 
 def _add_assistant(message: Message, result: Message) -> None:
@@ -138,11 +144,7 @@ def _add_assistant(message: Message, result: Message) -> None:
     if reasoning is None:
         reasoning = message.get("reasoning_content")
     if reasoning is not None:
-        result["reasoning"] = result["reasoning_content"] = _text(reasoning)
-    if message.get("function_call") is not None or message.get("audio") is not None:
-        raise Unrenderable("message-shape")
-    if not isinstance(message.get("refusal"), str | None):
-        raise Unrenderable("message-shape")
+        result["reasoning"] = result["reasoning_content"] = reasoning
 
 
 def _call(call: Any) -> dict[str, Any]:
@@ -169,12 +171,6 @@ def _call(call: Any) -> dict[str, Any]:
 def _ordered(given: dict[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
     known = {key: given[key] for key in first if key in given}
     return known | {key: value for key, value in given.items() if key not in known}
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise Unrenderable("message-shape")
-    return value
 
 
 def developer_as_system(messages: list[Message]) -> list[Message]:

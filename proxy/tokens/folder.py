@@ -3,16 +3,11 @@
 Invariants:
 - Read once, at load, off the request path; everything wrong here is a ConfigError that names the
   file. Nothing is executed and nothing outside the folder is opened.
-- The tokenizer is built in the order in which transformers builds it: tokenizer.json, then the
-  components that the tokenizer class overrides, then missing added tokens, then bos/eos.
+- What the files say about the tokenizer itself is `proxy.tokens.build`'s matter.
 
-Not covered yet (`Folder.doubts` says so where the files show it): tokenizer classes that rebuild
-their components, other than those of REBUILT; tokenizers without tokenizer.json (sentencepiece,
-tiktoken, tekken); special_tokens_map.json and added_tokens.json of folders whose
-tokenizer_config.json has no `added_tokens_decoder`; the regex repair for old Mistral files; code
-shipped with a model; vLLM's fallback templates by model type; `--chat-template`,
-`--default-chat-template-kwargs` and other server flags. What differs nevertheless shows when
-usage.prompt_tokens is compared with ours.
+Not covered: vLLM's fallback templates by model type, and what only its flags say
+(`--chat-template`, `--default-chat-template-kwargs`, `--tokenizer-mode`, `--max-model-len`).
+What differs nevertheless shows when usage.prompt_tokens is compared with ours.
 """
 
 import json
@@ -20,20 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from proxy.errors import ConfigError
+from proxy.tokens import build
 
-SPECIAL_NAMES = (
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
-)  # fmt: skip
-# Classes that transformers builds from tokenizer.json alone (and unknown ones become these).
-GENERIC = frozenset(("PreTrainedTokenizer", "TokenizersBackend", "PythonBackend"))
-QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # Architectures that vLLM renders with code of its own instead of a chat template.
 OWN_RENDERER = frozenset(
     "MoonshotKimiaForCausalLM KimiK3ForConditionalGeneration DeepseekV32ForCausalLM "
@@ -47,7 +33,8 @@ class Folder(msgspec.Struct, frozen=True):
 
     templates: by name ("default", "tool_use"). processor_template: a multimodal model's, used
     without tools. specials: bos_token and so on, as templates see them. max_model_tokens: the
-    context length that vLLM derives without --max-model-len. doubts: why ids may differ.
+    context length that vLLM derives without --max-model-len. own_renderer, own_tokenizer: vLLM uses
+    code of its own there, which these files do not describe. doubts: why ids may differ.
     """
 
     backend: Backend
@@ -56,6 +43,7 @@ class Folder(msgspec.Struct, frozen=True):
     specials: dict[str, str]
     max_model_tokens: int | None
     own_renderer: bool
+    own_tokenizer: bool
     doubts: tuple[str, ...]
 
 
@@ -64,29 +52,30 @@ def read(folder: Path) -> Folder:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ConfigError(f"{folder}: has no tokenizer.json; name the folder of a fast tokenizer")
+    config = _json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:
+        config |= build.specials_of(_json(folder / "special_tokens_map.json"))
+    model = _json(folder / "config.json")
     try:
-        backend = Backend.from_file(str(path))
+        built = build.build(_json(path), config, model)
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception
         raise ConfigError(f"{path}: is no tokenizer ({error})") from None
-    config = _json(folder / "tokenizer_config.json")
-    model = _json(folder / "config.json")
-    doubts = _complete(backend, config, model)
+    doubts = list(built.doubts)
     processor = any(
         (folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
     )
-    if (folder / "tekken.json").is_file() or any(folder.glob("tokenizer.model.v*")):
+    tekken = (folder / "tekken.json").is_file()
+    if any(folder.glob("tokenizer.model.v*")):
         doubts.append("vLLM may prefer the Mistral format files of this folder")
     templates = _templates(folder, config)
     return Folder(
-        backend=backend,
+        backend=built.backend,
         templates=templates,
         processor_template=_processor_template(folder, templates) if processor else None,
-        specials={
-            name: text for name in SPECIAL_NAMES if (text := _content(config.get(name))) is not None
-        },
+        specials=built.specials,
         max_model_tokens=_max_model_tokens(config, model),
-        own_renderer=not OWN_RENDERER.isdisjoint(model.get("architectures") or ())
-        or (folder / "tekken.json").is_file(),
+        own_renderer=not OWN_RENDERER.isdisjoint(model.get("architectures") or ()) or tekken,
+        own_tokenizer=tekken,
         doubts=tuple(doubts),
     )
 
@@ -102,94 +91,6 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: must hold one JSON object")
     return value
-
-
-def _content(token: Any) -> str | None:
-    """A special token's text, given as text or as a described token."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
-
-
-def _described(token: Any) -> AddedToken | None:
-    if isinstance(token, dict) and isinstance(token.get("content"), str):
-        flags = {
-            name: bool(token[name])
-            for name in ("lstrip", "rstrip", "normalized", "single_word", "special")
-            if name in token
-        }
-        return AddedToken(token["content"], **flags)
-    return AddedToken(token, special=True) if isinstance(token, str) else None
-
-
-def _complete(backend: Backend, config: dict[str, Any], model: dict[str, Any]) -> list[str]:
-    """Brings the file's tokenizer to what transformers makes of it; returns the doubts."""
-    name = config.get("tokenizer_class") or model.get("tokenizer_class") or "TokenizersBackend"
-    kind = str(name).removesuffix("Fast")
-    doubts = []
-    rebuild = REBUILT.get(kind)
-    if rebuild is not None:
-        rebuild(backend, config)
-    elif kind not in GENERIC:
-        doubts.append(f"{kind} may rebuild what tokenizer.json says")
-    if config.get("auto_map"):
-        doubts.append("the model ships tokenizer code of its own")
-    backend.encode_special_tokens = bool(config.get("split_special_tokens", False))
-    _add_missing(backend, config)
-    if "add_bos_token" in config or "add_eos_token" in config or backend.post_processor is None:
-        _set_affixes(backend, config)
-    return doubts
-
-
-def _rebuild_qwen2(backend: Backend, config: dict[str, Any]) -> None:
-    spaced = bool(config.get("add_prefix_space"))
-    backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN2_SPLIT), behavior="isolated", invert=False),
-            pre_tokenizers.ByteLevel(add_prefix_space=spaced, use_regex=False),
-        ]
-    )
-
-
-REBUILT = {"Qwen2Tokenizer": _rebuild_qwen2}
-
-
-def _add_missing(backend: Backend, config: dict[str, Any]) -> None:
-    """Added tokens that tokenizer_config.json names and tokenizer.json lacks or describes
-    otherwise, then special tokens that are nowhere yet."""
-    present = {repr(token) for token in backend.get_added_tokens_decoder().values()}
-    listed = config.get("added_tokens_decoder")
-    listed = listed if isinstance(listed, dict) else {}
-    adding = [
-        token
-        for _, token in sorted((int(at), _described(given)) for at, given in listed.items())
-        if token is not None and repr(token) not in present
-    ]
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    known |= {token.content for token in adding}
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    extra = list(extra.values()) if isinstance(extra, dict) else list(extra)
-    for given in [*(config.get(name) for name in SPECIAL_NAMES), *extra]:
-        token = _described(given)
-        if token is not None and token.content not in known:
-            known.add(token.content)
-            adding.append(token)
-    if adding:
-        backend.add_tokens(adding)
-
-
-def _set_affixes(backend: Backend, config: dict[str, Any]) -> None:
-    """bos and eos around a text, as `add_bos_token` and `add_eos_token` say."""
-    bos = _content(config.get("bos_token")) if config.get("add_bos_token") else None
-    eos = _content(config.get("eos_token")) if config.get("add_eos_token") else None
-    tokens = [(text, backend.token_to_id(text)) for text in (bos, eos) if text is not None]
-    before, after = (f"{bos}:0 " if bos else ""), (f" {eos}:0" if eos else "")
-    single = f"{before}$A:0{after}"
-    pair = f"{single}{f' {bos}:1' if bos else ''} $B:1{f' {eos}:1' if eos else ''}"
-    backend.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=tokens
-    )
 
 
 def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:

@@ -46,6 +46,7 @@ class Tokenizer:
         self.doubts = read.doubts
         self._specials = read.specials
         self._own_renderer = read.own_renderer
+        self._own_tokenizer = read.own_tokenizer
         self._templates = {name: Template(text) for name, text in read.templates.items()}
         self._processor_template = (
             None if read.processor_template is None else Template(read.processor_template)
@@ -128,6 +129,8 @@ class Tokenizer:
             asked["reasoning_effort"] = effort
         if documents is not None:
             asked["documents"] = documents
+        elif not _are_objects(asked.get("documents")):
+            raise Unrenderable("template-kwargs")
         # vLLM takes None and "auto" for "not given", whatever the variable means by them.
         known = {
             name: value
@@ -163,6 +166,11 @@ class Tokenizer:
             self._truncated(prompt, special, cut) if isinstance(prompt, str) else _kept(prompt, cut)
             for prompt in self.prompts(request)
         )
+
+    def _text_ids(self, text: str, special: bool, cut: tuple[int, str | None] | None) -> bytes:
+        if self._own_tokenizer:
+            raise Unrenderable("own-renderer")
+        return self._truncated(text, special, cut)
 
     # Encoding
 
@@ -219,6 +227,12 @@ def _documents(documents: Any) -> list[dict[str, str]] | None:
         return msgspec.convert(documents, list[dict[str, str]], strict=True)
     except msgspec.ValidationError:
         raise Unrenderable("field-shape") from None
+
+
+def _are_objects(documents: Any) -> bool:
+    return documents is None or (
+        isinstance(documents, list) and all(isinstance(one, dict) for one in documents)
+    )
 
 
 def demo_folder() -> Path:
