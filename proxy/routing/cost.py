@@ -12,8 +12,10 @@ from proxy.routing.decision import Candidate, Choice, Decision, Query, Reason
 
 # Two costs closer than this are one cost. A chat template's first tokens, alike in all prompts,
 # would otherwise bind every cold conversation to whichever replica saw one first, while the
-# others idle with empty caches. The share keeps it small beside what the prompt costs anyway;
-# the cap, about 25 ms of prefill at 10k tokens/s, keeps it small in itself.
+# others idle with empty caches: one shared block of 16 tokens sent all of a 20-session agent
+# trace to one of four replicas. The share keeps a tie small beside what the prompt costs
+# anyway; the cap, about 25 ms of prefill at 10k tokens/s, keeps it small in itself. On a trace
+# under load it moves hits and mean TTFT by about 1 %.
 TIE_SHARE = 1 / 16
 TIE_LIMIT_TOKENS = 256
 

@@ -104,6 +104,10 @@ class Router:
         self._recent.chosen(choice.slot, choice.uncached_tokens, now)
         return Lease(self._board, choice.slot, choice.uncached_tokens)
 
+    def learn(self, slot: int, blocks: bytes) -> None:
+        """Another worker sent this prefix to the replica."""
+        self.index.insert(slot, blocks)
+
     def unreachable(self, slot: int, now: float, *, refused: bool) -> None:
         """A connection to the replica failed: leave it out for a while.
 

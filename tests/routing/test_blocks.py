@@ -1,0 +1,89 @@
+"""Block hashes: equal exactly where the prefixes are, separate where they must be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, block_hashes, text_hashes
+
+PAYLOADS = st.binary(max_size=600).map(lambda raw: raw[: len(raw) // 4 * 4])
+SIZES = st.sampled_from([1, 2, 16])
+
+
+def cut(packed: bytes) -> list[bytes]:
+    return [packed[at : at + 8] for at in range(0, len(packed), 8)]
+
+
+def common(left: list[bytes], right: list[bytes]) -> int:
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
+
+
+@given(PAYLOADS, SIZES)
+def test_one_hash_for_each_full_block(ids: bytes, block_tokens: int) -> None:
+    assert len(block_hashes(ids, block_tokens)) == len(ids) // (4 * block_tokens) * 8
+
+
+@given(PAYLOADS, PAYLOADS, PAYLOADS, SIZES)
+def test_hashes_agree_exactly_as_far_as_the_blocks_do(
+    head: bytes, left: bytes, right: bytes, block_tokens: int
+) -> None:
+    size = 4 * block_tokens
+    one, other = head + left, head + right
+    blocks = [
+        [ids[at : at + size] for at in range(0, len(ids) // size * size, size)]
+        for ids in (one, other)
+    ]
+    hashes = [cut(block_hashes(ids, block_tokens)) for ids in (one, other)]
+    assert common(*hashes) == common(*blocks)
+    # Chained: after the first difference nothing agrees, even where single blocks do.
+    start = common(*blocks)
+    assert not set(hashes[0][start:]) & set(hashes[1][start:])
+
+
+@given(st.integers(0, 200))
+def test_batches_do_not_show(blocks: int) -> None:
+    ids = bytes(range(256)) * 4 * 16
+    whole = block_hashes(ids, 1)
+    assert block_hashes(ids[: 4 * blocks], 1) == whole[: 8 * blocks]
+
+
+def test_a_tail_that_fills_no_block_changes_nothing() -> None:
+    ids = bytes(range(128))
+    assert block_hashes(ids + bytes(60), 16) == block_hashes(ids, 16)
+    assert block_hashes(bytes(60), 16) == b""
+    assert block_hashes(b"", 16) == b""
+
+
+def test_domains_sizes_and_salts_never_meet() -> None:
+    payload = bytes(4096)
+    chains = [
+        block_hashes(payload, 16),
+        block_hashes(payload, 32),
+        block_hashes(payload, 16, b"tenant"),
+        block_hashes(payload, 16, b"tenant2"),
+        text_hashes(payload, 16),
+        text_hashes(payload, 32),
+        text_hashes(payload, 16, b"tenant"),
+        text_hashes(payload, 16, b"ids"),
+    ]
+    hashes = [one for chain in chains for one in cut(chain)]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_text_has_the_shape_of_ids_and_a_limit() -> None:
+    text = bytes(range(256)) * 8
+    assert len(text_hashes(text, 16)) == len(text) // (16 * TEXT_BYTES_PER_TOKEN) * 8
+    assert text_hashes(text, 16, limit_bytes=512) == text_hashes(text, 16)[: 8 * 8]
+    assert text_hashes(text[:512] + b"another end", 16) == text_hashes(text, 16)[: 8 * 8]
+
+
+@pytest.mark.parametrize("hashes", [block_hashes, text_hashes])
+def test_a_block_has_at_least_one_token(hashes: object) -> None:
+    assert callable(hashes)
+    with pytest.raises(ValueError, match="at least 1"):
+        hashes(b"", 0)

@@ -1,0 +1,86 @@
+"""A generation is a prefix-closed set; the reference is the plain set of all prefixes."""
+
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.routing.generation import RUN_BLOCKS, Generation
+from tests.routing.chains import chain, prompts
+
+
+def insert(generation: Generation, prompt: list[int]) -> None:
+    blocks = chain(prompt)
+    hashes = memoryview(blocks).cast("Q")
+    generation.insert(blocks, hashes, generation.match(blocks, hashes))
+
+
+def match(generation: Generation, prompt: list[int]) -> int:
+    blocks = chain(prompt)
+    return generation.match(blocks, memoryview(blocks).cast("Q"))
+
+
+def expected(held: set[tuple[int, ...]], prompt: list[int]) -> int:
+    return max((n for n in range(1, len(prompt) + 1) if tuple(prompt[:n]) in held), default=0)
+
+
+@given(st.lists(prompts(), max_size=12), st.lists(prompts(), max_size=5))
+def test_equals_the_set_of_all_prefixes(inserted: list[list[int]], asked: list[list[int]]) -> None:
+    generation = Generation()
+    held: set[tuple[int, ...]] = set()
+    for prompt in inserted:
+        assert match(generation, prompt) == expected(held, prompt)
+        insert(generation, prompt)
+        held |= {tuple(prompt[:n]) for n in range(1, len(prompt) + 1)}
+        assert generation.blocks == len(held)
+    for prompt in inserted + asked:
+        assert match(generation, prompt) == expected(held, prompt)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), max_size=40))
+def test_equals_it_where_many_prompts_part_ways(inserted: list[list[int]]) -> None:
+    generation = Generation()
+    held: set[tuple[int, ...]] = set()
+    for prompt in inserted:
+        insert(generation, prompt)
+        held |= {tuple(prompt[:n]) for n in range(1, len(prompt) + 1)}
+    assert generation.blocks == len(held)
+    for prompt in inserted:
+        assert match(generation, prompt) == len(prompt)
+        assert match(generation, [*prompt[:-1], 9]) == len(prompt) - 1
+        assert match(generation, [*prompt, 9]) == len(prompt)
+
+
+def test_an_empty_prompt_and_an_empty_set() -> None:
+    generation = Generation()
+    assert match(generation, []) == 0
+    assert match(generation, [1]) == 0
+    insert(generation, [])
+    assert generation.blocks == 0
+    insert(generation, [1])
+    assert match(generation, []) == 0
+
+
+def test_a_growing_conversation_costs_its_new_blocks_only() -> None:
+    generation = Generation()
+    for turns in range(1, 60):
+        insert(generation, [7] * (turns * 20))
+    assert generation.blocks == 59 * 20
+    assert len(generation._runs) == -(-59 * 20 // RUN_BLOCKS)
+
+
+def test_the_stated_size_is_near_the_real_one() -> None:
+    long, short = Generation(), Generation()
+    for name in range(40):
+        insert(long, [name] * 1000)
+    for name in range(4000):
+        insert(short, [name] * 10)
+    for generation in (long, short):
+        real = sys.getsizeof(generation._runs)
+        for key, runs in generation._runs.items():
+            real += sys.getsizeof(key) + sys.getsizeof(runs)
+            if isinstance(runs, set | list):
+                real += sum(map(sys.getsizeof, runs))
+        assert 0.5 < generation.size_bytes / real < 1.5
+    assert long.size_bytes / long.blocks < 16
+    assert short.size_bytes / short.blocks < 80

@@ -1,0 +1,170 @@
+"""Policies by table, and what must hold for all of them."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import proxy.routing.policies
+from proxy.errors import ConfigError
+from proxy.model import Load
+from proxy.routing.decision import Candidate, Decision, Query, Reason
+from proxy.routing.policies import POLICIES, make_policy
+from proxy.settings import RoutingSettings
+
+
+def rank(
+    policy: str,
+    candidates: list[Candidate],
+    tokens: int = 4000,
+    draw: int = 0,
+    inexact: Reason | None = None,
+) -> Decision:
+    query = Query(b"", 16, tokens, tokens, draw, inexact)
+    return make_policy(RoutingSettings(policy=policy)).rank(query, candidates)
+
+
+def one(
+    slot: int,
+    cached: int = 0,
+    queued: int = 0,
+    requests: int = 0,
+    recent: float = 0.0,
+    chosen_at: float = 0.0,
+) -> Candidate:
+    return Candidate(slot, cached, Load(requests, queued), recent, chosen_at)
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        one,
+        slot=st.integers(0, 30),
+        cached=st.integers(0, 250).map(lambda blocks: 16 * blocks),
+        queued=st.integers(0, 200_000),
+        requests=st.integers(0, 100),
+        recent=st.floats(0, 1e7),
+        chosen_at=st.floats(-2, 1e6),
+    ),
+    min_size=1,
+    max_size=12,
+    unique_by=lambda candidate: candidate.slot,
+)
+
+
+@given(st.sampled_from(sorted(POLICIES)), CANDIDATES, st.integers(0, 2**64 - 1), st.randoms())
+def test_a_ranking_is_a_permutation_and_ignores_the_order_of_the_list(
+    policy: str, candidates: list[Candidate], draw: int, random: object
+) -> None:
+    decision = rank(policy, candidates, draw=draw)
+    assert decision.policy == policy
+    assert sorted(choice.slot for choice in decision.ranked) == sorted(c.slot for c in candidates)
+    by_slot = {candidate.slot: candidate for candidate in candidates}
+    for choice in decision.ranked:
+        assert choice.cached_tokens + choice.uncached_tokens == 4000
+        assert choice.load == by_slot[choice.slot].load
+    distinct = [
+        Candidate(c.slot, c.cached_tokens, c.load, c.recent_tokens, float(at))
+        for at, c in enumerate(candidates)
+    ]
+    shuffled = list(distinct)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert rank(policy, shuffled, draw=draw) == rank(policy, distinct, draw=draw)
+
+
+AFFINITY = [
+    # name, candidates, first, reason
+    ("longest prefix", [one(0, 1600), one(1, 3200), one(2)], 1, Reason.PREFIX),
+    ("nobody has it: least queued", [one(0, queued=50), one(1), one(2, queued=9)], 1, Reason.COLD),
+    ("equal queues: fewest requests", [one(0, requests=2), one(1, requests=1)], 1, Reason.COLD),
+    ("all idle: least recent work", [one(0, recent=9.0), one(1, recent=3.0)], 1, Reason.COLD),
+    ("all equal: longest ago", [one(0, chosen_at=5), one(1, chosen_at=4)], 1, Reason.COLD),
+    ("a template's first block is no prefix", [one(0, 16, recent=9.0), one(1)], 1, Reason.COLD),
+    ("busy, but worth the wait", [one(0, 3200, queued=20_000), one(1)], 0, Reason.PREFIX),
+    ("busier than the prefix is worth", [one(0, 3200, queued=40_000), one(1)], 1, Reason.SPILL),
+    ("spill to the next longest", [one(0, 3984, queued=50_000), one(1, 2000)], 1, Reason.SPILL),
+    ("one replica", [one(7, 3200)], 7, Reason.ONLY_ONE),
+    ("two copies: the idle one", [one(0, 3200, queued=100), one(1, 3200)], 1, Reason.PREFIX),
+]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "first", "reason"),
+    [row[1:] for row in AFFINITY],
+    ids=[row[0] for row in AFFINITY],
+)
+def test_affinity(candidates: list[Candidate], first: int, reason: Reason) -> None:
+    decision = rank("affinity", candidates)
+    assert (decision.first.slot, decision.reason) == (first, reason)
+    assert decision.exact
+
+
+def test_affinity_prices_own_and_queued_tokens() -> None:
+    decision = rank("affinity", [one(0, 1600, queued=1000), one(1)])
+    assert {choice.slot: choice.cost for choice in decision.ranked} == {0: 2500, 1: 4000}
+
+
+@given(CANDIDATES)
+def test_affinity_never_pays_more_than_a_tie_over_the_lowest_cost(
+    candidates: list[Candidate],
+) -> None:
+    ranked = rank("affinity", candidates).ranked
+    lowest = min(choice.cost for choice in ranked)
+    assert ranked[0].cost <= lowest + 250
+    rest = [choice.cost for choice in ranked if choice.cost > lowest + 250]
+    assert rest == sorted(rest)
+
+
+def test_least_work_ignores_prefixes() -> None:
+    decision = rank("least-work", [one(0, 3200, queued=10), one(1, queued=9), one(2, queued=11)])
+    assert [choice.slot for choice in decision.ranked] == [1, 0, 2]
+    assert decision.reason is Reason.LEAST_LOAD
+
+
+def test_round_robin_takes_turns_by_the_last_choice() -> None:
+    decision = rank("round-robin", [one(0, chosen_at=3), one(1, chosen_at=1), one(2, chosen_at=2)])
+    assert [choice.slot for choice in decision.ranked] == [1, 2, 0]
+    assert decision.reason is Reason.TURN
+
+
+def test_random_gives_each_its_share_and_repeats_itself() -> None:
+    candidates = [one(slot) for slot in range(4)]
+    firsts = [rank("random", candidates, draw=draw).first.slot for draw in range(2000)]
+    assert all(400 < count < 600 for count in Counter(firsts).values())
+    assert firsts == [rank("random", candidates, draw=draw).first.slot for draw in range(2000)]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("inexact", [Reason.NO_TOKENIZER, Reason.BAIL, Reason.NO_TOKENS])
+def test_how_the_prompt_was_known_outranks_the_policy(policy: str, inexact: Reason) -> None:
+    decision = rank(policy, [one(0, 3200)], inexact=inexact)
+    assert decision.reason is inexact
+    assert not decision.exact
+
+
+@pytest.mark.parametrize("policy", ["affinity", "least-work", "round-robin"])
+def test_ties_spread_evenly(policy: str) -> None:
+    chosen_at = dict.fromkeys(range(5), 0.0)
+    firsts = []
+    for turn in range(1, 101):
+        slot = rank(policy, [one(s, chosen_at=at) for s, at in chosen_at.items()]).first.slot
+        chosen_at[slot] = turn
+        firsts.append(slot)
+    assert set(Counter(firsts).values()) == {20}
+
+
+def test_every_policy_is_a_file_and_found_by_its_name() -> None:
+    folder = Path(proxy.routing.policies.__path__[0])
+    files = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
+    assert files == set(POLICIES)
+    for name in POLICIES:
+        assert make_policy(RoutingSettings(policy=name)).name == name
+    assert [name for name in POLICIES if make_policy(RoutingSettings(policy=name)).uses_prefix] == [
+        "affinity"
+    ]
+
+
+def test_an_unknown_policy_is_one_clear_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"routing\.policy: 'best' is unknown; choose one of"):
+        make_policy(RoutingSettings(policy="best"))

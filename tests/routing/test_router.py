@@ -1,0 +1,186 @@
+"""The router's three verbs, and what fleet snapshots do to its memory."""
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from proxy.errors import ConfigError
+from proxy.model import FleetState, Load, Prompt, ReplicaState
+from proxy.routing.blocks import block_hashes
+from proxy.routing.candidates import Nobody
+from proxy.routing.decision import Decision, Query, Reason
+from proxy.routing.lease import LocalBoard
+from proxy.routing.router import Router
+from proxy.settings import RoutingSettings
+
+BLOCK = 16
+
+
+def replica(slot: int, **fields: Any) -> ReplicaState:
+    defaults = {"up": True, "models": ("m",), "block_tokens": BLOCK, "started_s": 1.0}
+    return ReplicaState(id=f"r{slot}", slot=slot, url="", **{**defaults, **fields})
+
+
+def fleet(*replicas: ReplicaState) -> FleetState:
+    return FleetState(version=1, replicas=replicas)
+
+
+class Bench:
+    """A router with its board; requests are answered when the test says so."""
+
+    def __init__(self, count: int = 4, **settings: Any) -> None:
+        self.board = LocalBoard()
+        self.router = Router(RoutingSettings(**settings), self.board, Random(7))
+        self.router.update(fleet(*map(replica, range(count))))
+
+    def query(self, name: int, tokens: int) -> Query:
+        ids = b"".join((name * 100_000 + at).to_bytes(4, "little") for at in range(tokens))
+        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK), self.router.draw())
+
+    def decide(self, query: Query, now: float = 0.0) -> Decision:
+        return self.router.decide(query, self.router.eligible("m", now), now)
+
+    def served(self, query: Query, now: float = 0.0) -> int:
+        choice = self.decide(query, now).first
+        with self.router.attempt(choice, query, now) as lease:
+            lease.first_byte()
+        return choice.slot
+
+
+def test_a_conversation_follows_its_prefix_and_is_predicted() -> None:
+    bench = Bench()
+    home = bench.served(bench.query(1, 1000))
+    for turn in range(1, 6):
+        query = bench.query(1, 1000 + 100 * turn)
+        decision = bench.decide(query)
+        assert (decision.first.slot, decision.reason) == (home, Reason.PREFIX)
+        assert decision.first.cached_tokens == (900 + 100 * turn) // BLOCK * BLOCK
+        assert bench.served(query) == home
+
+
+def test_the_same_prompt_again_computes_its_last_block() -> None:
+    bench = Bench()
+    bench.served(bench.query(1, 960))
+    assert bench.decide(bench.query(1, 960)).first.cached_tokens == 944
+
+
+def test_cold_conversations_spread_over_an_idle_fleet() -> None:
+    bench = Bench()
+    homes = Counter(bench.served(bench.query(name, 1000)) for name in range(40))
+    assert set(homes.values()) == {10}
+
+
+def test_a_shared_first_block_does_not_bind_them_together() -> None:
+    bench = Bench()
+    head = bytes(4 * BLOCK)
+    homes: Counter[int] = Counter()
+    for name in range(1, 41):
+        ids = head + name.to_bytes(4, "little") * 1000
+        query = Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK))
+        homes[bench.served(query)] += 1
+    assert set(homes.values()) == {10}
+
+
+def test_siblings_in_flight_are_seen_at_once() -> None:
+    bench = Bench()
+    query = bench.query(1, 1000)
+    first = bench.decide(query).first
+    with bench.router.attempt(first, query, 0.0):
+        again = bench.decide(bench.query(1, 1100))
+        assert again.first.slot == first.slot
+        assert again.first.load == Load(requests=1, queued_tokens=1000)
+        assert again.first.cost == 1100 - 992 + 0.1 * 1000
+
+
+def test_deciding_changes_nothing() -> None:
+    bench = Bench()
+    bench.served(bench.query(1, 1000))
+    query = bench.query(2, 500)
+    assert bench.decide(query) == bench.decide(query)
+    assert bench.board.load(0) == Load(requests=0, queued_tokens=0)
+
+
+def test_a_restart_forgets_and_a_slow_probe_does_not() -> None:
+    bench = Bench(2)
+    query = bench.query(1, 1000)
+    home = bench.served(query)
+    others = [replica(slot) for slot in range(2) if slot != home]
+    bench.router.update(fleet(*others, replica(home, up=False)))
+    bench.router.update(fleet(*others, replica(home)))
+    assert bench.decide(query).first.slot == home
+    bench.router.update(fleet(*others, replica(home, started_s=2.0)))
+    assert bench.decide(query).reason is Reason.COLD
+
+
+def test_a_refused_connection_puts_a_replica_out_and_forgets_its_cache() -> None:
+    bench = Bench(2, refused_out_s=2.0)
+    query = bench.query(1, 1000)
+    decision = bench.decide(query)
+    bench.router.attempt(decision.first, query, 0.0)
+    bench.router.unreachable(decision.first.slot, 0.0, refused=True)
+    assert [choice.slot for choice in bench.decide(query, 1.0).ranked] == [decision.ranked[1].slot]
+    assert bench.decide(query, 3.0).reason is Reason.COLD
+
+
+def test_a_timed_out_connection_keeps_the_cache() -> None:
+    bench = Bench(2, refused_out_s=2.0)
+    query = bench.query(1, 1000)
+    home = bench.served(query)
+    bench.router.unreachable(home, 0.0, refused=False)
+    assert bench.decide(query, 1.0).first.slot != home
+    assert bench.decide(query, 3.0).first.slot == home
+
+
+def test_a_replica_that_rises_is_trusted_again() -> None:
+    bench = Bench(2)
+    bench.router.unreachable(0, 0.0, refused=True)
+    bench.router.update(fleet(replica(0, up=False), replica(1)))
+    bench.router.update(fleet(replica(0), replica(1)))
+    assert len(bench.decide(bench.query(1, 100), 0.1).ranked) == 2
+
+
+def test_a_removed_replica_leaves_no_trace() -> None:
+    bench = Bench(2)
+    query = bench.query(1, 1000)
+    home = bench.served(query)
+    bench.router.update(fleet(*(replica(slot) for slot in range(2) if slot != home)))
+    bench.router.update(fleet(replica(0), replica(1)))
+    assert bench.decide(query).reason is Reason.COLD
+
+
+def test_what_another_worker_sent_counts_too() -> None:
+    bench = Bench()
+    query = bench.query(1, 1000)
+    bench.router.learn(2, query.blocks)
+    decision = bench.decide(query)
+    assert (decision.first.slot, decision.reason) == (2, Reason.PREFIX)
+
+
+def test_nobody_is_eligible() -> None:
+    bench = Bench()
+    assert bench.router.eligible("x", 0.0).nobody is Nobody.UNKNOWN_MODEL
+
+
+@pytest.mark.parametrize(
+    ("setting", "reported", "block_tokens"),
+    [(0, [16, 16], 16), (0, [32, 128], 32), (64, [16, 16], 64), (0, [None, None], 16)],
+)
+def test_block_size_is_set_or_learned(
+    setting: int, reported: list[int | None], block_tokens: int
+) -> None:
+    bench = Bench(2, block_tokens=setting)
+    bench.router.update(fleet(*(replica(s, block_tokens=b) for s, b in enumerate(reported))))
+    assert bench.router.block_tokens() == block_tokens
+
+
+def test_capacity_counts_in_the_blocks_of_the_queries() -> None:
+    bench = Bench(1, block_tokens=16)
+    bench.router.update(fleet(replica(0, block_tokens=64, cache_blocks=100)))
+    assert repr(bench.router) == "<Router affinity <PrefixIndex {0: 0/400} blocks> <Marks {}>>"
+
+
+def test_an_unknown_policy_stops_the_start() -> None:
+    with pytest.raises(ConfigError):
+        Router(RoutingSettings(policy="none"), LocalBoard())
