@@ -79,7 +79,10 @@ async def serve(port: int, upstreams: Sequence[str]) -> None:
         runner = web.ServerRunner(server)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The proxies that are compared, as commands on a core: the gateway and plain aiohttp."""
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,15 +49,14 @@ def gateway(
     core: int | None,
     *extra: str,
     name: str = "tokenlane",
-    entry: str = "proxy",
 ) -> Iterator[Proxy]:
     """The gateway, one worker, tokenization and `affinity` on, once it serves the demo model.
 
-    The whole of it, supervisor included, runs on that core. `entry`: the module that is started.
+    The whole of it, supervisor included, runs on that core. extra: more of its flags.
     """
     port, admin_port = free_ports(2)
     argv = module(
-        entry, "serve", "--port", str(port), "--admin-port", str(admin_port), "--workers", "1",
+        "proxy", "serve", "--port", str(port), "--admin-port", str(admin_port), "--workers", "1",
         "--policy", "affinity", "--tokenizer", f"{workload.MODEL}={MODEL_FOLDER}",
         *backends(urls), *extra,
     )  # fmt: skip
@@ -64,6 +64,19 @@ def gateway(
         process.wait_listening(port, 60)
         wait_ready(process, admin_port)
         yield Proxy(name, process, port, admin_port)
+
+
+@contextmanager
+def inline_twin(urls: Sequence[str], core: int | None) -> Iterator[Proxy]:
+    """The same gateway, but it encodes every prompt where it stands, on the loop.
+
+    To the ladder a hop to a thread costs more than any job: so every job is a short one.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="bench-twin-", suffix=".yaml") as config:
+        config.write("tokens:\n  thread_hop_s: 1.0e+9\n")
+        config.flush()
+        with gateway(urls, core, "--config", config.name, name="inline-twin") as twin:
+            yield twin
 
 
 def wait_ready(process: Process, admin_port: int, tries: int = 100) -> None:

@@ -19,6 +19,7 @@ from bench import machine, workload, wrk
 from bench.canned import Canned
 from bench.client import fetch
 from bench.processes import free_ports, need_tools, say, two_cores
+from bench.report import finish
 from bench.scrape import difference, samples
 from bench.statistics import Cell, median, ratio, table
 from bench.systems import Proxy, aiohttp_proxy, gateway
@@ -189,10 +190,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4, help="of each round and proxy")
     parser.add_argument("--json", type=Path, help="write the result here too")
     options = parser.parse_args()
-    result = run(options.rounds, options.seconds)
-    print(show(result))
-    if options.json is not None:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    finish(lambda: run(options.rounds, options.seconds), show, options.json)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,176 @@
+"""Small requests while bursts of long prompts arrive: the gateway beside its inline twin.
+
+    python -m bench.bursts [--seconds 15] [--burst 20] [--tokens 100000] [--json FILE] [--png FILE]
+
+Each second 20 prompts of 100,000 fresh tokens arrive at once; beside them small chat requests at
+100/s and the health endpoints, all open loop: a latency counts from the time at which the request
+was due. The twin is the same gateway, but encodes where it stands. The gateway has one core, the
+canned replicas and the load generator the other. `quiet` is the gateway without bursts.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+from bench import machine, plots, workload
+from bench.canned import Canned
+from bench.load import (
+    Latency,
+    evenly,
+    generate,
+    in_bursts,
+    latency,
+    lateness_s,
+    limit_remark,
+    silence_s,
+)
+from bench.openloop import Flow, Plan, Result
+from bench.processes import free_ports, need_tools, say, two_cores
+from bench.report import finish
+from bench.scrape import difference, samples
+from bench.statistics import Cell, table
+from bench.systems import MODEL_FOLDER, Proxy, gateway, inline_twin
+
+CHAT = "/v1/chat/completions"
+LINGER_S = 10.0
+STEADY = ("small", "health", "livez")
+
+
+def chars_for(tokens: int) -> int:
+    """Characters of our text that make about that many tokens of the demo model."""
+    sample = workload.text(100_000, 0)
+    encoder: Any = Tokenizer.from_file(str(MODEL_FOLDER / "tokenizer.json"))
+    return round(len(sample) * tokens / len(encoder.encode(sample).ids))
+
+
+def plan(proxy: Proxy, seconds_s: int, burst: int, size_chars: int) -> Plan:
+    """The flows of one run; no bursts when `burst` is 0."""
+    assert proxy.admin_port is not None
+    flows = [
+        Flow("small", proxy.port, CHAT, evenly(100, seconds_s, 1), "small", 64, 300),
+        Flow("health", proxy.port, "/health", evenly(20, seconds_s, 2), "none", 8),
+        Flow("livez", proxy.admin_port, "/livez", evenly(20, seconds_s, 3), "none", 8),
+    ]
+    if burst:
+        due_s = in_bursts(burst, seconds_s)
+        flows.append(Flow("long", proxy.port, CHAT, due_s, "long", 2 * burst, size_chars))
+    return Plan(flows, linger_s=LINGER_S, nonce=time.time_ns())
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One proxy's run. late_ms: how late 1 % of the requests left the generator, or later."""
+
+    flows: dict[str, Latency]
+    silence_s: dict[str, float]
+    late_ms: float
+    rungs: dict[str, float]
+    points: list[tuple[float, float]]
+    remark: str | None
+
+
+def outcome(name: str, result: Result, rungs: dict[str, float]) -> Outcome:
+    """What a run's calls say. points: (due, latency), both in seconds, of the small requests."""
+    end_s = result.wall_s
+    small = result.calls["small"]
+    return Outcome(
+        flows={flow: latency(calls, end_s) for flow, calls in result.calls.items()},
+        silence_s={flow: silence_s(result.calls[flow], end_s) for flow in STEADY},
+        late_ms=max(lateness_s(calls) for calls in result.calls.values()) * 1e3,
+        rungs=rungs,
+        points=[
+            (call.due_s, (call.done_s if call.whole else end_s) - call.due_s) for call in small
+        ],
+        remark=limit_remark(name, result),
+    )
+
+
+def measure(name: str, proxy: Proxy, what: Plan, core: int) -> Outcome:
+    """One run against one proxy."""
+    assert proxy.admin_port is not None
+    say(f"  bursts, {name}")
+    before = samples(proxy.admin_port)
+    result = generate(what, core)
+    after = samples(proxy.admin_port)
+    rungs = difference(before, after, "tokenlane_tokenize_seconds_count", "rung")
+    return outcome(name, result, rungs)
+
+
+def run(seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
+    """The whole measurement, ready for JSON."""
+    need_tools("nginx", "taskset")
+    core, load_core = two_cores()
+    size_chars = chars_for(tokens)
+    outcomes: dict[str, Outcome] = {}
+    with Canned(free_ports(4), load_core) as canned:
+        with gateway(canned.urls, core) as ours:
+            quiet = plan(ours, min(5, seconds_s), 0, 0)
+            outcomes["quiet"] = measure("quiet", ours, quiet, load_core)
+            busy = plan(ours, seconds_s, burst, size_chars)
+            outcomes["tokenlane"] = measure("tokenlane", ours, busy, load_core)
+        with inline_twin(canned.urls, core) as twin:
+            busy = plan(twin, seconds_s, burst, size_chars)
+            outcomes["inline twin"] = measure("inline twin", twin, busy, load_core)
+    return {
+        "bench": "bursts",
+        "machine": machine.facts(),
+        "settings": {
+            "seconds": seconds_s,
+            "burst": burst,
+            "tokens": tokens,
+            "chars": size_chars,
+            "linger_s": LINGER_S,
+        },
+        "runs": {name: msgspec.to_builtins(one) for name, one in outcomes.items()},
+    }
+
+
+def show(result: dict[str, Any]) -> str:
+    """The table, with the machine above it and remarks below."""
+    header = [
+        "run, flow", "requests", "p50 ms", "p99 ms", "max ms", "longest silence s", "not 200",
+        "unanswered",
+    ]  # fmt: skip
+    rows: list[list[Cell]] = []
+    remarks = []
+    for name, one in result["runs"].items():
+        for flow, values in one["flows"].items():
+            rows.append(
+                [
+                    f"{name}, {flow}", values["count"], values["p50_ms"], values["p99_ms"],
+                    values["max_ms"], one["silence_s"].get(flow), values["failed"],
+                    values["unanswered"],
+                ]
+            )  # fmt: skip
+        counted = ", ".join(f"{rung} {count:,.0f}" for rung, count in one["rungs"].items() if count)
+        remarks.append(
+            f"{name}: rungs {counted or 'not known'}; generator {one['late_ms']:.2f} ms late"
+        )
+        if one["remark"]:
+            remarks.append(one["remark"])
+    return "\n".join([machine.describe(result["machine"]), "", table(header, rows), "", *remarks])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.bursts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=int, default=15, help="of load in each run")
+    parser.add_argument("--burst", type=int, default=20, help="long prompts each second")
+    parser.add_argument("--tokens", type=int, default=100_000, help="of a long prompt")
+    parser.add_argument("--json", type=Path, help="write the result here too")
+    parser.add_argument("--png", type=Path, help="plot the small requests here")
+    options = parser.parse_args()
+    result = finish(lambda: run(options.seconds, options.burst, options.tokens), show, options.json)
+    if options.png is not None:
+        plots.bursts(result, options.png)
+
+
+if __name__ == "__main__":
+    main()

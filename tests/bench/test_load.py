@@ -1,0 +1,76 @@
+"""Plans are fixed in advance, and a request without an answer is not forgotten."""
+
+import json
+import random
+
+import pytest
+
+from bench import load, workload
+from bench.openloop import Call, Result
+from bench.scrape import difference, parse
+
+
+def answered(due_s: float, done_s: float, status: int = 200) -> Call:
+    """A call with its whole answer."""
+    return Call(due_s, due_s, done_s, done_s, status, whole=True)
+
+
+def test_due_times_are_in_their_slots_and_repeatable() -> None:
+    due_s = load.evenly(100, 2.0, seed=7)
+    assert len(due_s) == 200
+    assert all(index / 100 <= at < (index + 1) / 100 for index, at in enumerate(due_s))
+    assert due_s == load.evenly(100, 2.0, seed=7)
+
+
+def test_bursts_are_due_at_once() -> None:
+    assert load.in_bursts(2, 3) == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+
+
+def test_the_unanswered_count_with_the_time_they_were_waited_for() -> None:
+    calls = [answered(0.0, 0.25), answered(1.0, 1.5, 503), Call(2.0, 2.0)]
+    assert load.latency(calls, end_s=12.0) == load.Latency(
+        count=3,
+        failed=1,
+        unanswered=1,
+        p50_ms=500.0,
+        p99_ms=10_000.0,
+        max_ms=10_000.0,
+    )
+
+
+def test_silence_is_the_longest_wait_for_any_answer() -> None:
+    assert load.silence_s([answered(0.0, 0.1), answered(0.2, 3.1)], 9.0) == pytest.approx(3.0)
+    assert load.silence_s([answered(0.0, 0.1), Call(0.2)], 9.0) == pytest.approx(8.9)
+
+
+def test_a_generator_at_its_limit_says_so() -> None:
+    prompt = Result({"small": [answered(0.0, 0.1)]}, cpu_s=0.1, wall_s=1.0)
+    late = Result({"small": [Call(0.0, 0.2, 0.3, 0.3, 200, whole=True)]}, cpu_s=0.1, wall_s=1.0)
+    assert load.limit_remark("x", prompt) is None
+    assert "at its limit" in (load.limit_remark("x", late) or "")
+
+
+def test_bodies_have_their_size() -> None:
+    for seed in random.Random(1).sample(range(10**8), 20):
+        body = workload.sized(300, seed)
+        assert len(body) == 300
+        assert json.loads(body)["messages"][0]["content"].startswith(f"{seed:08d}")
+
+
+def test_shared_prefixes_differ_in_their_tail_only() -> None:
+    before, after = workload.shared_prefix(16 * 1024, seed=3)
+    body = before + b"0" * 16 + after
+    assert len(body) == 16 * 1024
+    assert [one["role"] for one in json.loads(body)["messages"]] == ["system", "user"]
+    assert workload.shared_prefix(16 * 1024, seed=3) == (before, after)
+
+
+def test_counters_grow_by_label() -> None:
+    family = "# TYPE x_seconds histogram\n"
+    before = parse(family + 'x_seconds_count{model="a",rung="cache"} 5\n')
+    after = parse(
+        family + 'x_seconds_count{model="a",rung="cache"} 9\n'
+        'x_seconds_count{model="b",rung="cache"} 1\nx_seconds_count{model="a",rung="short"} 2\n'
+    )
+    grown = difference(before, after, "x_seconds_count", "rung")
+    assert grown == {"cache": 5.0, "short": 2.0}
