@@ -169,7 +169,7 @@ async def _open(wire: _Wire, end: socket.socket) -> None:
 class WorkerEnd:
     """The worker's end of its channel. Callbacks run on the loop and must not block.
 
-    on_lost: the supervisor is gone (called once, also if it closed the channel on purpose).
+    on_lost: the supervisor is gone. Called once, and not if this side closed the channel.
     """
 
     def __init__(
@@ -184,6 +184,7 @@ class WorkerEnd:
         self._on_learned = on_learned
         self._on_drain = on_drain
         self._on_lost = on_lost
+        self._closing = False
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._wire = _Wire(_down.decode, self._received, self._lost)
 
@@ -211,6 +212,7 @@ class WorkerEnd:
 
     def close(self) -> None:
         """Closes the channel once what was sent has left."""
+        self._closing = True
         self._wire.close()
 
     def _received(self, message: Down) -> None:
@@ -228,7 +230,8 @@ class WorkerEnd:
     def _lost(self) -> None:
         if not self._hello.done():
             self._hello.set_exception(ConnectionError("the channel ended before Hello"))
-        self._on_lost()
+        if not self._closing:
+            self._on_lost()
 
 
 class SupervisorEnd:

@@ -1,0 +1,101 @@
+"""The admin port: what the gateway knows about itself, to read.
+
+Invariants:
+- Every answer is made from memory: no request here waits for a worker or a replica.
+- Errors have OpenAI's shape, unknown paths too, and never a traceback.
+- Nothing can be changed here.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from proxy.errors import error_body
+
+log = logging.getLogger("admin")
+
+
+class ControlView(Protocol):
+    """What the admin port shows. All of it answers at once, from memory."""
+
+    registry: CollectorRegistry
+
+    def unready(self) -> str | None:
+        """Why the gateway cannot serve, as one sentence; None if it can."""
+
+    def status(self) -> dict[str, Any]:
+        """The gateway as JSON: version, workers, replicas, settings in force."""
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas as JSON: state, load, models."""
+
+
+def _error(
+    status: int, message: str, code: str, headers: dict[str, str] | None = None
+) -> web.Response:
+    kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    return web.Response(
+        body=error_body(message, kind, code=code),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+@web.middleware
+async def _errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as raised:
+        allow = {"Allow": raised.headers["Allow"]} if "Allow" in raised.headers else None
+        code = HTTPStatus(raised.status).phrase.lower().replace(" ", "_")
+        return _error(raised.status, f"{raised.reason} on the admin port.", code, allow)
+    except Exception:
+        log.exception("%s failed", request.path)
+        return _error(500, "The admin port failed at this; its log says where.", "internal_error")
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    text = json.dumps(value, indent=2) + "\n"
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def admin_app(view: ControlView) -> web.Application:
+    """The application behind the admin port."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        response = web.Response(body=encode(view.registry))
+        response.headers["Content-Type"] = content_type
+        return response
+
+    async def livez(_: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = view.unready()
+        if why is None:
+            return _json({"status": "ok"})
+        return _error(503, why, "not_ready", {"Retry-After": "1"})
+
+    async def status(_: web.Request) -> web.Response:
+        return _json(view.status())
+
+    async def replicas(_: web.Request) -> web.Response:
+        return _json({"replicas": view.replicas()})
+
+    app = web.Application(middlewares=[_errors])
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/status.json", status)
+    app.router.add_get("/replicas", replicas)
+    return app

@@ -1,0 +1,159 @@
+"""What is known of the replicas: probe results in, snapshots out. Pure.
+
+Invariants:
+- A replica goes down after `fall_count` failed probes in a row and up after `rise_count` good
+  ones; a replica never seen is down.
+- What a probe did not learn (no model list, no metrics) stays as it was last known.
+- Every change makes a new version; an unchanged fleet is the same object.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+import msgspec
+
+from proxy.control.scrape import Scrape
+from proxy.errors import ConfigError
+from proxy.model import FleetState, ReplicaState
+from proxy.settings import ControlSettings
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One look at a replica.
+
+    reason: `ok`, or why it failed (closed set, metric label): refused timeout status protocol.
+    models and scrape: None if they could not be read.
+    """
+
+    reason: str
+    models: tuple[str, ...] | None = None
+    max_model_tokens: int | None = None
+    scrape: Scrape | None = None
+
+    @property
+    def good(self) -> bool:
+        """The health probe passed."""
+        return self.reason == "ok"
+
+
+PROBE_REASONS = ("refused", "timeout", "status", "protocol")
+
+
+class Change(IntEnum):
+    """How much an observation changed: what workers must know at once, or may know soon."""
+
+    NONE = 0
+    LOAD = 1
+    SHAPE = 2
+
+
+class Track(msgspec.Struct, frozen=True):
+    """A replica and how many probes in a row have passed or failed."""
+
+    state: ReplicaState
+    passes: int = 0
+    fails: int = 0
+
+
+def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
+    """The replica after one more probe."""
+    state = track.state
+    if not probe.good:
+        fails = track.fails + 1
+        up = state.up and fails < settings.fall_count
+        return Track(msgspec.structs.replace(state, up=up), 0, fails)
+    passes = track.passes + 1
+    state = msgspec.structs.replace(state, up=state.up or passes >= settings.rise_count)
+    if probe.models is not None:
+        state = msgspec.structs.replace(
+            state, models=probe.models, max_model_tokens=probe.max_model_tokens
+        )
+    seen = probe.scrape
+    if seen is not None:
+        state = msgspec.structs.replace(
+            state,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage=seen.kv_usage,
+            block_tokens=seen.block_tokens or state.block_tokens,
+            cache_blocks=seen.cache_blocks or state.cache_blocks,
+            started_s=seen.started_s or state.started_s,
+        )
+    return Track(state, passes, 0)
+
+
+def compare(before: ReplicaState, after: ReplicaState) -> Change:
+    """How much the workers care."""
+    if before == after:
+        return Change.NONE
+    same_load = msgspec.structs.replace(
+        after, running=before.running, waiting=before.waiting, kv_usage=before.kv_usage
+    )
+    return Change.LOAD if same_load == before else Change.SHAPE
+
+
+def base_url(backend: str) -> str:
+    """A backend as scheme, host and port. ConfigError says what is wrong with it."""
+    try:
+        parts = urlsplit(backend)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(f"backend {backend!r} is not a URL") from None
+    if parts.username or parts.password:
+        raise ConfigError("a backend's URL must not carry a user name or password")
+    if parts.scheme != "http" or not parts.hostname or port == 0:
+        raise ConfigError(f"backend {backend!r} must look like http://HOST:PORT")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ConfigError(f"backend {backend!r} must end after its port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"http://{host}:{port or 80}"
+
+
+class FleetTable:
+    """All replicas by slot. Replica ids are `HOST:PORT`."""
+
+    def __init__(self, backends: Iterable[str], settings: ControlSettings) -> None:
+        self._settings = settings
+        self._tracks: list[Track] = []
+        for slot, backend in enumerate(backends):
+            url = base_url(backend)
+            state = ReplicaState(id=url.removeprefix("http://"), slot=slot, url=url)
+            if any(track.state.id == state.id for track in self._tracks):
+                raise ConfigError(f"backend {url} is listed twice")
+            self._tracks.append(Track(state))
+        self._state = FleetState(1, self.replicas)
+
+    @property
+    def replicas(self) -> tuple[ReplicaState, ...]:
+        """Every replica, by slot."""
+        return tuple(track.state for track in self._tracks)
+
+    @property
+    def state(self) -> FleetState:
+        """The latest snapshot."""
+        return self._state
+
+    def observe(self, slot: int, probe: Probe) -> Change:
+        """Takes one probe's result in."""
+        before = self._tracks[slot]
+        after = observe(before, probe, self._settings)
+        self._tracks[slot] = after
+        change = compare(before.state, after.state)
+        if change:
+            self._state = FleetState(self._state.version + 1, self.replicas)
+        return change
+
+    def __repr__(self) -> str:
+        rows = (f"{state.id}={'up' if state.up else 'down'}" for state in self.replicas)
+        return f"<FleetTable v{self._state.version} {' '.join(rows)}>"
+
+
+def models(replicas: Sequence[ReplicaState]) -> dict[str, list[str]]:
+    """Model name -> ids of the replicas up that serve it."""
+    served: dict[str, list[str]] = {}
+    for replica in replicas:
+        if replica.up:
+            for model in replica.models:
+                served.setdefault(model, []).append(replica.id)
+    return served

@@ -1,0 +1,87 @@
+"""A replica's `/metrics` in the few numbers that routing needs. Pure.
+
+Invariants:
+- Unknown, missing and malformed samples are None or zero, never an error: replicas of other
+  versions stay usable.
+- Only the lines wanted are looked at: prometheus_client's parser takes some 40 times as long for
+  a real page of 60 kB, once a second and replica.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_START = "process_start_time_seconds"
+_RUNNING = "vllm:num_requests_running"
+_WAITING = "vllm:num_requests_waiting"
+_USAGE = "vllm:kv_cache_usage_perc"
+_CONFIG = "vllm:cache_config_info"
+
+_SAMPLE = re.compile(
+    rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG})(?:\{{(.*)\}})?[ \t]+(\S+)",
+    re.MULTILINE,
+)
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+
+class Scrape(msgspec.Struct, frozen=True):
+    """What `/metrics` said, summed over the engines of a replica (data parallel ranks).
+
+    started_s: Unix time, 0 if unknown. kv_usage: mean over the engines, 0..1.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    block_tokens: int | None = None
+    cache_blocks: int | None = None
+    started_s: float = 0.0
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    for name, labels, number in _SAMPLE.findall(text):
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            yield name, labels, value
+
+
+def _positive(labels: dict[str, str], name: str) -> int | None:
+    number = labels.get(name, "")
+    return int(number) if number.isascii() and number.isdigit() and int(number) > 0 else None
+
+
+def parse_scrape(text: str) -> Scrape:
+    """Reads an exposition page (Prometheus text format)."""
+    running = waiting = 0.0
+    usages: list[float] = []
+    started_s = 0.0
+    block_tokens: int | None = None
+    cache_blocks: int | None = None
+    for name, label_text, value in _samples(text):
+        if name == _RUNNING:
+            running += value
+        elif name == _WAITING:
+            waiting += value
+        elif name == _USAGE:
+            usages.append(value)
+        elif name == _START:
+            started_s = value
+        else:
+            labels = dict(_LABEL.findall(label_text))
+            block_tokens = block_tokens or _positive(labels, "block_size")
+            blocks = _positive(labels, "num_gpu_blocks")
+            if blocks is not None:
+                cache_blocks = (cache_blocks or 0) + blocks
+    return Scrape(
+        running=int(running),
+        waiting=int(waiting),
+        kv_usage=sum(usages) / len(usages) if usages else 0.0,
+        block_tokens=block_tokens,
+        cache_blocks=cache_blocks,
+        started_s=started_s,
+    )

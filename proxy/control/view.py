@@ -1,0 +1,117 @@
+"""What the control plane shows: startup lines, status, readiness, its own metrics.
+
+Invariants:
+- Everything is read from memory when asked for; nothing here changes anything.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from proxy import __version__
+from proxy.control import fleet
+from proxy.control.fleet import FleetTable
+from proxy.control.workers import Worker
+from proxy.settings import Settings
+from proxy.telemetry import families
+from proxy.telemetry.board import SharedBoard
+from proxy.telemetry.exposition import GatewayCollector, Totals
+from proxy.telemetry.metrics import Sample
+
+
+class View:
+    """The gateway as seen from its control plane. urls: of the data and the admin port."""
+
+    def __init__(
+        self, settings: Settings, table: FleetTable, totals: Totals, board: SharedBoard
+    ) -> None:
+        self._settings = settings
+        self._table = table
+        self._board = board
+        self._began = time.monotonic()
+        self.urls = "", ""
+        self.draining = False
+        self.workers: list[Worker] = []
+        self.probe_failures: Counter[tuple[str, str]] = Counter()
+        self.registry = CollectorRegistry()
+        self.registry.register(GatewayCollector(totals, self._samples))
+
+    def announce(self, say: Callable[[str], None]) -> None:
+        """The lines that greet the operator."""
+        settings = self._settings
+        replicas = self._table.replicas
+        data, admin = self.urls
+        workers = settings.server.workers
+        say(f"tokenlane {__version__} serves on {data} ({workers} worker(s))")
+        say(f"  admin      {admin}  (/metrics /readyz /status.json /replicas)")
+        say(f"  policy     {settings.routing.policy}")
+        for replica in replicas:
+            state = "up" if replica.up else "down"
+            say(f"  replica    {replica.url}  {state}  {', '.join(replica.models)}")
+        for model, folder in settings.tokens.folders.items():
+            say(f"  tokenizer  {model} = {folder}")
+        for model in fleet.models(replicas):
+            if model not in settings.tokens.folders:
+                say(f"  tokenizer  {model}: none given, routed by text prefix")
+
+    def unready(self) -> str | None:
+        """Why the gateway cannot serve; None if it can."""
+        if self.draining:
+            return "The gateway is draining."
+        if all(worker.state != "ready" for worker in self.workers):
+            return "No worker is ready."
+        if not any(replica.up and not replica.draining for replica in self._table.replicas):
+            return "No replica is up."
+        return None
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas as JSON, with what this gateway has in flight at each."""
+        rows = []
+        for replica in self._table.replicas:
+            load = self._board.load(replica.slot)
+            row = msgspec.to_builtins(replica)
+            row["in_flight_requests"] = load.requests
+            row["queued_tokens"] = load.queued_tokens
+            rows.append(row)
+        return rows
+
+    def status(self) -> dict[str, Any]:
+        """The gateway as JSON."""
+        settings = self._settings
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._began, 3),
+            "ready": self.unready() is None,
+            "draining": self.draining,
+            "url": self.urls[0],
+            "policy": settings.routing.policy,
+            "tokenizers": dict(settings.tokens.folders),
+            "models": fleet.models(self._table.replicas),
+            "fleet_version": self._table.state.version,
+            "workers": [worker.row() for worker in self.workers],
+            "replicas": self.replicas(),
+        }
+
+    def _samples(self) -> Iterator[Sample]:
+        """The control plane's own families, for the collector."""
+        for row in self.replicas():
+            labels = (row["id"],)
+            yield families.REPLICA_UP, labels, [float(row["up"])]
+            yield families.IN_FLIGHT, labels, [float(row["in_flight_requests"])]
+            yield families.QUEUED_TOKENS, labels, [float(row["queued_tokens"])]
+            yield families.REPLICA_RUNNING, labels, [float(row["running"])]
+            yield families.REPLICA_WAITING, labels, [float(row["waiting"])]
+            yield families.REPLICA_KV_USAGE, labels, [row["kv_usage"]]
+        for failure, count in self.probe_failures.items():
+            yield families.PROBE_FAILURES, failure, [float(count)]
+        for state, count in Counter(worker.state for worker in self.workers).items():
+            yield families.WORKERS, (state,), [float(count)]
+        restarts = sum(worker.restarts for worker in self.workers)
+        yield families.WORKER_RESTARTS, (), [float(restarts)]
+        yield families.BUILD, (__version__,), [1.0]

@@ -1,0 +1,252 @@
+"""The worker processes: started, told, restarted when they die, drained.
+
+Invariants:
+- A worker number has at most one process. Its metrics are folded and its column of the load
+  board is zeroed after its process is gone and before the next one starts.
+- Until every worker was ready once, one that refuses to start ends the whole start
+  (`started` fails); afterwards it is tried again for ever, with growing pauses.
+- Fleet snapshots reach every worker, a new one through Hello. Learned prefixes are hints.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from proxy.channel import (
+    Drain,
+    Failed,
+    Fleet,
+    Hello,
+    Learned,
+    Ready,
+    SupervisorEnd,
+    Suspect,
+    Up,
+)
+from proxy.errors import ConfigError
+from proxy.model import FleetState
+from proxy.settings import Settings
+from proxy.telemetry.board import SharedBoard
+from proxy.telemetry.exposition import Totals
+from proxy.telemetry.metrics import create_segment
+
+FIRST_PAUSE_S = 0.1
+LAST_PAUSE_S = 5.0
+STEADY_S = 10.0
+START_TRIES = 3
+
+log = logging.getLogger("workers")
+
+
+class Worker:
+    """One worker number and the process that is it at the moment."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = "starting"
+        self.pid = 0
+        self.starts = 0
+        self.reason: str | None = None
+        self.end: SupervisorEnd | None = None
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self.starts - 1)
+
+    def row(self) -> dict[str, Any]:
+        """For `/status.json`."""
+        return {
+            "worker": self.number,
+            "state": self.state,
+            "pid": self.pid,
+            "restarts": self.restarts,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.number} {self.state} pid={self.pid} starts={self.starts}>"
+
+
+class WorkerPool:
+    """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor
+    is added. `address`: host and port to serve on. started: done once all were ready, or failed
+    with ConfigError."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        settings: Settings,
+        address: tuple[str, int],
+        board_fd: int,
+        totals: Totals,
+        *,
+        fleet: Callable[[], FleetState],
+        on_suspect: Callable[[int], None],
+    ) -> None:
+        self._argv = argv
+        self._settings = settings
+        self._address = address
+        self._board_fd = board_fd
+        self._board = SharedBoard(board_fd, None)
+        self._totals = totals
+        self._fleet = fleet
+        self._on_suspect = on_suspect
+        self._draining = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.workers = [Worker(number) for number in range(settings.server.workers)]
+        self.clean = True
+
+    def start(self) -> None:
+        """Starts all workers and keeps them running from now on."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(worker), name=f"worker-{worker.number}")
+            for worker in self.workers
+        ]
+
+    def publish(self, state: FleetState) -> None:
+        """Sends a snapshot to every worker."""
+        for worker in self.workers:
+            if worker.end is not None:
+                worker.end.send(Fleet(state))
+
+    def drain(self) -> None:
+        """Tells every worker to finish and exit; none is started again."""
+        self._draining.set()
+        for worker in self.workers:
+            if worker.end is not None:
+                worker.state = "draining"
+                worker.end.send(Drain())
+
+    def kill(self) -> None:
+        """Ends every worker at once, with whatever is in flight."""
+        self._draining.set()
+        for worker in self.workers:
+            if worker.process is not None and worker.process.returncode is None:
+                self.clean = False
+                worker.process.send_signal(signal.SIGKILL)
+
+    async def ended(self) -> None:
+        """Waits until no worker is left. Only after `drain` or `kill`."""
+        if self._tasks:
+            done, _ = await asyncio.wait(self._tasks)
+            for task in done:
+                task.result()
+
+    async def _keep(self, worker: Worker) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._draining.is_set():
+            worker.starts += 1
+            began = time.monotonic()
+            try:
+                code = await self._live(worker)
+            except OSError as error:
+                log.error("worker %d cannot be started (%s)", worker.number, error.strerror)  # noqa: TRY400 - the sentence says it all
+                code = -1
+            self._totals.retire(worker.number)
+            self._board.clear(worker.number)
+            if self._draining.is_set():
+                self.clean = self.clean and code == 0
+                break
+            if not self.started.done() and self._hopeless(worker):
+                break
+            if time.monotonic() - began > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning(
+                "worker %d ended (code %d); starting it again in %.1f s",
+                worker.number, code, pause_s,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._draining.wait()
+            except TimeoutError:
+                pause_s = min(pause_s * 2, LAST_PAUSE_S)
+
+    def _hopeless(self, worker: Worker) -> bool:
+        """Fails the start if this worker said why it cannot, or has died too often."""
+        if worker.reason is not None:
+            self.started.set_exception(ConfigError(worker.reason))
+        elif worker.starts >= START_TRIES:
+            self.started.set_exception(
+                ConfigError("a worker dies at its start; its last words are above")
+            )
+        else:
+            return False
+        return True
+
+    async def _live(self, worker: Worker) -> int:
+        """One process from start to end; its exit code, negative for a signal."""
+        worker.reason = None
+        ours, theirs = socket.socketpair()
+        metrics_fd = create_segment()
+        fds = (theirs.fileno(), metrics_fd, self._board_fd)
+        try:
+            self._totals.adopt(worker.number, metrics_fd)
+            process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                str(theirs.fileno()),
+                pass_fds=fds,
+                stdin=asyncio.subprocess.DEVNULL,
+                # A Ctrl-C at the terminal is the supervisor's to interpret.
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(metrics_fd)
+        worker.process, worker.pid, worker.state = process, process.pid, "starting"
+        end = SupervisorEnd(
+            on_message=lambda message: self._received(worker, message),
+            on_lost=lambda: None,
+        )
+        try:
+            await end.connect(ours)
+            host, port = self._address
+            hello = Hello(
+                worker=worker.number,
+                settings=self._settings,
+                metrics_fd=metrics_fd,
+                board_fd=self._board_fd,
+                fleet=self._fleet(),
+                host=host,
+                port=port,
+            )
+            # No await beyond this point: what changes after Hello must find this end in place.
+            end.send(hello)
+            worker.end = end
+            if self._draining.is_set():
+                end.send(Drain())
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            worker.state, worker.end, worker.process, worker.pid = "dead", None, None, 0
+            end.close()
+
+    def _received(self, worker: Worker, message: Up) -> None:
+        match message:
+            case Ready():
+                if worker.state == "starting":
+                    worker.state = "ready"
+                all_ready = all(other.state == "ready" for other in self.workers)
+                if all_ready and not self.started.done():
+                    self.started.set_result(None)
+            case Failed(reason):
+                worker.reason = reason
+                if self.started.done():
+                    log.error("worker %d cannot start: %s", worker.number, reason)
+            case Learned():
+                for other in self.workers:
+                    if other is not worker and other.end is not None:
+                        other.end.offer(message)
+            case Suspect(slot):
+                self._on_suspect(slot)

@@ -1,0 +1,225 @@
+"""The control plane's process: composition root, startup, drain.
+
+Invariants:
+- What the operator got wrong is one sentence (ConfigError), raised before the first worker runs
+  wherever it can be known by then.
+- First SIGTERM or SIGINT: not ready any more, workers finish what is in flight within
+  `drain_deadline_s`, exit 0. A second one, or the deadline: workers are killed, exit 1.
+- The data path does not run here and does not depend on this process once it is told the fleet.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from proxy.control import ports
+from proxy.control.admin import admin_app
+from proxy.control.fleet import Change, FleetTable, Probe
+from proxy.control.probes import Prober
+from proxy.control.view import View
+from proxy.control.workers import WorkerPool
+from proxy.errors import ConfigError
+from proxy.routing.policies import POLICIES
+from proxy.settings import Settings
+from proxy.telemetry.board import SharedBoard, create_board
+from proxy.telemetry.exposition import Totals
+
+WORKER_ARGV = (sys.executable, "-m", "proxy.worker")
+SLOT_LIMIT = 256
+WORKER_LIMIT = 64
+LOAD_PERIOD_S = 0.5
+KILL_GRACE_S = 2.0
+
+log = logging.getLogger("fleet")
+
+
+def check_settings(settings: Settings) -> FleetTable:
+    """All that can be known without a port or a tokenizer. ConfigError with what is wrong."""
+    if not settings.backends:
+        raise ConfigError("no replica to serve from; give at least one --backend http://HOST:PORT")
+    if len(settings.backends) > SLOT_LIMIT:
+        raise ConfigError(f"more than {SLOT_LIMIT} backends")
+    if not 1 <= settings.server.workers <= WORKER_LIMIT:
+        raise ConfigError(f"--workers must be between 1 and {WORKER_LIMIT}")
+    if settings.routing.policy not in POLICIES:
+        known = ", ".join(sorted(POLICIES))
+        raise ConfigError(f"--policy {settings.routing.policy} is not one of: {known}")
+    for model, folder in settings.tokens.folders.items():
+        file = Path(folder) / "tokenizer.json"
+        if not file.is_file() or not os.access(file, os.R_OK):
+            raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
+    return FleetTable(settings.backends, settings.control)
+
+
+class Supervisor:
+    """One gateway. `say` gets the startup lines. `argv`: what a worker is started with.
+    `on_ready` is called with the data port's URL once it serves."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        argv: Sequence[str] = WORKER_ARGV,
+        on_ready: Callable[[str], None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._say = say
+        self._argv = argv
+        self._on_ready = on_ready
+        self._table = check_settings(settings)
+        self._totals = Totals()
+        self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
+        self._view = View(settings, self._table, self._totals, SharedBoard(self._board_fd, None))
+        self._pool: WorkerPool | None = None
+        self._publish_timer: asyncio.TimerHandle | None = None
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._broken = False
+
+    async def run(self) -> int:
+        """Serves until a signal; the process's exit code. ConfigError if it cannot start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        server = self._settings.server
+        try:
+            with ports.reserve(server.host, server.port) as held:
+                return await self._with_admin(ports.address_of(held))
+        finally:
+            os.close(self._board_fd)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def _with_admin(self, address: tuple[str, int]) -> int:
+        admin = self._settings.admin
+        listener = ports.admin_listener(admin.host, admin.port)
+        runner = web.AppRunner(admin_app(self._view), access_log=None, shutdown_timeout=1.0)
+        try:
+            await runner.setup()
+            await web.SockSite(runner, listener).start()
+            self._view.urls = ports.url_of(*address), ports.url_of(*ports.address_of(listener))
+            return await self._with_probes(address)
+        finally:
+            await runner.cleanup()
+            listener.close()
+
+    async def _with_probes(self, address: tuple[str, int]) -> int:
+        urls = [replica.url for replica in self._table.replicas]
+        prober = Prober(urls, self._settings.control, self._on_probe)
+        probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
+        probing.add_done_callback(self._on_prober_end)
+        try:
+            # Not longer than one probe may take: dead replicas must not keep the living waiting.
+            deadline_s = self._settings.control.probe_deadline_s
+            await _unless(self._stop, prober.first_round.wait(), deadline_s)
+            return await self._with_workers(address, prober)
+        finally:
+            probing.cancel()
+            if self._publish_timer is not None:
+                self._publish_timer.cancel()
+
+    async def _with_workers(self, address: tuple[str, int], prober: Prober) -> int:
+        pool = self._pool = WorkerPool(
+            self._argv,
+            self._settings,
+            address,
+            self._board_fd,
+            self._totals,
+            fleet=lambda: self._table.state,
+            on_suspect=prober.nudge,
+        )
+        self._view.workers = pool.workers
+        pool.start()
+        try:
+            if await _unless(self._stop, pool.started):
+                self._view.announce(self._say)
+                if self._on_ready is not None:
+                    self._on_ready(self._view.urls[0])
+                await self._stop.wait()
+            self._view.draining = True
+            self._say("draining; a second signal stops at once")
+            pool.drain()
+            deadline_s = self._settings.server.drain_deadline_s + KILL_GRACE_S
+            ended = await _unless(self._stop_now, pool.ended(), deadline_s)
+            return 0 if ended and pool.clean and not self._broken else 1
+        finally:
+            pool.kill()
+            await pool.ended()
+
+    def _on_signal(self) -> None:
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    def _on_prober_end(self, task: asyncio.Task[None]) -> None:
+        # Without probes the fleet would slowly become a lie: better to be restarted.
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("the prober died; stopping", exc_info=task.exception())
+            self._broken = True
+            self._stop.set()
+
+    def _on_probe(self, slot: int, probe: Probe) -> None:
+        before = self._table.replicas[slot]
+        change = self._table.observe(slot, probe)
+        after = self._table.replicas[slot]
+        if not probe.good:
+            self._view.probe_failures[after.id, probe.reason] += 1
+        if before.up != after.up:
+            news = "up" if after.up else f"down ({probe.reason})"
+            log.info("replica %s is %s", after.id, news)
+        if change is Change.SHAPE:
+            self._publish()
+        elif change is Change.LOAD and self._publish_timer is None:
+            loop = asyncio.get_running_loop()
+            self._publish_timer = loop.call_later(LOAD_PERIOD_S, self._publish)
+
+    def _publish(self) -> None:
+        if self._publish_timer is not None:
+            self._publish_timer.cancel()
+            self._publish_timer = None
+        if self._pool is not None:
+            self._pool.publish(self._table.state)
+
+
+async def _unless(
+    stop: asyncio.Event, wanted: Awaitable[Any], deadline_s: float | None = None
+) -> bool:
+    """Waits for `wanted` and raises what it raises; False if `stop` or the deadline was first."""
+    loop = asyncio.get_running_loop()
+
+    async def goal() -> None:
+        await wanted
+
+    tasks = loop.create_task(goal()), loop.create_task(stop.wait())
+    try:
+        await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        reached = tasks[0].done()
+        for task in tasks:
+            task.cancel()
+    if reached:
+        tasks[0].result()
+    return reached
+
+
+def serve(
+    settings: Settings,
+    say: Callable[[str], None],
+    on_ready: Callable[[str], None] | None = None,
+) -> int:
+    """Runs a gateway in this process until a signal; its exit code. ConfigError at the start.
+
+    on_ready: called with the data port's URL once it serves.
+    """
+
+    async def run() -> int:
+        return await Supervisor(settings, say, on_ready=on_ready).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
