@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 from array import array
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,12 +21,15 @@ from proxy.simulator import bodies, vllm_errors
 from proxy.simulator.bodies import Body
 from proxy.simulator.prefix_cache import Blocks, chain
 from proxy.simulator.settings import SimulatorSettings
-from proxy.simulator.text import TokenTable
+from proxy.simulator.text import Answer, TokenTable
 from proxy.tokens.encode import pack
 from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
 from proxy.tokens.tokenizer import Tokenizer
 
+_CHAT = "/v1/chat/completions"
+_EMBEDDINGS = "/v1/embeddings"
 _INLINE_LIMIT_BYTES = 8 * 1024
+_COMPLETION_TOKENS = 16
 
 
 class Prompt(msgspec.Struct, frozen=True, gc=False):
@@ -46,11 +50,26 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
         return array("I", self.ids).tolist()
 
 
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """One choice: what will be generated from a prompt, and why it will end.
+
+    generated_blocks: hashes of the full blocks after the prompt's, where they are cached.
+    """
+
+    prompt: Prompt
+    answer: Answer
+    tokens: int
+    finish: str
+    generated_blocks: Blocks
+
+
 class Job(msgspec.Struct, frozen=True):
-    """A decoded body and its prompts. from_text: they go through the front end."""
+    """A decoded body, its prompts, and each prompt's choices. from_text: the prompts go through
+    the front end."""
 
     body: Body
     prompts: tuple[Prompt, ...]
+    plans: tuple[Plan, ...]
     from_text: bool
     size_bytes: int
 
@@ -104,17 +123,54 @@ class Prompts:
             raise vllm_errors.ReplicaError(message) from None
         salt = decoded.cache_salt or ""
         prompts = tuple(self._prompt(ids, salt) for ids in sequences)
+        plans = () if path == _EMBEDDINGS else tuple(self._plans(path, decoded, prompts))
         memory = sum(len(one.ids) + 56 * len(one.blocks) + 256 for one in prompts)
-        return Job(decoded, prompts, has_text(path, decoded), 2 * len(body) + memory + 1024)
+        memory += sum(16 * one.tokens + 56 * len(one.generated_blocks) + 256 for one in plans)
+        text = has_text(path, decoded)
+        return Job(decoded, prompts, plans, text, 2 * len(body) + memory + 1024)
+
+    def _plans(self, path: str, body: Body, prompts: tuple[Prompt, ...]) -> Iterator[Plan]:
+        """Each prompt, n times."""
+        for position, prompt in enumerate(prompts):
+            tokens, finish = self._length(path, body, prompt)
+            for copy in range(body.n or 1):
+                seed = (body.seed or 0) * 8191 + position * 127 + copy
+                answer = self.table.answer(prompt.fingerprint, seed, tokens)
+                blocks = self._generated(prompt, answer, tokens, body.cache_salt or "")
+                yield Plan(prompt, answer, tokens, finish, blocks)
+
+    def _length(self, path: str, body: Body, prompt: Prompt) -> tuple[int, str]:
+        """Tokens of the answer and why it ends. An answer asked for by length has that length:
+        a simulated model never ends early."""
+        asked = body.max_tokens
+        if path == _CHAT:
+            asked = asked if body.max_completion_tokens is None else body.max_completion_tokens
+        elif asked is None:
+            asked = _COMPLETION_TOKENS
+        room = self.settings.context_tokens - prompt.tokens
+        if room < 1 or (asked is not None and asked < 1):
+            raise vllm_errors.no_output()
+        if asked is None:
+            return min(self.settings.output_tokens, room), "stop"
+        return min(asked, room), "length"
+
+    def _generated(self, prompt: Prompt, answer: Answer, tokens: int, salt: str) -> Blocks:
+        """The last token of an answer is never fed back, so it is in no cache."""
+        if not self.settings.cache_generated:
+            return ()
+        width = self.settings.block_tokens
+        tail = prompt.ids[len(prompt.blocks) * width * 4 :] + answer.packed(tokens - 1)
+        parent = prompt.blocks[-1] if prompt.blocks else b""
+        return chain(tail, width, salt, parent)
 
     def _sequences(self, path: str, body: bytes, decoded: Body) -> tuple[bytes, ...]:
-        if path == "/v1/chat/completions":
+        if path == _CHAT:
             bodies.required(decoded.messages, "messages")
             given = forwarded_ids(decoded)
             if given is not None:
                 return (given,)
             return (self.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields)),)
-        name = "input" if path == "/v1/embeddings" else "prompt"
+        name = "input" if path == _EMBEDDINGS else "prompt"
         fields = msgspec.json.decode(body, type=CompletionFields)
         fields.prompt = bodies.required(decoded.input if name == "input" else decoded.prompt, name)
         return self.tokenizer.completion_ids(fields)
@@ -142,7 +198,7 @@ def forwarded_ids(decoded: Body) -> bytes | None:
 
 def has_text(path: str, decoded: Body) -> bool:
     """Whether the front end has work with this request."""
-    if path == "/v1/chat/completions":
+    if path == _CHAT:
         return forwarded_ids(decoded) is None
-    raw = bytes(decoded.input if path == "/v1/embeddings" else decoded.prompt)
+    raw = bytes(decoded.input if path == _EMBEDDINGS else decoded.prompt)
     return raw.lstrip(b"[ \t\r\n")[:1] == b'"'

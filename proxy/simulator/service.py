@@ -8,19 +8,16 @@ Invariants:
 import itertools
 import time
 
-from proxy.simulator import payloads, vllm_errors
+from proxy.simulator import payloads
 from proxy.simulator.engine import Sequence
 from proxy.simulator.faults import Fault
 from proxy.simulator.generation import Generation
 from proxy.simulator.payloads import Shapes
-from proxy.simulator.prefix_cache import Blocks, chain
-from proxy.simulator.prompts import Job, Prompt, has_text
+from proxy.simulator.prompts import Job, has_text
 from proxy.simulator.replica import Replica
-from proxy.simulator.text import Answer
 from proxy.simulator.wire import JSON, Reply
 from proxy.wire.server import Exchange
 
-_COMPLETION_TOKENS = 16
 _VECTOR_SIZE = 8
 
 
@@ -47,7 +44,20 @@ class Service:
             reply, job, shapes, fault, report_cached=self._settings.report_cached_tokens
         )
         aborted_at = fault.after_chunks if fault is not None and fault.kind == "abort" else None
-        self._fill(generation, job, aborted_at, chat=chat)
+        every_token = bool(job.body.stream)
+        for plan in job.plans:
+            tokens, finish = plan.tokens, plan.finish
+            if aborted_at is not None:
+                tokens, finish = max(1, min(tokens, aborted_at)), "abort"
+            sequence = Sequence(
+                plan.prompt.tokens,
+                plan.prompt.blocks,
+                tokens,
+                finish=finish,
+                every_token=every_token,
+                generated_blocks=plan.generated_blocks if finish != "abort" else (),
+            )
+            generation.add(plan.prompt, plan.answer, sequence, self._prompts.table.quoted)
         if aborted_at == 0:
             generation.answer()
             return
@@ -91,52 +101,6 @@ class Service:
         decoded = self._prompts.decode(body)
         ready_s = front.enter(now, len(body)) if has_text(path, decoded) else now
         return await self._prompts.make(path, body, decoded), ready_s
-
-    def _fill(
-        self, generation: Generation, job: Job, aborted_at: int | None, *, chat: bool
-    ) -> None:
-        """The choices: each prompt, n times."""
-        body, table = job.body, self._prompts.table
-        for position, prompt in enumerate(job.prompts):
-            tokens, finish = self._length(job, prompt, chat=chat)
-            if aborted_at is not None:
-                tokens, finish = max(1, min(tokens, aborted_at)), "abort"
-            for copy in range(body.n or 1):
-                seed = (body.seed or 0) * 8191 + position * 127 + copy
-                answer = table.answer(prompt.fingerprint, seed, tokens)
-                sequence = Sequence(
-                    prompt.tokens,
-                    prompt.blocks,
-                    tokens,
-                    finish=finish,
-                    every_token=bool(body.stream),
-                    generated_blocks=self._generated(prompt, answer, tokens, body.cache_salt),
-                )
-                generation.add(prompt, answer, sequence, table.quoted)
-
-    def _length(self, job: Job, prompt: Prompt, *, chat: bool) -> tuple[int, str]:
-        """Tokens of the answer and why it ends. An answer asked for by length has that length:
-        a simulated model never ends early."""
-        body = job.body
-        asked = body.max_completion_tokens if chat else None
-        asked = body.max_tokens if asked is None else asked
-        if asked is None and not chat:
-            asked = _COMPLETION_TOKENS
-        room = self._settings.context_tokens - prompt.tokens
-        if room < 1 or (asked is not None and asked < 1):
-            raise vllm_errors.no_output()
-        if asked is None:
-            return min(self._settings.output_tokens, room), "stop"
-        return min(asked, room), "length"
-
-    def _generated(self, prompt: Prompt, answer: Answer, tokens: int, salt: str | None) -> Blocks:
-        """Hashes of the full blocks after the prompt's. The last token is not in the cache."""
-        if not self._settings.cache_generated:
-            return ()
-        width = self._settings.block_tokens
-        tail = prompt.ids[len(prompt.blocks) * width * 4 :] + answer.packed(tokens - 1)
-        parent = prompt.blocks[-1] if prompt.blocks else b""
-        return chain(tail, width, salt or "", parent)
 
     def _request_id(self, exchange: Exchange, job: Job) -> str:
         given = exchange.header(b"x-request-id")

@@ -38,16 +38,21 @@ class _Tokenizer(Protocol):
 class Answer:
     """Positions in the table, one per token."""
 
-    __slots__ = ("_table", "indexes")
+    __slots__ = ("_table", "_text", "_text_tokens", "indexes")
 
     def __init__(self, table: "TokenTable", indexes: list[int]) -> None:
         self._table = table
+        self._text = ""
+        self._text_tokens = 0
         self.indexes = indexes
 
     def text(self, tokens: int) -> str:
         """The first `tokens` tokens decoded."""
-        texts = self._table.texts
-        return "".join([texts[index] for index in self.indexes[:tokens]])
+        if tokens != self._text_tokens:
+            texts = self._table.texts
+            self._text = "".join([texts[index] for index in self.indexes[:tokens]])
+            self._text_tokens = tokens
+        return self._text
 
     def piece(self, position: int) -> str:
         """One token decoded."""
