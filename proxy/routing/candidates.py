@@ -24,11 +24,14 @@ class Nobody(StrEnum):
 
 
 class Eligible(msgspec.Struct, frozen=True, gc=False):
-    """The replicas to choose from; `nobody` says why when there are none."""
+    """The replicas to choose from, by slot; `nobody` says why when there are none."""
 
-    replicas: tuple[ReplicaState, ...]
+    slots: tuple[int, ...]
     panic: bool = False
     nobody: Nobody | None = None
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 class Marks:
@@ -47,9 +50,12 @@ class Marks:
         """A later probe, or an answer, proves it alive."""
         self._until.pop(slot, None)
 
-    def out(self, slot: int, now: float) -> bool:
-        """Whether it is to be left out now."""
-        return now < self._until.get(slot, now)
+    def out(self, now: float) -> frozenset[int]:
+        """Slots to leave out now; marks that have ended are dropped."""
+        if not self._until:
+            return _NONE
+        self._until = {slot: until for slot, until in self._until.items() if now < until}
+        return frozenset(self._until)
 
     def __repr__(self) -> str:
         return f"<Marks {dict(sorted(self._until.items()))}>"
@@ -60,7 +66,7 @@ def serves(replica: ReplicaState, model: str | None) -> bool:
     return model is None or not replica.models or model in replica.models
 
 
-def eligible(fleet: FleetState, model: str | None, marks: Marks, now: float) -> Eligible:
+def eligible(fleet: FleetState, model: str | None) -> Eligible:
     """The replicas that may take a request for `model` (None: any model), in fleet order."""
     having = [replica for replica in fleet.replicas if serves(replica, model)]
     if fleet.replicas and not having:
@@ -68,26 +74,29 @@ def eligible(fleet: FleetState, model: str | None, marks: Marks, now: float) -> 
     up = [replica for replica in having if replica.up]
     if not up:
         return Eligible((), nobody=Nobody.DOWN)
-    staying = tuple(replica for replica in up if not replica.draining)
-    if not staying:
-        return Eligible((), nobody=Nobody.DRAINING)
-    unmarked = tuple(replica for replica in staying if not marks.out(replica.slot, now))
-    return Eligible(unmarked or staying, panic=not unmarked)
+    staying = tuple(replica.slot for replica in up if not replica.draining)
+    return Eligible(staying, nobody=None if staying else Nobody.DRAINING)
+
+
+def undoubted(all_of: Eligible, out: frozenset[int]) -> Eligible:
+    """`all_of` without the slots in `out`; all of them again if nothing is left."""
+    if not out or all_of.nobody is not None:
+        return all_of
+    staying = tuple(slot for slot in all_of.slots if slot not in out)
+    return Eligible(staying) if staying else Eligible(all_of.slots, panic=True)
 
 
 def restarted(before: FleetState, after: FleetState) -> Iterable[int]:
-    """Slots whose cache is empty in `after`: new, or another process than in `before`.
-
-    A replica that was seen down between two snapshots with a start time unknown in both is
-    counted too: whatever answered before, nothing did in between.
+    """Slots whose cache is empty in `after`: new, another process, or risen without proof that
+    it is the same one. A start time that becomes known late proves nothing by itself.
     """
     known = {replica.slot: replica for replica in before.replicas}
     for replica in after.replicas:
         old = known.get(replica.slot)
-        if (
-            old is None
-            or old.id != replica.id
-            or replica.started_s != old.started_s
-            or (not old.up and replica.up and not replica.started_s)
-        ):
+        if old is None or old.id != replica.id:
+            yield replica.slot
+        elif old.started_s and replica.started_s:
+            if old.started_s != replica.started_s:
+                yield replica.slot
+        elif replica.up and not old.up:
             yield replica.slot

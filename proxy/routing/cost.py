@@ -6,7 +6,7 @@ Invariants:
 - A tie is settled by (load, recent work, least recently chosen), never by position in a list.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from proxy.routing.decision import Candidate, Choice, Decision, Query, Reason
 
@@ -20,13 +20,13 @@ TIE_SHARE = 1 / 16
 TIE_LIMIT_TOKENS = 256
 
 
-def cached_tokens(matched_blocks: int, block_tokens: int, first_tokens: int) -> int:
-    """What a replica that holds `matched_blocks` reports as cached.
+def cached_limit_tokens(query: Query) -> int:
+    """The most that a replica can report as cached for this query.
 
     vLLM always computes the last token of a prompt, so at most the whole blocks of one token
     less can be cached.
     """
-    return min(matched_blocks, max(first_tokens - 1, 0) // block_tokens) * block_tokens
+    return max(query.first_tokens - 1, 0) // query.block_tokens * query.block_tokens
 
 
 def tie_tokens(query: Query) -> float:
@@ -41,29 +41,23 @@ def idleness(candidate: Candidate) -> tuple[int, int, float, float]:
 
 
 def decide(
-    policy: str,
-    query: Query,
-    ordered: Sequence[Candidate],
-    reason: Reason,
-    cost: Callable[[Candidate], float],
+    policy: str, query: Query, ordered: Sequence[tuple[float, Candidate]], reason: Reason
 ) -> Decision:
-    """A decision from candidates in their order, with the words that outrank a policy's own."""
+    """A decision from (cost, candidate) pairs in their order, with the words that outrank a
+    policy's own."""
     if query.inexact is not None:
         reason = query.inexact
     elif len(ordered) == 1:
         reason = Reason.ONLY_ONE
+    tokens = query.prompt_tokens
     return Decision(
-        policy=policy,
-        reason=reason,
-        ranked=tuple(
-            Choice(
-                candidate.slot,
-                candidate.cached_tokens,
-                query.prompt_tokens - candidate.cached_tokens,
-                candidate.load,
-                cost(candidate),
-            )
-            for candidate in ordered
+        policy,
+        reason,
+        tuple(
+            [
+                Choice(one.slot, one.cached_tokens, tokens - one.cached_tokens, one.load, cost)
+                for cost, one in ordered
+            ]
         ),
-        exact=query.inexact is None,
+        query.inexact is None,
     )

@@ -47,21 +47,24 @@ def _shared(left: bytes, right: bytes) -> int:
     return low
 
 
-def _shared_any(runs: Runs, packed: bytes) -> int:
-    """Blocks of `packed` held by any of `runs`."""
+def _shared_any(runs: Runs, blocks: bytes, hashes: memoryview, start: int) -> int:
+    """Blocks of the run of `blocks` that begins at block `start` held by any of `runs`."""
+    if isinstance(runs, set):
+        low, high = start, min(start + RUN_BLOCKS, len(hashes))
+        if hashes[low] not in runs:  # a cold prompt: the usual case where many part ways
+            return 0
+        low += 1
+        while low < high:
+            middle = (low + high) // 2
+            if hashes[middle] in runs:
+                low = middle + 1
+            else:
+                high = middle
+        return low - start
+    packed = blocks[8 * start : 8 * start + _RUN_BYTES]
     if isinstance(runs, bytes):
         return _shared(runs, packed)
-    if isinstance(runs, list):
-        return max(_shared(run, packed) for run in runs)
-    hashes = memoryview(packed).cast("Q")
-    low, high = 0, len(hashes)
-    while low < high:
-        middle = (low + high) // 2
-        if hashes[middle] in runs:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return max(_shared(run, packed) for run in runs)
 
 
 def _joined(runs: Runs | None, packed: bytes) -> Runs:
@@ -109,7 +112,7 @@ class Generation:
                 high = middle - 1
         start = low * RUN_BLOCKS
         known = runs[hashes[start - 1] if low else _NOTHING]
-        return start + _shared_any(known, blocks[8 * start : 8 * start + _RUN_BYTES])
+        return start + _shared_any(known, blocks, hashes, start)
 
     def insert(self, blocks: bytes, hashes: memoryview, matched: int) -> None:
         """Add all of `blocks`, of which this generation holds `matched` (as `match` says)."""

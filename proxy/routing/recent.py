@@ -19,25 +19,39 @@ from random import Random
 HALF_LIFE_S = 300.0
 
 
+# Work is kept as it would weigh at a fixed moment, growing into the future instead of fading
+# into the past: comparing replicas then needs no power each. The moment moves along before
+# the weights grow out of a float.
+_REBASE_HALF_LIVES = 64.0
+
+
 class RecentWork:
-    """Decayed uncached tokens per slot, and when it was last chosen. `now`: monotonic s."""
+    """Fading uncached tokens per slot, and when it was last chosen. `now`: monotonic s."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._work: dict[int, tuple[float, float]] = {}
+        self._base_s = 0.0
+        self._weights: dict[int, float] = {}
         self._chosen: dict[int, float] = {}
         self._choices = 0
 
     def chosen(self, slot: int, uncached_tokens: int, now: float) -> None:
         """A request with so much to compute went there."""
-        self._work[slot] = self.tokens(slot, now) + uncached_tokens, now
+        if now - self._base_s > _REBASE_HALF_LIVES * HALF_LIFE_S:
+            scale = self.scale(now)
+            self._weights = {one: weight * scale for one, weight in self._weights.items()}
+            self._base_s = now
+        self._weights[slot] = self.weight(slot) + uncached_tokens / self.scale(now)
         self._choices += 1
         self._chosen[slot] = self._choices
 
-    def tokens(self, slot: int, now: float) -> float:
-        """Work sent there, faded to `now`."""
-        tokens, at = self._work.get(slot, (0.0, now))
-        return tokens * exp2((at - now) / HALF_LIFE_S)
+    def scale(self, now: float) -> float:
+        """What a weight counts for at `now`: tokens = weight * scale."""
+        return exp2(max((self._base_s - now) / HALF_LIFE_S, -1000.0))
+
+    def weight(self, slot: int) -> float:
+        """Work sent there; comparable between slots at any one time."""
+        return self._weights.get(slot, 0.0)
 
     def chosen_at(self, slot: int) -> float:
         """Rank of its last choice; smaller is longer ago, negative is never."""
@@ -48,5 +62,5 @@ class RecentWork:
 
     def remove(self, slot: int) -> None:
         """The replica is gone."""
-        self._work.pop(slot, None)
+        self._weights.pop(slot, None)
         self._chosen.pop(slot, None)

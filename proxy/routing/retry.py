@@ -131,3 +131,10 @@ def next_step(
         rule.retry_after_s,
         should_retry=False if attempts > 1 and rule.ending is not Ending.BREAK else None,
     )
+
+
+def may_replace(attempts: int, candidates_left: int, retry_limit_count: int) -> bool:
+    """Whether an answer that generated nothing could still be replaced by another replica's:
+    what `next_step` would say to it, asked before it is known (an answer is held back only if
+    this is so)."""
+    return attempts == 1 and candidates_left > 0 and retry_limit_count > 0

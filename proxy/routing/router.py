@@ -14,8 +14,8 @@ Invariants:
 from random import Random
 
 from proxy.model import FleetState
-from proxy.routing.candidates import Eligible, Marks, eligible, restarted
-from proxy.routing.cost import cached_tokens
+from proxy.routing.candidates import Eligible, Marks, eligible, restarted, undoubted
+from proxy.routing.cost import cached_limit_tokens
 from proxy.routing.decision import Candidate, Choice, Decision, Query
 from proxy.routing.index import PrefixIndex
 from proxy.routing.lease import Lease, LoadBoard
@@ -36,6 +36,7 @@ class Router:
         self._random = random or Random()
         self._block_tokens = settings.block_tokens
         self._fleet = FleetState(version=0, replicas=())
+        self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
         self._recent = RecentWork(self._random)
         self.index = PrefixIndex(settings.index_limit_blocks)
@@ -63,6 +64,7 @@ class Router:
                 capacity = max(capacity * replica.block_tokens // own, 1)
             self.index.set_capacity(replica.slot, capacity)
         self._fleet = fleet
+        self._eligible.clear()
 
     def block_tokens(self, reported: int | None = None) -> int:
         """Tokens per block to hash prompts with: the setting, else what a replica reports."""
@@ -79,22 +81,30 @@ class Router:
 
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
-        return eligible(self._fleet, model, self._marks, now)
+        known = self._eligible.get(model)
+        if known is None:
+            known = eligible(self._fleet, model)
+            if known.nobody is None:  # names that nobody has are endless, and not remembered
+                self._eligible[model] = known
+        return undoubted(known, self._marks.out(now))
 
     def decide(self, query: Query, among: Eligible, now: float) -> Decision:
         """Rank the eligible replicas (at least one) for this request."""
-        slots = [replica.slot for replica in among.replicas]
+        slots = among.slots
+        load, recent = self._board.load, self._recent
+        scale = recent.scale(now)
+        block_tokens = query.block_tokens
+        cap_tokens = cached_limit_tokens(query)
         # Looked up under every policy: the prediction is reported whatever the order.
-        matched = self.index.match_all(slots, query.blocks)
         candidates = [
             Candidate(
                 slot,
-                cached_tokens(held, query.block_tokens, query.first_tokens),
-                self._board.load(slot),
-                self._recent.tokens(slot, now),
-                self._recent.chosen_at(slot),
+                min(held * block_tokens, cap_tokens),
+                load(slot),
+                recent.weight(slot) * scale,
+                recent.chosen_at(slot),
             )
-            for slot, held in zip(slots, matched, strict=True)
+            for slot, held in zip(slots, self.index.match_all(slots, query.blocks))
         ]
         return self._policy.rank(query, candidates)
 

@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.model import FleetState, ReplicaState
-from proxy.routing.candidates import Marks, Nobody, eligible, restarted
+from proxy.routing.candidates import Eligible, Marks, Nobody, restarted, undoubted
+from proxy.routing.candidates import eligible as in_service
 
 
 def replica(slot: int, **fields: Any) -> ReplicaState:
     return ReplicaState(
         id=f"r{slot}", slot=slot, url="", **{"up": True, "models": ("m",), **fields}
     )
+
+
+def eligible(state: FleetState, model: str | None, marks: Marks, now: float) -> Eligible:
+    return undoubted(in_service(state, model), marks.out(now))
 
 
 def fleet(*replicas: ReplicaState) -> FleetState:
@@ -48,7 +53,7 @@ def test_filter(
     replicas: list[ReplicaState], model: str | None, slots: list[int], nobody: Nobody | None
 ) -> None:
     found = eligible(fleet(*replicas), model, Marks(2.0), 0.0)
-    assert [one.slot for one in found.replicas] == slots
+    assert list(found.slots) == slots
     assert found.nobody is nobody
     assert not found.panic
 
@@ -59,7 +64,7 @@ def test_a_mark_ends_by_time_or_by_a_proof_of_life() -> None:
     marks.fail(0, now=10.0)
 
     def slots(now: float) -> list[int]:
-        return [one.slot for one in eligible(state, "m", marks, now).replicas]
+        return list(eligible(state, "m", marks, now).slots)
 
     assert slots(11.9) == [1]
     assert slots(12.0) == [0, 1]
@@ -76,7 +81,7 @@ def test_marks_on_all_are_marks_on_none() -> None:
     marks.fail(0, 0.0)
     marks.fail(1, 0.0)
     found = eligible(state, "m", marks, 1.0)
-    assert [one.slot for one in found.replicas] == [0, 1]
+    assert list(found.slots) == [0, 1]
     assert found.panic
 
 
@@ -100,8 +105,7 @@ def test_only_replicas_in_service_and_someone_if_there_is_one(
         slot for slot, (up, draining, has) in enumerate(states) if up and has and not draining
     }
     found = eligible(state, "m", marks, 0.5)
-    slots = {one.slot for one in found.replicas}
-    assert slots == (serving - failed or serving)
+    assert set(found.slots) == (serving - failed or serving)
     assert (found.nobody is None) == bool(serving)
 
 
@@ -109,7 +113,8 @@ RESTARTS = [
     ("new", [], [replica(0)], [0]),
     ("the same", [replica(0, started_s=5.0)], [replica(0, started_s=5.0)], []),
     ("another process", [replica(0, started_s=5.0)], [replica(0, started_s=9.0)], [0]),
-    ("start learned late", [replica(0)], [replica(0, started_s=9.0)], [0]),
+    ("start learned late", [replica(0)], [replica(0, started_s=9.0)], []),
+    ("back, start learned", [replica(0, up=False)], [replica(0, started_s=9.0)], [0]),
     ("a failed probe of the same process",
      [replica(0, started_s=5.0, up=False)], [replica(0, started_s=5.0)], []),
     ("back, start unknown", [replica(0, up=False)], [replica(0)], [0]),

@@ -4,28 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.cost import TIE_LIMIT_TOKENS, cached_tokens, tie_tokens
+from proxy.routing.cost import TIE_LIMIT_TOKENS, cached_limit_tokens, tie_tokens
 from proxy.routing.decision import Query
 
 
 @pytest.mark.parametrize(
-    ("matched_blocks", "first_tokens", "cached"),
+    ("first_tokens", "limit"),
     [
-        (0, 100, 0),
-        (3, 100, 48),
-        (6, 100, 96),
-        (6, 96, 80),  # fully cached: the last token is computed, and with it its block
-        (6, 97, 96),
-        (1, 16, 0),
-        (1, 17, 16),
-        (0, 0, 0),
-        (0, 1, 0),
+        (100, 96),
+        (96, 80),  # fully cached: the last token is computed, and with it its block
+        (97, 96),
+        (16, 0),
+        (17, 16),
+        (0, 0),
+        (1, 0),
     ],
 )
-def test_cached_tokens_as_vllm_counts_them(
-    matched_blocks: int, first_tokens: int, cached: int
-) -> None:
-    assert cached_tokens(matched_blocks, 16, first_tokens) == cached
+def test_as_many_tokens_as_vllm_can_report(first_tokens: int, limit: int) -> None:
+    assert cached_limit_tokens(Query(b"", 16, first_tokens + 40, first_tokens)) == limit
 
 
 @given(st.integers(0, 10**6), st.sampled_from([16, 32, 128]))

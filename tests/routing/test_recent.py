@@ -7,17 +7,31 @@ import pytest
 from proxy.routing.recent import HALF_LIFE_S, RecentWork
 
 
-def test_work_adds_up_and_fades_by_half() -> None:
+def tokens(recent: RecentWork, slot: int, now: float) -> float:
+    return recent.weight(slot) * recent.scale(now)
+
+
+@pytest.mark.parametrize("start", [0.0, 10.0, 1e5, 1e7])
+def test_work_adds_up_and_fades_by_half(start: float) -> None:
     recent = RecentWork(Random(1))
-    recent.chosen(0, 1000, now=10.0)
-    recent.chosen(0, 1000, now=10.0)
-    assert recent.tokens(0, 10.0) == 2000
-    assert recent.tokens(0, 10.0 + HALF_LIFE_S) == pytest.approx(1000)
-    recent.chosen(0, 500, now=10.0 + HALF_LIFE_S)
-    assert recent.tokens(0, 10.0 + HALF_LIFE_S) == pytest.approx(1500)
-    assert recent.tokens(1, 99.0) == 0
+    recent.chosen(0, 1000, now=start)
+    recent.chosen(0, 1000, now=start)
+    assert tokens(recent, 0, start) == pytest.approx(2000)
+    assert tokens(recent, 0, start + HALF_LIFE_S) == pytest.approx(1000)
+    recent.chosen(0, 500, now=start + HALF_LIFE_S)
+    assert tokens(recent, 0, start + HALF_LIFE_S) == pytest.approx(1500)
+    assert tokens(recent, 1, start) == 0
     recent.remove(0)
-    assert recent.tokens(0, 99.0) == 0
+    assert tokens(recent, 0, start) == 0
+
+
+def test_work_stays_comparable_for_ever() -> None:
+    recent = RecentWork(Random(1))
+    for hour in range(0, 24 * 365 * 50, 7):
+        recent.chosen(hour % 2, 100, now=3600.0 * hour)
+    now = 3600.0 * hour
+    assert tokens(recent, hour % 2, now) == pytest.approx(100)
+    assert tokens(recent, 1 - hour % 2, now) == pytest.approx(0, abs=1e-9)
 
 
 def test_choices_are_ordered_and_come_after_those_never_chosen() -> None:

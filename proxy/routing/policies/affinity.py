@@ -27,18 +27,18 @@ class Affinity:
 
     def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
         alpha, prompt_tokens = self._alpha, query.prompt_tokens
-
-        def cost(candidate: Candidate) -> float:
-            return prompt_tokens - candidate.cached_tokens + alpha * candidate.load.queued_tokens
-
+        priced = [
+            (prompt_tokens - one.cached_tokens + alpha * one.load.queued_tokens, one)
+            for one in candidates
+        ]
         tie = tie_tokens(query)
-        equal = min(map(cost, candidates)) + tie
-        ordered = sorted(candidates, key=lambda c: (max(cost(c), equal), idleness(c)))
-        return decide(self.name, query, ordered, _reason(ordered[0], candidates, tie), cost)
+        equal = min([cost for cost, _ in priced]) + tie
+        priced.sort(key=lambda pair: (max(pair[0], equal), idleness(pair[1])))
+        return decide(self.name, query, priced, _reason(priced[0][1], candidates, tie))
 
 
 def _reason(first: Candidate, candidates: Sequence[Candidate], tie: float) -> Reason:
-    longest = max(candidate.cached_tokens for candidate in candidates)
+    longest = max([candidate.cached_tokens for candidate in candidates])
     if longest - first.cached_tokens > tie:
         return Reason.SPILL
     return Reason.PREFIX if first.cached_tokens > tie else Reason.COLD

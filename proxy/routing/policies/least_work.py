@@ -17,10 +17,5 @@ class LeastWork:
         """Nothing to set."""
 
     def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
-        return decide(
-            self.name,
-            query,
-            sorted(candidates, key=idleness),
-            Reason.LEAST_LOAD,
-            lambda candidate: candidate.load.queued_tokens,
-        )
+        ordered = [(one.load.queued_tokens, one) for one in sorted(candidates, key=idleness)]
+        return decide(self.name, query, ordered, Reason.LEAST_LOAD)

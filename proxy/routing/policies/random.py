@@ -24,5 +24,4 @@ class Random:
     def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
         lots = {c.slot: xxh3_64_intdigest(b"%d" % c.slot, query.draw) for c in candidates}
         ordered = sorted(candidates, key=lambda candidate: lots[candidate.slot])
-        place = {candidate.slot: position for position, candidate in enumerate(ordered)}
-        return decide(self.name, query, ordered, Reason.CHANCE, lambda c: place[c.slot])
+        return decide(self.name, query, list(enumerate(ordered)), Reason.CHANCE)

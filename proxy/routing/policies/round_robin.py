@@ -22,5 +22,4 @@ class RoundRobin:
 
     def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
         ordered = sorted(candidates, key=lambda candidate: candidate.chosen_at)
-        turn = {candidate.slot: position for position, candidate in enumerate(ordered)}
-        return decide(self.name, query, ordered, Reason.TURN, lambda c: turn[c.slot])
+        return decide(self.name, query, list(enumerate(ordered)), Reason.TURN)
