@@ -79,12 +79,12 @@ def outcome(name: str, result: Result, rungs: dict[str, float]) -> Outcome:
     return Outcome(
         flows={flow: latency(calls, end_s) for flow, calls in result.calls.items()},
         silence_s={flow: silence_s(result.calls[flow], end_s) for flow in STEADY},
-        late_ms=max(lateness_s(calls) for calls in result.calls.values()) * 1e3,
+        late_ms=max(lateness_s(result.calls[flow]) for flow in STEADY) * 1e3,
         rungs=rungs,
         points=[
             (call.due_s, (call.done_s if call.whole else end_s) - call.due_s) for call in small
         ],
-        remark=limit_remark(name, result),
+        remark=limit_remark(name, result, STEADY),
     )
 
 

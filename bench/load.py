@@ -73,9 +73,9 @@ def lateness_s(calls: Sequence[Call], share: float = 0.99) -> float:
     return quantile([call.sent_s - call.due_s for call in calls if call.sent_s], share) or 0.0
 
 
-def limit_remark(name: str, result: Result) -> str | None:
-    """A sentence where the generator was itself the limit."""
-    late_s = max(lateness_s(calls) for calls in result.calls.values())
+def limit_remark(name: str, result: Result, flows: Sequence[str]) -> str | None:
+    """A sentence where the generator was itself the limit for one of these flows."""
+    late_s = max(lateness_s(result.calls[flow]) for flow in flows)
     share = result.cpu_s / result.wall_s
     if late_s <= LATE_LIMIT_S and share < 0.9:
         return None
@@ -91,4 +91,10 @@ def generate(plan: Plan, core: int) -> Result:
     done = subprocess.run(argv, input=msgspec.json.encode(plan), capture_output=True, check=False)
     if done.returncode != 0:
         raise BenchError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
-    return msgspec.json.decode(done.stdout, type=Result)
+    try:
+        return msgspec.json.decode(done.stdout, type=Result)
+    except msgspec.DecodeError as error:
+        said = done.stderr.decode()[-1000:]
+        raise BenchError(
+            f"the load generator's {len(done.stdout)} bytes cannot be read: {error}; {said}"
+        ) from None

@@ -203,6 +203,7 @@ def main() -> None:
     """Reads the plan from stdin, writes the result to stdout."""
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
     sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(plan))))
+    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def measure(proxy: Proxy, source: Process, source_port: int, what: Plan, core: i
         source_share=source_s / result.wall_s,
         client_late_ms=lateness_s(calls) * 1e3,
         source_late_ms=late_ms["0.99"],
-        remark=limit_remark(proxy.name, result),
+        remark=limit_remark(proxy.name, result, ["streams"]),
     )
 
 

@@ -27,7 +27,7 @@ from bench.systems import Proxy, aiohttp_proxy, gateway
 PATH = "/v1/chat/completions"
 DISTINCT = 1000
 PREFIXES = 32
-BUSY_SHARE = 0.9
+BUSY_SHARE = 0.85
 
 
 class Round(msgspec.Struct, frozen=True):

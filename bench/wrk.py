@@ -42,7 +42,7 @@ def parse(text: str) -> Report:
     count = re.search(r"(\d+) requests in", text)
     latency = {
         int(found[1]): seconds(found[2])
-        for found in re.finditer(r"^\s+(\d+)(?:\.\d+)?%\s+(\S+)$", text, re.MULTILINE)
+        for found in re.finditer(r"^\s+(\d+)(?:\.\d+)?%\s+(\S+)\s*$", text, re.MULTILINE)
     }
     if rate is None or count is None or not {50, 99} <= latency.keys():
         raise BenchError(f"wrk printed no report: {text[-500:]!r}")

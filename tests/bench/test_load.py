@@ -46,8 +46,8 @@ def test_silence_is_the_longest_wait_for_any_answer() -> None:
 def test_a_generator_at_its_limit_says_so() -> None:
     prompt = Result({"small": [answered(0.0, 0.1)]}, cpu_s=0.1, wall_s=1.0)
     late = Result({"small": [Call(0.0, 0.2, 0.3, 0.3, 200, whole=True)]}, cpu_s=0.1, wall_s=1.0)
-    assert load.limit_remark("x", prompt) is None
-    assert "at its limit" in (load.limit_remark("x", late) or "")
+    assert load.limit_remark("x", prompt, ["small"]) is None
+    assert "at its limit" in (load.limit_remark("x", late, ["small"]) or "")
 
 
 def test_bodies_have_their_size() -> None:

@@ -32,6 +32,10 @@ def test_a_clean_report() -> None:
     assert wrk.parse(REPORT) == wrk.Report(70814.73, 212509, 327e-6, 1.25e-3, 0, 0)
 
 
+def test_wrk_pads_seconds() -> None:
+    assert wrk.parse(REPORT.replace("1.25ms", "2.96s ")).p99_s == 2.96
+
+
 def test_errors_are_kept() -> None:
     report = wrk.parse(TROUBLED)
     assert (report.errors, report.refused) == (10, 17)
