@@ -3,7 +3,7 @@
 Invariants:
 - Unknown, missing and malformed samples are None or zero, never an error: replicas of other
   versions stay usable.
-- Only the lines wanted are looked at: prometheus_client's parser takes some 40 times as long for
+- Only the lines wanted are looked at: prometheus_client's parser takes some 50 times as long for
   a real page of 60 kB, once a second and replica.
 """
 

@@ -1,0 +1,184 @@
+"""The admin port over a real socket, in front of a real (but idle) control plane."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy import __version__
+from proxy.control.admin import admin_app
+from proxy.control.fleet import FleetTable, Probe
+from proxy.control.view import View
+from proxy.control.workers import Worker
+from proxy.settings import Settings, TokenSettings
+from proxy.telemetry import families
+from proxy.telemetry.board import SharedBoard, create_board
+from proxy.telemetry.exposition import Totals
+from proxy.telemetry.metrics import MetricsSegment, create_segment
+
+SETTINGS = Settings(
+    backends=("http://127.0.0.1:9", "http://127.0.0.1:10"),
+    tokens=TokenSettings(folders={"m": "/models/m"}),
+)
+
+
+@dataclass
+class Plane:
+    """The pieces behind the admin port, and its URL."""
+
+    view: View
+    table: FleetTable
+    segment: MetricsSegment
+    board: SharedBoard
+    url: str
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[Plane]:
+    board_fd, metrics_fd = create_board(8, 2), create_segment()
+    table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
+    totals.adopt(0, metrics_fd)
+    view = View(SETTINGS, table, totals, SharedBoard(board_fd, None))
+    view.workers = [Worker(0), Worker(1)]
+    runner = web.AppRunner(admin_app(view), access_log=None, shutdown_timeout=0.01)
+    await runner.setup()
+    listener = socket.create_server(("127.0.0.1", 0))
+    await web.SockSite(runner, listener).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    yield Plane(view, table, MetricsSegment(metrics_fd), SharedBoard(board_fd, 1), url)
+    await runner.cleanup()
+    os.close(board_fd)
+    os.close(metrics_fd)
+
+
+Fetch = Callable[..., Awaitable[tuple[int, Any, aiohttp.ClientResponse]]]
+
+
+@pytest.fixture
+async def fetch(plane: Plane) -> AsyncIterator[Fetch]:
+    async with aiohttp.ClientSession(plane.url) as session:
+
+        async def ask(path: str, method: str = "GET", **headers: str) -> Any:
+            async with session.request(method, path, headers=headers) as response:
+                is_json = response.content_type == "application/json"
+                body = await response.json() if is_json else await response.text()
+                return response.status, body, response
+
+        yield ask
+
+
+async def test_ready_only_with_a_worker_and_a_replica(plane: Plane, fetch: Fetch) -> None:
+    async def unready() -> tuple[int, str]:
+        status, body, response = await fetch("/readyz")
+        assert (status == 503) == ("Retry-After" in response.headers)
+        return status, body.get("error", {}).get("message", "")
+
+    assert await unready() == (503, "No worker is ready.")
+    plane.view.workers[1].state = "ready"
+    assert await unready() == (503, "No replica is up.")
+    plane.table.observe(1, Probe("ok"))
+    assert await unready() == (200, "")
+    plane.view.draining = True
+    assert await unready() == (503, "The gateway is draining.")
+    assert (await fetch("/livez"))[:2] == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+async def test_metrics(plane: Plane, fetch: Fetch, accept: str) -> None:
+    plane.segment.counter(families.RETRIES, "refused").inc(3)
+    plane.board.add(1, 2, 700)
+    plane.table.observe(1, Probe("ok"))
+    status, text, response = await fetch("/metrics", Accept=accept)
+    assert status == 200
+    parse = open_metrics if accept else text_string_to_metric_families
+    assert ("openmetrics" in response.headers["Content-Type"]) == bool(accept)
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in parse(text)
+        for sample in metric.samples
+    }
+    assert samples["tokenlane_retries_total", "refused"] == 3
+    assert samples["tokenlane_replica_in_flight_requests", "127.0.0.1:10"] == 2
+    assert samples["tokenlane_replica_queued_tokens", "127.0.0.1:10"] == 700
+    assert samples["tokenlane_replica_up", "127.0.0.1:9"] == 0
+    assert samples["tokenlane_replica_up", "127.0.0.1:10"] == 1
+    assert samples["tokenlane_workers", "starting"] == 2
+    assert samples["tokenlane_worker_restarts_total",] == 0
+    # Every family of the table is announced, used or not.
+    for family in families.FAMILIES:
+        assert f"# HELP {family.name.removesuffix('_total') if accept else family.name} " in text
+
+
+async def test_replicas_and_status(plane: Plane, fetch: Fetch) -> None:
+    plane.board.add(0, 1, 50)
+    plane.table.observe(0, Probe("ok", ("m",), 4096))
+    status, body, _ = await fetch("/replicas")
+    assert status == 200
+    first, second = body["replicas"]
+    assert (first["id"], first["up"], first["models"]) == ("127.0.0.1:9", True, ["m"])
+    assert (first["in_flight_requests"], first["queued_tokens"]) == (1, 50)
+    assert (second["up"], second["in_flight_requests"]) == (False, 0)
+
+    status, body, _ = await fetch("/status.json")
+    assert status == 200
+    assert body["version"] == __version__
+    assert body["replicas"][0] == first
+    assert body["models"] == {"m": ["127.0.0.1:9"]}
+    assert [worker["state"] for worker in body["workers"]] == ["starting", "starting"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, "not_found"),
+        ("GET", "/", 404, "not_found"),
+        ("GET", "/../etc/passwd", 404, "not_found"),
+        ("POST", "/metrics", 405, "method_not_allowed"),
+        ("DELETE", "/replicas", 405, "method_not_allowed"),
+    ],
+)
+async def test_errors_have_openais_shape(
+    fetch: Fetch, method: str, path: str, status: int, code: str
+) -> None:
+    got, body, response = await fetch(path, method)
+    assert got == status
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["code"] == code
+    if status == 405:
+        assert "GET" in response.headers["Allow"]
+
+
+async def test_a_bug_is_a_500_without_a_traceback(
+    plane: Plane, fetch: Fetch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plane.view.workers = [None]  # type: ignore[list-item]
+    status, body, _ = await fetch("/status.json")
+    assert status == 500
+    assert body["error"]["code"] == "internal_error"
+    assert "Traceback" not in body["error"]["message"]
+    assert "Traceback" in caplog.text
+
+
+def test_the_lines_that_greet(plane: Plane) -> None:
+    plane.table.observe(0, Probe("ok", ("m", "bare")))
+    plane.view.urls = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    lines: list[str] = []
+    plane.view.announce(lines.append)
+    text = "\n".join(lines)
+    for expected in (
+        "http://127.0.0.1:1",
+        "http://127.0.0.1:2",
+        "affinity",
+        "http://127.0.0.1:9  up  m, bare",
+        "http://127.0.0.1:10  down",
+        "m = /models/m",
+        "bare: none given, routed by text prefix",
+    ):
+        assert expected in text

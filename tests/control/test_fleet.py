@@ -1,0 +1,141 @@
+"""The fleet's state: what a sequence of probes makes of a replica."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
+from proxy.control.scrape import Scrape
+from proxy.errors import ConfigError
+from proxy.settings import ControlSettings
+
+GOOD = Probe("ok")
+BAD = Probe("refused")
+
+
+def table(
+    *, rise: int = 1, fall: int = 2, backends: tuple[str, ...] = ("http://a:1",)
+) -> FleetTable:
+    return FleetTable(backends, ControlSettings(rise_count=rise, fall_count=fall))
+
+
+@pytest.mark.parametrize(
+    ("rise", "fall", "probes", "ups"),
+    [
+        (1, 2, "+--+", "1101"),
+        (1, 1, "+-+-", "1010"),
+        (2, 2, "++--", "0110"),
+        (3, 2, "++-+++", "000001"),
+        (1, 3, "+--+---", "1111110"),
+        (1, 2, "---", "000"),
+    ],
+)
+def test_rise_and_fall(rise: int, fall: int, probes: str, ups: str) -> None:
+    fleet = table(rise=rise, fall=fall)
+    seen = ""
+    for mark in probes:
+        fleet.observe(0, GOOD if mark == "+" else BAD)
+        seen += "01"[fleet.state.replicas[0].up]
+    assert seen == ups
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.booleans(), max_size=30))
+def test_up_needs_a_run_of_good_and_down_a_run_of_bad(
+    rise: int, fall: int, probes: list[bool]
+) -> None:
+    fleet = table(rise=rise, fall=fall)
+    was_up = False
+    for index, good in enumerate(probes, 1):
+        fleet.observe(0, GOOD if good else BAD)
+        up = fleet.state.replicas[0].up
+        if up and not was_up:
+            assert all(probes[index - rise : index])
+            assert index >= rise
+        if was_up and not up:
+            assert not any(probes[index - fall : index])
+        was_up = up
+
+
+def test_what_a_probe_did_not_learn_stays() -> None:
+    fleet = table()
+    full = Probe("ok", ("m", "n"), 4096, Scrape(1, 2, 0.5, 32, 100, 1000.0))
+    assert fleet.observe(0, full) is Change.SHAPE
+    learned = fleet.state.replicas[0]
+    assert (learned.models, learned.max_model_tokens, learned.block_tokens) == (
+        ("m", "n"),
+        4096,
+        32,
+    )
+    assert (learned.cache_blocks, learned.started_s, learned.running) == (100, 1000.0, 1)
+
+    assert fleet.observe(0, GOOD) is Change.NONE
+    assert fleet.observe(0, Probe("ok", None, None, Scrape())) is Change.LOAD
+    kept = fleet.state.replicas[0]
+    assert kept == msgspec.structs.replace(learned, running=0, waiting=0, kv_usage=0.0)
+    assert fleet.observe(0, BAD) is Change.NONE
+    assert fleet.state.replicas[0].models == ("m", "n")
+
+
+def test_a_restart_is_a_change_of_shape() -> None:
+    fleet = table()
+    fleet.observe(0, Probe("ok", scrape=Scrape(started_s=1000.0)))
+    assert fleet.observe(0, Probe("ok", scrape=Scrape(started_s=2000.0))) is Change.SHAPE
+
+
+def test_versions_grow_with_changes_only() -> None:
+    fleet = table(backends=("http://a:1", "http://b:2"))
+    first = fleet.state
+    assert fleet.observe(0, BAD) is Change.NONE
+    assert fleet.state is first
+    fleet.observe(1, GOOD)
+    assert fleet.state.version == first.version + 1
+    assert [replica.up for replica in fleet.state.replicas] == [False, True]
+    assert repr(fleet) == "<FleetTable v2 a:1=down b:2=up>"
+
+
+@pytest.mark.parametrize(
+    ("backend", "url"),
+    [
+        ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
+        ("http://Host.Example:8000/", "http://host.example:8000"),
+        ("http://host", "http://host:80"),
+        ("http://[::1]:9", "http://[::1]:9"),
+    ],
+)
+def test_backends(backend: str, url: str) -> None:
+    assert base_url(backend) == url
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "10.0.0.1:8000",
+        "https://host:8000",
+        "http://:8000",
+        "http://host:99999",
+        "http://host:0",
+        "http://host:8000/v1",
+        "http://host:8000?x",
+        "http://user:secret@host:8000",
+        "http://[::1:9",
+        "",
+    ],
+)
+def test_backends_refused(backend: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        base_url(backend)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_backend_listed_twice() -> None:
+    with pytest.raises(ConfigError, match="listed twice"):
+        table(backends=("http://a:1", "http://A:1/"))
+
+
+def test_models_of_replicas_that_are_up() -> None:
+    fleet = table(backends=("http://a:1", "http://b:2", "http://c:3"))
+    fleet.observe(0, Probe("ok", ("m",)))
+    fleet.observe(1, Probe("ok", ("m", "n")))
+    fleet.observe(2, Probe("refused", ("m",)))
+    assert models(fleet.replicas) == {"m": ["a:1", "b:2"], "n": ["b:2"]}

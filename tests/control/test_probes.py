@@ -1,0 +1,168 @@
+"""Probes over real sockets: a good replica, and each way to be a bad one."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from proxy.control import probes
+from proxy.control.fleet import PROBE_REASONS, Probe
+from proxy.control.probes import Prober, open_session, probe
+from proxy.control.scrape import Scrape
+from proxy.settings import ControlSettings
+
+SETTINGS = ControlSettings(probe_deadline_s=0.3, probe_interval_s=0.2)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts a small replica: `await serve(health=..., models=..., metrics=...)` -> base URL."""
+    runners = []
+
+    async def start(**handlers: Handler) -> str:
+        app = web.Application()
+        paths = {"health": "/health", "models": "/v1/models", "metrics": "/metrics"}
+        for name, handler in handlers.items():
+            app.router.add_get(paths.get(name, f"/{name}"), handler)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+        runners.append(runner)
+        await runner.setup()
+        listener = socket.create_server(("127.0.0.1", 0))
+        await web.SockSite(runner, listener).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+def says(status: int = 200, text: str = "", **headers: str) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, headers=headers)
+
+    return handler
+
+
+async def look(url: str) -> Probe:
+    async with open_session(SETTINGS) as session:
+        return await probe(session, url)
+
+
+MODELS = '{"object":"list","data":[{"id":"m","max_model_len":4096},{"id":"lora"}]}'
+METRICS = 'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 12\n'
+
+
+async def test_a_good_replica(serve: Serve) -> None:
+    url = await serve(health=says(), models=says(text=MODELS), metrics=says(text=METRICS))
+    assert await look(url) == Probe("ok", ("m", "lora"), 4096, Scrape(running=3, started_s=12.0))
+
+
+@pytest.mark.parametrize("models", ["", "[]", '{"data":{}}', '{"data":[{"name":"m"}]}', "\ud7ff{"])
+async def test_unreadable_models_are_unknown_models(serve: Serve, models: str) -> None:
+    url = await serve(health=says(), models=says(text=models), metrics=says(status=404))
+    assert await look(url) == Probe("ok")
+
+
+async def test_only_health_is_enough(serve: Serve) -> None:
+    assert await look(await serve(health=says())) == Probe("ok")
+
+
+@pytest.mark.parametrize("status", [204, 404, 500, 503])
+async def test_an_unhealthy_status(serve: Serve, status: int) -> None:
+    assert await look(await serve(health=says(status=status))) == Probe("status")
+
+
+async def test_redirects_are_not_followed(serve: Serve) -> None:
+    other = await serve(health=says())
+    moved = await serve(health=says(status=302, Location=f"{other}/health"))
+    assert await look(moved) == Probe("status")
+
+
+async def test_a_hanging_replica(serve: Serve) -> None:
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    assert await look(await serve(health=hang)) == Probe("timeout")
+
+
+async def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert await look(f"http://127.0.0.1:{port}") == Probe("refused")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-hello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", b""]
+)
+async def test_something_that_is_no_replica(answer: bytes) -> None:
+    async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        assert await look(f"http://{host}:{port}") == Probe("protocol")
+
+
+async def test_an_endless_page_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "BODY_LIMIT_BYTES", 1000)
+    url = await serve(health=says(), metrics=says(text="x" * 1001))
+    assert (await look(url)).scrape is None
+    assert await look(await serve(health=says(text="x" * 1001))) == Probe("protocol")
+
+
+def test_reasons_are_a_closed_set() -> None:
+    assert {"refused", "timeout", "status", "protocol"} == set(PROBE_REASONS)
+
+
+async def test_no_cookies_no_connection_kept(serve: Serve) -> None:
+    seen: list[tuple[str | None, str | None]] = []
+
+    async def health(request: web.Request) -> web.Response:
+        seen.append((request.headers.get("Cookie"), request.headers.get("Connection")))
+        return web.Response(headers={"Set-Cookie": "a=b; Path=/"})
+
+    url = await serve(health=health)
+    await look(url)
+    await look(url)
+    assert seen == [(None, "close"), (None, "close")]
+
+
+async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> None:
+    url = await serve(health=says())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dead = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    seen: list[tuple[int, str]] = []
+    again = asyncio.Event()
+
+    def on_probe(slot: int, result: Probe) -> None:
+        seen.append((slot, result.reason))
+        if len(seen) > 2:
+            again.set()
+
+    slow = ControlSettings(probe_interval_s=3600, probe_deadline_s=0.3)
+    prober = Prober([url, dead], slow, on_probe)
+    running = asyncio.gather(prober.run())
+    async with asyncio.timeout(5):
+        await prober.first_round.wait()
+        assert sorted(seen) == [(0, "ok"), (1, "refused")]
+        prober.nudge(7)  # nobody
+        prober.nudge(1)
+        await again.wait()
+    assert seen[2] == (1, "refused")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_prober_without_replicas_is_done_at_once() -> None:
+    prober = Prober([], SETTINGS, lambda _slot, _probe: None)
+    await prober.run()
+    assert prober.first_round.is_set()

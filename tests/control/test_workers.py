@@ -1,0 +1,160 @@
+"""The pool of workers, with scripted ones: real processes, real channels, no gateway."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.control.workers import WorkerPool
+from proxy.errors import ConfigError
+from proxy.model import FleetState, Load
+from proxy.settings import ServerSettings, Settings
+from proxy.telemetry import families
+from proxy.telemetry.board import SharedBoard, create_board
+from proxy.telemetry.exposition import Totals
+
+# Tells its life through Suspect messages, the only ones the pool hands on.
+SCRIPT = """
+import asyncio, os, sys
+from proxy.channel import WorkerEnd
+from proxy.telemetry import families
+from proxy.telemetry.board import SharedBoard
+from proxy.telemetry.metrics import MetricsSegment
+
+async def main(behaviour, descriptor):
+    drained = asyncio.Event()
+    end = WorkerEnd(
+        on_fleet=lambda state: end.learned(state.version, b"12345678"),
+        on_learned=lambda slot, blocks: end.suspect(slot),
+        on_drain=drained.set,
+        on_lost=drained.set,
+    )
+    hello = await end.connect(descriptor)
+    MetricsSegment(hello.metrics_fd).counter(families.RETRIES, "x").inc()
+    SharedBoard(hello.board_fd, hello.worker).add(0, 1, 5)
+    if behaviour == "refuses":
+        end.failed("there is no tokenizer")
+        end.close()
+        return 2
+    if behaviour == "dies":
+        os._exit(3)
+    end.ready()
+    end.suspect(1000 + hello.worker)
+    if behaviour == "deaf":
+        await asyncio.Event().wait()
+    await drained.wait()
+    return 0
+
+sys.exit(asyncio.run(main(sys.argv[1], int(sys.argv[2]))))
+"""
+
+
+class Bench:
+    """A pool and what it said."""
+
+    def __init__(self, behaviour: str, workers: int) -> None:
+        self.board_fd = create_board(4, workers)
+        self.board = SharedBoard(self.board_fd, None)
+        self.totals = Totals()
+        self.suspects: list[int] = []
+        self.more = asyncio.Event()
+        self.pool = WorkerPool(
+            (sys.executable, "-c", SCRIPT, behaviour),
+            Settings(server=ServerSettings(workers=workers)),
+            ("127.0.0.1", 1),
+            self.board_fd,
+            self.totals,
+            fleet=lambda: FleetState(1, ()),
+            on_suspect=self.on_suspect,
+        )
+
+    def on_suspect(self, slot: int) -> None:
+        self.suspects.append(slot)
+        self.more.set()
+
+    async def until(self, enough: Callable[[list[int]], bool]) -> None:
+        while not enough(self.suspects):
+            self.more.clear()
+            await self.more.wait()
+
+    @property
+    def retries(self) -> float:
+        return sum(self.totals.cells().get((families.RETRIES.name, ("x",)), [0.0]))
+
+
+@asynccontextmanager
+async def running(behaviour: str, workers: int = 1) -> AsyncIterator[Bench]:
+    bench = Bench(behaviour, workers)
+    bench.pool.start()
+    try:
+        async with asyncio.timeout(20):
+            yield bench
+    finally:
+        bench.pool.kill()
+        await bench.pool.ended()
+        os.close(bench.board_fd)
+
+
+async def test_start_tell_and_drain() -> None:
+    async with running("serves", workers=2) as bench:
+        await bench.pool.started
+        assert [worker.state for worker in bench.pool.workers] == ["ready", "ready"]
+        assert bench.board.load(0) == Load(2, 10)
+        # Each worker answers a snapshot with a Learned, which goes to the other one only.
+        bench.pool.publish(FleetState(7, ()))
+        await bench.until(lambda seen: seen.count(7) == 2)
+        bench.pool.drain()
+        assert [worker.state for worker in bench.pool.workers] == ["draining", "draining"]
+        await bench.pool.ended()
+        assert bench.pool.clean
+        assert bench.board.load(0) == Load(0, 0)
+        assert bench.retries == 2
+        assert [worker.row()["state"] for worker in bench.pool.workers] == ["dead", "dead"]
+
+
+async def test_a_dead_worker_is_started_again_and_nothing_counted_is_lost() -> None:
+    async with running("serves", workers=2) as bench:
+        await bench.pool.started
+        await bench.until(lambda seen: 1001 in seen)
+        victim = bench.pool.workers[1]
+        first = victim.pid
+        os.kill(first, signal.SIGKILL)
+        await bench.until(lambda seen: seen.count(1001) == 2)
+        assert victim.pid not in {0, first}
+        assert victim.row()["restarts"] == 1
+        assert bench.retries == 3
+        assert bench.board.load(0) == Load(2, 10)
+        assert repr(victim).startswith("<Worker 1 ready")
+
+
+async def test_a_worker_that_cannot_start_ends_the_start() -> None:
+    async with running("refuses") as bench:
+        with pytest.raises(ConfigError, match="there is no tokenizer"):
+            await bench.pool.started
+
+
+async def test_a_worker_that_dies_at_its_start_is_tried_a_few_times() -> None:
+    async with running("dies") as bench:
+        with pytest.raises(ConfigError, match="dies at its start"):
+            await bench.pool.started
+        assert bench.pool.workers[0].starts == 3
+
+
+async def test_a_program_that_is_not_there() -> None:
+    async with running("serves") as bench:
+        bench.pool._argv = ("/nonexistent",)
+        with pytest.raises(ConfigError):
+            await bench.pool.started
+
+
+async def test_a_worker_that_does_not_drain_is_killed() -> None:
+    async with running("deaf") as bench:
+        await bench.pool.started
+        bench.pool.drain()
+        bench.pool.kill()
+        await bench.pool.ended()
+        assert not bench.pool.clean
