@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy import answers
 from proxy.body import ChatBody, CompletionBody, inspect, prompt_bytes
@@ -24,7 +24,7 @@ from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_ha
 from proxy.routing.candidates import Nobody
 from proxy.routing.decision import Choice, Decision, Query, Reason
 from proxy.routing.lease import LoadBoard
-from proxy.routing.retry import Ending, Phase, Step, next_step
+from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
 from proxy.settings import Settings
 from proxy.telemetry import families
@@ -41,6 +41,16 @@ _NO_RETRY: Field = (b"x-should-retry", b"false")
 _REASONS = {
     "no-tokenizer": Reason.NO_TOKENIZER,
 }
+
+
+class _Attempt(NamedTuple):
+    """number: 1 for the first. left: candidates not tried yet."""
+
+    query: Query
+    decision: Decision
+    choice: Choice
+    number: int
+    left: int
 
 
 class Gateway:
@@ -63,6 +73,7 @@ class Gateway:
         self._on_routed = on_routed
         self._on_suspect = on_suspect
         self._created_s = int(time.time())
+        self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream)
         self.router = Router(settings.routing, board)
         self.draining = False
@@ -105,7 +116,7 @@ class Gateway:
 
         # The whole body, before anything is decided: routing needs the prompt.
         body = await exchange.read_body()
-        life.passed("read")
+        life.read_s = time.monotonic()
         if route.action is Action.TOKENIZE or route.action is Action.DETOKENIZE:
             await self._answer_tokens(exchange, route, body, life)
             return
@@ -114,15 +125,15 @@ class Gateway:
         request = inspect(route.kind, body)
         model = self.fleet.resolve(request.model)
         life.model = model if model in self.fleet.models else families.OTHER
-        life.passed("inspect")
+        life.inspected_s = time.monotonic()
 
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
         query = await self._query(model, request, life)
-        life.passed("tokens")
+        life.tokens_s = time.monotonic()
 
         # Who may, who first, and why.
         decision = self._decide(model, query, life)
-        life.passed("route")
+        life.routed_s = time.monotonic()
 
         # One replica after the other, as far as the retry table allows.
         await self._attempts(exchange, body, query, decision, life)
@@ -154,105 +165,104 @@ class Gateway:
     async def _attempts(
         self, exchange: Exchange, body: bytes, query: Query, decision: Decision, life: Life
     ) -> None:
+        left = len(decision.ranked)
         for attempts, choice in enumerate(decision.ranked, 1):
-            left = len(decision.ranked) - attempts
-            step, happened = await self._attempt(
-                exchange, body, query, decision, choice, life, attempts=attempts, left=left
-            )
-            if step.ending is not Ending.NEXT:
-                self._end(exchange, step, life)
+            left -= 1
+            attempt = _Attempt(query, decision, choice, attempts, left)
+            step = await self._attempt(exchange, body, attempt, life)
+            if step is None:
                 return
-            self._recorder.retried(happened)
+            if step.ending is not Ending.NEXT:
+                self._give_up(exchange, step, life)
+                return
 
     async def _attempt(
-        self,
-        exchange: Exchange,
-        body: bytes,
-        query: Query,
-        decision: Decision,
-        choice: Choice,
-        life: Life,
-        *,
-        attempts: int,
-        left: int,
-    ) -> tuple[Step, str]:
-        """One replica: lease, connection, request, answer. Returns what follows, and why."""
-
-        def after(phase: Phase, happened: str) -> tuple[Step, str]:
-            upstream = self._settings.upstream
-            step = next_step(
-                phase,
-                happened,
-                attempts=attempts,
-                candidates_left=left,
-                retry_limit_count=upstream.retry_limit_count,
-                retry_unanswered=upstream.retry_unanswered,
-            )
-            return step, happened
-
+        self, exchange: Exchange, body: bytes, attempt: _Attempt, life: Life
+    ) -> Step | None:
+        """One replica: lease, connection, request, answer. Returns what follows a failure, None
+        where there is nothing left to do."""
+        choice = attempt.choice
         replica = self.fleet[choice.slot]
-        with self.router.attempt(choice, query, time.monotonic()) as lease:
+        with self.router.attempt(choice, attempt.query, time.monotonic()) as lease:
             try:
                 connection = replica.pool.idle() or await replica.pool.connect()
             except UpstreamError as error:
                 self._unreachable(replica, error)
-                return after(Phase.UNSENT, error.reason)
-            life.passed("attempt")
+                return self._after(attempt, Phase.UNSENT, error.reason)
             relay = Relay(
                 exchange,
                 connection,
-                self._fields(replica, decision, choice),
-                may_retry=after(Phase.HEAD, "busy")[0].ending is Ending.NEXT,
+                self._lines(replica, attempt),
+                may_retry=may_replace(
+                    attempt.number, attempt.left, self._settings.upstream.retry_limit_count
+                ),
                 on_computed=lease.first_byte,
             )
             life.relay = relay
-            life.cached_tokens = choice.cached_tokens if decision.exact else None
-            head = request_head(
-                exchange.method.encode(),
-                exchange.target,
+            exact = attempt.decision.exact
+            life.cached_tokens = choice.cached_tokens if exact else None
+            head = exchange.head
+            request = request_head(
+                head.method,
+                head.target,
                 replica.pool.host_header,
-                exchange.headers,
+                head.forwarded,
                 exchange.request_id,
                 len(body),
             )
             try:
-                connection.send(exchange.method, [head, body], relay)
-                if self._on_routed is not None and decision.exact:
-                    self._on_routed(choice.slot, query.blocks)
+                connection.send(head.method, [request, body], relay)
+                life.sent_s = time.monotonic()
+                if exact and self._on_routed is not None:
+                    self._on_routed(choice.slot, attempt.query.blocks)
                 end = await relay.done
             except asyncio.CancelledError:
                 connection.abort()
                 raise
-            self._stages(life, relay)
-            if end is RelayEnd.COMPLETE:
-                return Step(Ending.PASS), "complete"
-            happened = relay.happened()
-            self._recorder.failed(replica.state.id, happened)
-            return after(relay.phase(), happened)
+        if end is RelayEnd.COMPLETE:
+            if relay.aborted:
+                life.outcome = "upstream_error"
+            return None
+        self._recorder.failed(replica.state.id, relay.happened())
+        return self._after(attempt, relay.phase(), relay.happened())
 
-    def _end(self, exchange: Exchange, step: Step, life: Life) -> None:
-        """The last attempt is over: what the client gets."""
-        relay = life.relay
-        if step.ending is Ending.PASS:
-            if relay is not None and relay.held:
-                life.outcome = "upstream_error"
-                relay.release([_NO_RETRY] if step.should_retry is False else [])
-            elif relay is not None and relay.aborted:
-                life.outcome = "upstream_error"
-        elif step.ending is Ending.BREAK:
-            life.outcome = "truncated"
-        else:
-            life.outcome = "upstream_error"
+    def _after(self, attempt: _Attempt, phase: Phase, happened: str) -> Step:
+        """What the retry table says to a failed attempt."""
+        upstream = self._settings.upstream
+        step = next_step(
+            phase,
+            happened,
+            attempts=attempt.number,
+            candidates_left=attempt.left,
+            retry_limit_count=upstream.retry_limit_count,
+            retry_unanswered=upstream.retry_unanswered,
+        )
+        if step.ending is Ending.NEXT:
+            self._recorder.retried(happened)
+        return step
+
+    def _give_up(self, exchange: Exchange, step: Step, life: Life) -> None:
+        """No further attempt: what the client gets."""
+        life.outcome = "truncated" if step.ending is Ending.BREAK else "upstream_error"
+        if step.ending is Ending.PASS and life.relay is not None:
+            # The replica's own answer, which was held back while another might have done better.
+            life.relay.release(b"x-should-retry: false\r\n" if step.should_retry is False else b"")
+        elif step.ending is Ending.ERROR:
             exchange.fail(_upstream_error(step))
 
-    def _fields(self, replica: Replica, decision: Decision, choice: Choice) -> list[Field]:
-        fields: list[Field] = [
-            (b"x-tokenlane-replica", replica.label),
-            (b"x-tokenlane-route", f"{decision.policy} {decision.reason}".encode()),
-        ]
+    def _lines(self, replica: Replica, attempt: _Attempt) -> bytes:
+        """The gateway's own headers of an answer."""
+        decision = attempt.decision
+        key = (replica.label, decision.policy, decision.reason)
+        lines = self._route_lines.get(key)
+        if lines is None:
+            lines = self._route_lines[key] = (
+                b"x-tokenlane-replica: %b\r\nx-tokenlane-route: %b %b\r\n"
+                % (replica.label, decision.policy.encode(), decision.reason.encode())
+            )
         if decision.exact:
-            fields.append((b"x-tokenlane-cached-tokens", b"%d" % choice.cached_tokens))
-        return fields
+            return b"%bx-tokenlane-cached-tokens: %d\r\n" % (lines, attempt.choice.cached_tokens)
+        return lines
 
     def _unreachable(self, replica: Replica, error: UpstreamError) -> None:
         slot = replica.state.slot
@@ -260,12 +270,6 @@ class Gateway:
         self.router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
         if self._on_suspect is not None:
             self._on_suspect(slot)
-
-    def _stages(self, life: Life, relay: Relay) -> None:
-        if relay.first_byte_s:
-            life.stages.append(("first_byte", relay.first_byte_s - life.ended_s))
-            life.ended_s = relay.first_byte_s
-            life.passed("relay")
 
     # -- answered here -----------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ Invariants:
 - Children of metric families are bound once per label set; labels come from closed sets.
 """
 
-import time
 from functools import lru_cache
 
 from proxy.model import Rung
@@ -18,42 +17,50 @@ from proxy.wire.relay import Relay
 
 
 class Life:
-    """One request. Times: time.monotonic() seconds.
+    """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before.
 
     outcome: ok, gateway_error, client_gone, upstream_error or truncated.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     """
 
-    __slots__ = (
-        "cached_tokens",
-        "decision",
-        "ended_s",
-        "model",
-        "outcome",
-        "relay",
-        "route",
-        "stages",
-        "started_s",
-        "tokens",
-    )
+    route = families.OTHER
+    model = families.OTHER
+    outcome = "ok"
+    tokens: Outcome | None = None
+    decision: Decision | None = None
+    relay: Relay | None = None
+    cached_tokens: int | None = None
+    read_s = 0.0
+    inspected_s = 0.0
+    tokens_s = 0.0
+    routed_s = 0.0
+    sent_s = 0.0
+    ended_s = 0.0
 
     def __init__(self, started_s: float) -> None:
         self.started_s = started_s
-        self.ended_s = started_s
-        self.route = families.OTHER
-        self.model = families.OTHER
-        self.outcome = "ok"
-        self.stages: list[tuple[str, float]] = []
-        self.tokens: Outcome | None = None
-        self.decision: Decision | None = None
-        self.relay: Relay | None = None
-        self.cached_tokens: int | None = None
 
-    def passed(self, stage: str) -> None:
-        """A stage ended now; the next one begins."""
-        now_s = time.monotonic()
-        self.stages.append((stage, now_s - self.ended_s))
-        self.ended_s = now_s
+    def stages(self) -> tuple[float, ...]:
+        """Seconds in each of families.STAGES, as far as the request came."""
+        relay = self.relay
+        first_byte_s = relay.first_byte_s if relay is not None else 0.0
+        ends = (
+            self.read_s,
+            self.inspected_s,
+            self.tokens_s,
+            self.routed_s,
+            self.sent_s,
+            first_byte_s,
+            self.ended_s if first_byte_s else 0.0,
+        )
+        seconds = []
+        began_s = self.started_s
+        for end_s in ends:
+            if not end_s:
+                break
+            seconds.append(end_s - began_s)
+            began_s = end_s
+        return tuple(seconds)
 
 
 class _ModelMetrics:
@@ -76,9 +83,7 @@ class Recorder:
 
     def __init__(self, segment: MetricsSegment, worker: int) -> None:
         self._segment = segment
-        self._stages = {
-            stage: segment.histogram(families.STAGE, stage) for stage in families.STAGES
-        }
+        self._stages = [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
         self._queue = {
             rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value)
             for rung in (Rung.THREADS, Rung.LOCAL)
@@ -108,8 +113,8 @@ class Recorder:
         """The request is over; status: what the client got (499: it left before)."""
         self._requests(life.route, status, life.outcome).inc()
         self._duration(life.route).observe(life.ended_s - life.started_s)
-        for stage, seconds in life.stages:
-            self._stages[stage].observe(seconds)
+        for histogram, seconds in zip(self._stages, life.stages(), strict=False):
+            histogram.observe(seconds)
         model = self._model(life.model)
         if life.tokens is not None:
             self._tokens(life.tokens, model)

@@ -12,22 +12,21 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-import httptools
-
 from proxy.errors import RequestError
-from proxy.wire import framing
 from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, FixedReader
 from proxy.wire.deadline import Deadline
 from proxy.wire.exchange import Exchange
-from proxy.wire.headers import Field
+from proxy.wire.framing import RequestLine
+from proxy.wire.heads import RequestHead, head_too_large, target_too_long
 
 if TYPE_CHECKING:
     from proxy.wire.server import HttpServer
 
 _LINGER_S = 2.0
+# Stands for the head of a request that could not be read.
+_UNREADABLE = RequestHead(RequestLine(b"GET", b"/", 1), b"/", [])
 _DRAINED_REST_LIMIT_BYTES = 64 * 1024
 
 
@@ -47,7 +46,6 @@ class ServerConnection(asyncio.Protocol):
         self._paused_reading = False
         self._room: asyncio.Future[None] | None = None
         self._lingering = False
-        self._fields: framing.Headers = []
 
     # -- transport ---------------------------------------------------------------------------
 
@@ -99,39 +97,48 @@ class ServerConnection(asyncio.Protocol):
 
     def _heads(self) -> None:
         """Takes the next request off the buffer, if its head is complete."""
-        settings = self.server.settings
+        buffer = self._buffer
         # RFC 9112 2.2: an empty line before a request line is forgiven (once per read).
-        if self._buffer[:2] == b"\r\n":
-            self._buffer = self._buffer[2:]
-        end = self._buffer.find(b"\r\n\r\n")
-        head_bytes = end + 4 if end >= 0 else len(self._buffer)
+        if buffer[:2] == b"\r\n":
+            buffer = self._buffer = buffer[2:]
+        settings = self.server.settings
+        end = buffer.find(b"\r\n\r\n") + 4
         try:
-            if head_bytes > settings.head_limit_bytes:
-                raise _too_large("The request head is too large.")
-            if end < 0:
+            if (end if end >= 4 else len(buffer)) > settings.head_limit_bytes:
+                raise head_too_large("The request head is too large.")
+            if end < 4:
                 self._incomplete_head()
                 return
-            exchange, length = self._parse(self._buffer[:head_bytes])
+            head, length_bytes = self.server.heads.parse(buffer[:end])
         except RequestError as error:
             self._refuse(error)
             return
-        rest = self._buffer[head_bytes:]
-        self._buffer = b""
         self._deadline.clear()
-        self._exchange = exchange
-        self._fields = []
-        self._body_bytes = 0
-        if length.chunked or length.length_bytes:
-            self._reader = ChunkedReader() if length.chunked else FixedReader(length.length_bytes)
-            if rest:
-                self._body(rest)
-            if self._reader is not None:
-                self._deadline.set(settings.body_deadline_s)
+        self._exchange = exchange = Exchange(self, head)
+        if length_bytes > settings.body_limit_bytes:
+            self._refuse(self._body_too_large())
+            return
+        if head.chunked or length_bytes:
+            self._buffer = b""
+            self._begin_body(exchange, length_bytes, buffer[end:])
         else:
+            self._buffer = buffer[end:]
             exchange.body_end()
-            self._buffer = rest
         if self._exchange is exchange and not exchange.ended:
             self._task = self.loop.create_task(self.server.run(exchange))
+
+    def _begin_body(self, exchange: Exchange, length_bytes: int, rest: bytes) -> None:
+        if len(rest) >= length_bytes > 0:
+            # The usual case: the body came with its head.
+            self._buffer = rest[length_bytes:]
+            exchange.body_bytes(rest[:length_bytes] if self._buffer else rest)
+            exchange.body_end()
+            return
+        self._body_bytes = 0
+        self._reader = ChunkedReader() if exchange.head.chunked else FixedReader(length_bytes)
+        self._deadline.set(self.server.settings.body_deadline_s)
+        if rest:
+            self._body(rest)
 
     def _incomplete_head(self) -> None:
         """Waits for the rest of a head, unless no rest could make it a good one."""
@@ -142,35 +149,8 @@ class ServerConnection(asyncio.Protocol):
         if len(self._buffer) > self.server.settings.target_limit_bytes and (
             b"\r\n" not in self._buffer
         ):
-            raise _too_long_target()
+            raise target_too_long()
         self._deadline.set(self.server.settings.head_deadline_s)
-
-    def _parse(self, head: bytes) -> tuple[Exchange, framing.BodyLength]:
-        line = framing.check_head(head)
-        if len(line.target) > self.server.settings.target_limit_bytes:
-            raise _too_long_target()
-        self._fields = []
-        try:
-            httptools.HttpRequestParser(self).feed_data(head)
-        except httptools.HttpParserUpgrade:
-            pass  # An Upgrade is ignored: what follows is a body or the next request.
-        except httptools.HttpParserError:
-            raise RequestError(
-                400, "The request head is malformed.", code="request_head", close=True
-            ) from None
-        if len(self._fields) > self.server.settings.header_limit_count:
-            raise _too_large("Too many headers.")
-        target = framing.origin_form(line.target)
-        length = framing.body_length(line.minor, self._fields)
-        exchange = Exchange(self, line, target, self._fields)
-        if length.length_bytes > self.server.settings.body_limit_bytes:
-            self._exchange = exchange
-            raise self._body_too_large()
-        return exchange, length
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        self._fields.append((name.lower(), value))
 
     def _body(self, data: bytes) -> None:
         exchange, reader = self._exchange, self._reader
@@ -223,8 +203,7 @@ class ServerConnection(asyncio.Protocol):
         """Answers a head that never became a request."""
         exchange = self._exchange
         if exchange is None:
-            exchange = Exchange(self, framing.RequestLine(b"GET", b"/", 1), b"/", [])
-            self._exchange = exchange
+            exchange = self._exchange = Exchange(self, _UNREADABLE)
         error.close = True
         exchange.fail(error)
         self.server.refused(exchange)
@@ -244,9 +223,9 @@ class ServerConnection(asyncio.Protocol):
         """As Downstream."""
         return self.server.request_id(offered)
 
-    def own_fields(self, exchange: Exchange) -> Sequence[Field]:
+    def own_lines(self, exchange: Exchange) -> bytes:
         """As Downstream."""
-        return self.server.own_fields(exchange)
+        return self.server.own_lines(exchange)
 
     async def room(self) -> None:
         """Returns when the transport takes more, or is gone."""
@@ -257,9 +236,9 @@ class ServerConnection(asyncio.Protocol):
         """Whether the connection can serve another request after this answer."""
         if self._reader is not None:
             left = getattr(self._reader, "left_bytes", _DRAINED_REST_LIMIT_BYTES)
-            if left > _DRAINED_REST_LIMIT_BYTES or exchange.header(b"expect") is not None:
+            if left > _DRAINED_REST_LIMIT_BYTES or exchange.head.expects_continue:
                 return False
-        return exchange.keep_alive and not self.server.draining
+        return not self.server.draining
 
     def answer_ended(self, exchange: Exchange) -> None:
         """The answer is written; on to the next request, or out."""
@@ -350,11 +329,3 @@ class ServerConnection(asyncio.Protocol):
         """For the end of a drain."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _too_large(message: str) -> RequestError:
-    return RequestError(431, message, code="headers_too_large", close=True)
-
-
-def _too_long_target() -> RequestError:
-    return RequestError(414, "The request target is too long.", code="target_too_long", close=True)

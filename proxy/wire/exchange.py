@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from proxy.errors import RequestError, error_body
-from proxy.wire import framing
 from proxy.wire.chunked import LAST_CHUNK, frame
-from proxy.wire.headers import Field, response_head
+from proxy.wire.headers import Field, lines, status_line
+from proxy.wire.heads import RequestHead
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 
@@ -36,8 +36,8 @@ class Downstream(Protocol):
         """The id a request gets."""
         ...
 
-    def own_fields(self, exchange: "Exchange") -> Sequence[Field]:
-        """What the server adds to every head."""
+    def own_lines(self, exchange: "Exchange") -> bytes:
+        """Header lines the server adds to every head."""
         ...
 
     def may_keep_alive(self, exchange: "Exchange") -> bool:
@@ -54,62 +54,37 @@ class Downstream(Protocol):
 class Exchange:
     """One request and its answer.
 
-    method, path, query: text of the request line. headers: lower-case names, in order.
-    started_s: time.monotonic() when the head was complete. request_id: kept or made.
+    head: the request's (method, path, query, headers …). started_s: time.monotonic() when it was
+    complete. request_id: kept or made. status: of the answer, 0 while there is none.
     on_flow: called with True when the client reads too slowly, with False when it caught up.
     """
 
-    __slots__ = (
-        "_body",
-        "_body_done",
-        "_chunked",
-        "_connection",
-        "_eof_framed",
-        "_expects_continue",
-        "_pieces",
-        "_waiter",
-        "began",
-        "ended",
-        "headers",
-        "keep_alive",
-        "method",
-        "minor",
-        "on_flow",
-        "path",
-        "query",
-        "request_id",
-        "started_s",
-        "status",
-        "target",
-    )
+    began = False
+    ended = False
+    status = 0
+    on_flow: Callable[[bool], None] | None = None
+    _body: bytes | None = None
+    _body_done = False
+    _waiter: asyncio.Future[None] | None = None
+    _chunked = False
+    _eof_framed = False
+    _continued = False
 
-    def __init__(
-        self,
-        connection: Downstream,
-        line: framing.RequestLine,
-        target: bytes,
-        headers: framing.Headers,
-    ) -> None:
+    def __init__(self, connection: Downstream, head: RequestHead) -> None:
         self._connection = connection
-        self.method = line.method.decode("ascii")
-        self.minor = line.minor
-        self.target = target
-        self.path, _, self.query = target.decode("ascii").partition("?")
-        self.headers = headers
-        self.keep_alive = framing.keep_alive(line.minor, headers)
+        self.head = head
+        self.method = head.method
+        self.path = head.path
+        self.headers = head.headers
+        self.keep_alive = head.keep_alive
         self.started_s = time.monotonic()
-        self.request_id = connection.request_id(self.header(b"x-request-id"))
-        self._expects_continue = self.header(b"expect") is not None and line.minor == 1
+        self.request_id = connection.request_id(head.request_id)
         self._pieces: list[bytes] = []
-        self._body: bytes | None = None
-        self._body_done = False
-        self._waiter: asyncio.Future[None] | None = None
-        self._chunked = False
-        self._eof_framed = False
-        self.began = False
-        self.ended = False
-        self.status = 0
-        self.on_flow: Callable[[bool], None] | None = None
+
+    @property
+    def query(self) -> str:
+        """What stands behind the `?` of the target."""
+        return self.head.query
 
     def header(self, name: bytes) -> bytes | None:
         """The first value under a lower-case name."""
@@ -121,8 +96,8 @@ class Exchange:
     async def read_body(self) -> bytes:
         """The whole body; raises RequestError 400, 408 or 413."""
         if not self._body_done:
-            if self._expects_continue:
-                self._expects_continue = False
+            if self.head.expects_continue and not self._continued:
+                self._continued = True
                 self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._waiter = self._connection.new_waiter()
             await self._waiter
@@ -131,9 +106,9 @@ class Exchange:
             self._pieces = []
         return self._body
 
-    def respond(self, status: int, headers: Sequence[Field], body: bytes) -> None:
-        """A whole answer."""
-        head = self._head(status, [*headers, (b"content-length", b"%d" % len(body))])
+    def respond(self, status: int, headers: Sequence[Field] | bytes, body: bytes) -> None:
+        """A whole answer. headers: fields, or lines made of them."""
+        head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
         self._connection.write(head + body if self.method != "HEAD" else head)
         self._end()
 
@@ -151,20 +126,24 @@ class Exchange:
         self.respond(error.status, headers, body)
 
     def begin(
-        self, status: int, headers: Sequence[Field], *, length_bytes: int | None = None
+        self,
+        status: int,
+        headers: Sequence[Field] | bytes,
+        *,
+        length_bytes: int | None = None,
     ) -> None:
         """The head of an answer that comes in pieces: with `length_bytes`, else chunked (on
         HTTP/1.0, where there are no chunks, the end of the connection ends it)."""
-        fields = list(headers)
         if length_bytes is not None:
-            fields.append((b"content-length", b"%d" % length_bytes))
-        elif self.minor == 1:
+            line = b"content-length: %d\r\n" % length_bytes
+        elif self.head.minor == 1:
             self._chunked = True
-            fields.append((b"transfer-encoding", b"chunked"))
+            line = b"transfer-encoding: chunked\r\n"
         else:
             self._eof_framed = True
             self.keep_alive = False
-        self._connection.write(self._head(status, fields))
+            line = b""
+        self._connection.write(self._head(status, headers, line))
 
     def write(self, payload: bytes) -> None:
         """Payload of a begun answer, framed here."""
@@ -208,15 +187,20 @@ class Exchange:
             return True
         return False
 
-    def _head(self, status: int, fields: list[Field]) -> bytes:
+    def _head(self, status: int, headers: Sequence[Field] | bytes, length_line: bytes) -> bytes:
         self.began = True
         self.status = status
-        self.keep_alive = self._connection.may_keep_alive(self)
+        self.keep_alive = self.keep_alive and self._connection.may_keep_alive(self)
         if not self.keep_alive:
-            fields.append((b"connection", b"close"))
-        elif self.minor == 0:
-            fields.append((b"connection", b"keep-alive"))
-        return response_head(status, [*fields, *self._connection.own_fields(self)])
+            length_line += b"connection: close\r\n"
+        elif self.head.minor == 0:
+            length_line += b"connection: keep-alive\r\n"
+        return b"%b%b%b%b\r\n" % (
+            status_line(status),
+            headers if isinstance(headers, bytes) else lines(headers),
+            length_line,
+            self._connection.own_lines(self),
+        )
 
     def _end(self) -> None:
         self.ended = True

@@ -45,43 +45,55 @@ def _named_by_connection(headers: Iterable[Field]) -> set[bytes]:
     return named - _NOT_STRIPPABLE
 
 
-def request_head(
-    method: bytes,
-    target: bytes,
-    host: bytes,
-    headers: Sequence[Field],
-    request_id: bytes,
-    length_bytes: int | None,
-) -> bytes:
-    """The head for a replica. length_bytes None: no body and no Content-Length (GET).
+def lines(fields: Iterable[Field]) -> bytes:
+    """Header lines."""
+    return b"".join([b"%b: %b\r\n" % field for field in fields])
+
+
+def forwarded_fields(headers: Sequence[Field]) -> bytes:
+    """A client's header lines as a replica gets them, without host, length and request id.
 
     Our own `x-tokenlane-*` names are ours: a client's are dropped. Names with an underscore are
     dropped too: some servers fold them onto the dashed name.
     """
     named = _named_by_connection(headers)
-    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, host)]
-    for name, value in headers:
-        if name in _REQUEST_DROPPED or name in named or b"_" in name:
-            continue
-        if name.startswith(b"x-tokenlane-"):
-            continue
-        lines.append(b"%b: %b\r\n" % (name, value))
-    lines.append(b"x-request-id: %b\r\n" % request_id)
-    if length_bytes is not None:
-        lines.append(b"content-length: %d\r\n" % length_bytes)
-    lines.append(b"\r\n")
-    return b"".join(lines)
+    return lines(
+        field
+        for field in headers
+        if field[0] not in _REQUEST_DROPPED
+        and field[0] not in named
+        and b"_" not in field[0]
+        and not field[0].startswith(b"x-tokenlane-")
+    )
 
 
-def response_fields(headers: Sequence[Field]) -> list[Field]:
-    """A replica's headers as the client gets them; length and request id are set anew."""
+def request_head(
+    method: str,
+    target: bytes,
+    host: bytes,
+    forwarded: bytes,
+    request_id: bytes,
+    length_bytes: int,
+) -> bytes:
+    """The head for a replica. forwarded: lines made by `forwarded_fields`."""
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+        method.encode("ascii"),
+        target,
+        host,
+        forwarded,
+        request_id,
+        length_bytes,
+    )
+
+
+def response_fields(headers: Sequence[Field]) -> bytes:
+    """A replica's header lines as the client gets them, without length and request id."""
     named = _named_by_connection(headers)
-    return [
+    return lines(
         field for field in headers if field[0] not in _RESPONSE_DROPPED and field[0] not in named
-    ]
+    )
 
 
-def response_head(status: int, headers: Iterable[Field]) -> bytes:
-    """Status line, fields, empty line."""
-    line = STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-    return b"%b%b\r\n" % (line, b"".join([b"%b: %b\r\n" % field for field in headers]))
+def status_line(status: int) -> bytes:
+    """With its CRLF."""
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status

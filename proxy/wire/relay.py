@@ -12,15 +12,15 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 
 from proxy.errors import UpstreamError, error_body
 from proxy.routing.retry import Phase
 from proxy.wire.exchange import Exchange
-from proxy.wire.headers import Field, response_fields
+from proxy.wire.heads import ResponseHead
 from proxy.wire.sse import EventScanner, Usage, read_answer
-from proxy.wire.upstream import ResponseHead, UpstreamConnection
+from proxy.wire.upstream import UpstreamConnection
 
 _HELD_LIMIT_BYTES = 64 * 1024
 _READ_LIMIT_BYTES = 256 * 1024
@@ -39,62 +39,42 @@ class RelayEnd(Enum):
 class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
-    fields: the gateway's own headers. may_retry: hold the answer as long as it pays.
+    lines: the gateway's own header lines. may_retry: hold the answer as long as it pays.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
     Times are time.monotonic() seconds, 0.0 where it did not happen.
     """
 
-    __slots__ = (
-        "_connection",
-        "_exchange",
-        "_fields",
-        "_held",
-        "_held_bytes",
-        "_may_retry",
-        "_on_computed",
-        "_pieces",
-        "_read_bytes",
-        "_scanner",
-        "_spliced",
-        "aborted",
-        "done",
-        "error",
-        "first_byte_s",
-        "first_token_s",
-        "head",
-        "last_token_s",
-        "usage",
-    )
+    head: ResponseHead | None = None
+    error: UpstreamError | None = None
+    usage: Usage | None = None
+    aborted = False
+    first_byte_s = 0.0
+    first_token_s = 0.0
+    last_token_s = 0.0
+    _scanner: EventScanner | None = None
+    _length_bytes: int | None = None
+    _held_bytes = 0
+    _read_bytes = 0
+    _spliced = True
 
     def __init__(
         self,
         exchange: Exchange,
         connection: UpstreamConnection,
-        fields: Sequence[Field],
+        lines: bytes,
         *,
         may_retry: bool,
         on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
         self._connection = connection
-        self._fields = fields
+        self._lines = lines
         self._may_retry = may_retry
         self._on_computed = on_computed
         self._held: list[tuple[bytes, list[bytes]]] | None = []
-        self._held_bytes = 0
         self._pieces: list[bytes] = []
-        self._read_bytes = 0
-        self._scanner: EventScanner | None = None
-        self._spliced = True
         self.done: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
-        self.head: ResponseHead | None = None
-        self.error: UpstreamError | None = None
-        self.aborted = False
-        self.usage: Usage | None = None
-        self.first_byte_s = 0.0
-        self.first_token_s = 0.0
-        self.last_token_s = 0.0
 
     @property
     def token_events(self) -> int:
@@ -103,17 +83,18 @@ class Relay:
 
     # -- ResponseSink ------------------------------------------------------------------------
 
-    def on_head(self, head: ResponseHead) -> None:
+    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         """The replica began to answer."""
         self.first_byte_s = time.monotonic()
         self.head = head
-        if _content_type(head).startswith(b"text/event-stream"):
+        self._length_bytes = length_bytes
+        if head.stream:
             self._scanner = EventScanner()
             if not self._may_retry:
                 self._begin()
             return
         self._on_computed()
-        long = head.length_bytes is None or head.length_bytes > _HELD_LIMIT_BYTES
+        long = length_bytes is None or length_bytes > _HELD_LIMIT_BYTES
         if long and head.status != 503:
             self._begin()
 
@@ -187,15 +168,15 @@ class Relay:
             return self.error.reason
         return "busy" if self.head is not None and self.head.status == 503 else "empty"
 
-    def release(self, more: Sequence[Field] = ()) -> None:
-        """Sends an answer that was held whole. more: headers to add."""
+    def release(self, more: bytes = b"") -> None:
+        """Sends an answer that was held whole. more: header lines to add."""
         assert self._held is not None
         assert self.head is not None
-        self._fields = [*self._fields, *more]
+        self._lines += more
         if self._scanner is None:
             body = b"".join(self._pieces)
             self._held = None
-            self._exchange.respond(self.head.status, self._response_fields(self.head), body)
+            self._exchange.respond(self.head.status, self.head.fields + self._lines, body)
         else:
             self._begin()
             self._exchange.finish(spliced=self._spliced)
@@ -207,9 +188,10 @@ class Relay:
         self._held = None
         exchange = self._exchange
         # Chunks are passed through as framed, except to HTTP/1.0, which knows none.
-        self._spliced = head.length_bytes is not None or (head.chunked and exchange.minor == 1)
+        length_bytes = self._length_bytes
+        self._spliced = length_bytes is not None or (head.chunked and exchange.head.minor == 1)
         exchange.on_flow = self._connection.pause
-        exchange.begin(head.status, self._response_fields(head), length_bytes=head.length_bytes)
+        exchange.begin(head.status, head.fields + self._lines, length_bytes=length_bytes)
         for framed, payload in held:
             self._forward(framed, payload)
 
@@ -219,9 +201,6 @@ class Relay:
         else:
             for piece in payload:
                 self._exchange.write(piece)
-
-    def _response_fields(self, head: ResponseHead) -> list[Field]:
-        return [*response_fields(head.headers), *self._fields]
 
     def _read_facts(self) -> None:
         if self._scanner is not None:
@@ -243,10 +222,3 @@ class Relay:
     def _settle(self, end: RelayEnd) -> None:
         if not self.done.done():
             self.done.set_result(end)
-
-
-def _content_type(head: ResponseHead) -> bytes:
-    for name, value in head.headers:
-        if name == b"content-type":
-            return value.lower()
-    return b""

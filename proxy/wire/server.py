@@ -19,7 +19,8 @@ from proxy.errors import RequestError
 from proxy.settings import ServerSettings
 from proxy.wire.connection import ServerConnection
 from proxy.wire.exchange import Exchange, Handler
-from proxy.wire.headers import Field
+from proxy.wire.headers import Field, lines
+from proxy.wire.heads import RequestHeads
 
 __all__ = ["Exchange", "Handler", "HttpServer"]
 
@@ -49,7 +50,8 @@ class HttpServer:
         self.connections: set[ServerConnection] = set()
         self.draining = False
         self._handler = handler
-        self._fields = tuple(fields)
+        self._lines = lines(fields)
+        self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes)
         self._add_request_id = add_request_id
         self._on_refused = on_refused
         self._server: asyncio.Server | None = None
@@ -88,11 +90,11 @@ class HttpServer:
             return offered
         return b"%b%012x" % (self._id_prefix, next(self._made_ids))
 
-    def own_fields(self, exchange: Exchange) -> Sequence[Field]:
-        """What this server adds to an answer's head."""
+    def own_lines(self, exchange: Exchange) -> bytes:
+        """Header lines this server adds to an answer's head."""
         if self._add_request_id:
-            return (*self._fields, (b"x-request-id", exchange.request_id))
-        return self._fields
+            return b"%bx-request-id: %b\r\n" % (self._lines, exchange.request_id)
+        return self._lines
 
     def opened(self, connection: ServerConnection) -> None:
         """A client connected."""

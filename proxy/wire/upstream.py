@@ -14,40 +14,24 @@ import asyncio
 import select
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-import httptools
-
 from proxy.errors import UpstreamError
 from proxy.settings import UpstreamSettings
-from proxy.wire import framing
 from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, EofReader, FixedReader
 from proxy.wire.deadline import Deadline
+from proxy.wire.heads import ResponseHead, parse_response
 
 _INTERIM_LIMIT_COUNT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """A replica's status and headers (lower-case names).
-
-    length_bytes: of a fixed-length body; None where chunks or the end of the connection frame it.
-    chunked: the body comes in chunks.
-    """
-
-    status: int
-    headers: framing.Headers
-    length_bytes: int | None
-    chunked: bool
 
 
 class ResponseSink(Protocol):
     """Who hears an answer. Called on the loop, straight from the socket's callback."""
 
-    def on_head(self, head: ResponseHead) -> None:
-        """The final head (interim ones are swallowed)."""
+    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
+        """The final head (interim ones are swallowed). length_bytes: of a body of fixed length,
+        None where chunks or the end of the connection frame it."""
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
         """Body bytes as they came (chunk framing included), and what they carry."""
@@ -69,7 +53,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._method = ""
         self._buffer = b""
         self._reader: BodyReader | None = None
-        self._headers: framing.Headers = []
         self._interim_count = 0
         self._body_began = False
         self._keep_alive = False
@@ -135,7 +118,7 @@ class UpstreamConnection(asyncio.Protocol):
                 data = self._head(self._buffer + data if self._buffer else data)
             if self._reader is not None:
                 self._body(data)
-        except (ValueError, httptools.HttpParserError):
+        except ValueError:
             self._fail("protocol")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -163,52 +146,31 @@ class UpstreamConnection(asyncio.Protocol):
     def _head(self, data: bytes) -> bytes:
         """Parses heads off `data`; returns the body bytes behind the final one."""
         while True:
-            end = data.find(b"\r\n\r\n")
-            if (end if end >= 0 else len(data)) > self._pool.settings.head_limit_bytes:
+            end = data.find(b"\r\n\r\n") + 4
+            if (end if end >= 4 else len(data)) > self._pool.settings.head_limit_bytes:
                 raise ValueError("response head too large")
-            if end < 0:
+            if end < 4:
                 self._buffer = data
                 return b""
-            head, data = data[: end + 4], data[end + 4 :]
-            self._headers = []
-            parser = httptools.HttpResponseParser(self)
-            try:
-                parser.feed_data(head)
-            except httptools.HttpParserUpgrade:
-                raise ValueError("unasked upgrade") from None
-            status = parser.get_status_code()
-            if status >= 200:
+            head, length_bytes = parse_response(data[:end], self._method)
+            data = data[end:]
+            if head.status >= 200:
                 break
             self._interim_count += 1
-            if status == 101 or self._interim_count > _INTERIM_LIMIT_COUNT:
+            if head.status == 101 or self._interim_count > _INTERIM_LIMIT_COUNT:
                 raise ValueError("interim answers out of bounds")
-        if status > 599:
-            raise ValueError("status out of range")
         self._buffer = b""
-        self._final_head(status, 0 if parser.get_http_version() == "1.0" else 1)
-        return data
-
-    def _final_head(self, status: int, minor: int) -> None:
-        assert self._sink is not None
-        length = framing.response_length(status, self._method, self._headers)
-        self._keep_alive = length is not None and framing.keep_alive(minor, self._headers)
-        if length is None:
-            self._reader = EofReader()
-        elif length.chunked:
-            self._reader = ChunkedReader()
-        else:
-            self._reader = FixedReader(length.length_bytes)
-        fixed_bytes = None if length is None or length.chunked else length.length_bytes
-        chunked = length is not None and length.chunked
+        self._keep_alive = head.keep_alive
         # The first-byte deadline stands until the body begins: vLLM sends the head of a stream
         # before its prefill.
-        self._sink.on_head(ResponseHead(status, self._headers, fixed_bytes, chunked))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        if b"\x00" in value or b"\r" in value or b"\n" in value:
-            raise ValueError("control character in a response header")
-        self._headers.append((name.lower(), value))
+        assert self._sink is not None
+        if head.chunked or head.endless:
+            self._reader = ChunkedReader() if head.chunked else EofReader()
+            self._sink.on_head(head, None)
+        else:
+            self._reader = FixedReader(length_bytes)
+            self._sink.on_head(head, length_bytes)
+        return data
 
     def _body(self, data: bytes) -> None:
         reader, sink = self._reader, self._sink

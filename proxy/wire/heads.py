@@ -1,0 +1,202 @@
+"""Message heads, parsed once: a keep-alive peer sends the same head again and again.
+
+Invariants:
+- A remembered head gives exactly what parsing it anew would give. Only the value of its one
+  Content-Length may differ; it is cut out here, and the head was parsed whole the first time.
+- Memory is bounded: few heads, short ones only, all forgotten when the room is used up.
+"""
+
+import re
+from typing import Generic, TypeVar
+
+import httptools
+
+from proxy.errors import RequestError
+from proxy.wire import framing
+from proxy.wire.framing import Headers
+from proxy.wire.headers import forwarded_fields, response_fields
+
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
+_MEMO_LIMIT_COUNT = 1024
+_MEMO_HEAD_LIMIT_BYTES = 4096
+
+_Head = TypeVar("_Head")
+
+
+class RequestHead:
+    """A request's head and what follows from it. Shared by all requests with the same head.
+
+    target: origin form. path, query: its text. minor: of HTTP/1.x. headers: lower-case names, in
+    order. forwarded: the header lines a replica gets, without host, length and request id.
+    """
+
+    __slots__ = (
+        "chunked",
+        "expects_continue",
+        "forwarded",
+        "headers",
+        "keep_alive",
+        "method",
+        "minor",
+        "path",
+        "query",
+        "request_id",
+        "target",
+    )
+
+    def __init__(self, line: framing.RequestLine, target: bytes, headers: Headers) -> None:
+        named = dict(reversed(headers))
+        self.method = line.method.decode("ascii")
+        self.minor = line.minor
+        self.target = target
+        self.path, _, self.query = target.decode("ascii").partition("?")
+        self.headers = headers
+        self.chunked = False
+        self.keep_alive = framing.keep_alive(line.minor, headers)
+        self.expects_continue = line.minor == 1 and b"expect" in named
+        self.request_id = named.get(b"x-request-id")
+        self.forwarded = forwarded_fields(headers)
+
+
+class ResponseHead:
+    """A replica's head and what follows from it. Shared by all answers with the same head.
+
+    fields: the header lines the client gets, without length and request id. chunked: the body
+    comes in chunks; endless: it ends with the connection; else its length is fixed. stream: SSE.
+    """
+
+    __slots__ = ("chunked", "endless", "fields", "headers", "keep_alive", "status", "stream")
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        self.chunked = False
+        self.endless = False
+        self.keep_alive = False
+        self.fields = response_fields(headers)
+        self.stream = any(
+            name == b"content-type" and value.lower().startswith(b"text/event-stream")
+            for name, value in headers
+        )
+
+
+class _Memo(Generic[_Head]):
+    """Heads by their bytes, length cut out; starts over when it is full."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, _Head] = {}
+        self.get = self._heads.get
+
+    def put(self, key: bytes, head: _Head) -> None:
+        if len(key) <= _MEMO_HEAD_LIMIT_BYTES:
+            if len(self._heads) >= _MEMO_LIMIT_COUNT:
+                self._heads.clear()
+            self._heads[key] = head
+
+
+class _Fields:
+    """Collects what the parser finds."""
+
+    def __init__(self) -> None:
+        self.headers: Headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self.headers.append((name.lower(), value))
+
+
+def _cut_length(head: bytes) -> tuple[bytes, int]:
+    """The head without its first Content-Length line, and that length; -1 where it has none."""
+    match = _LENGTH_LINE.search(head)
+    if match is None:
+        return head, -1
+    return head[: match.start()] + head[match.end() :] + b"L", int(match[1])
+
+
+class RequestHeads:
+    """Parses the heads of requests. header_limit_count, target_limit_bytes: refused beyond."""
+
+    def __init__(self, header_limit_count: int, target_limit_bytes: int) -> None:
+        self._header_limit_count = header_limit_count
+        self._target_limit_bytes = target_limit_bytes
+        self._memo: _Memo[RequestHead] = _Memo()
+
+    def parse(self, data: bytes) -> tuple[RequestHead, int]:
+        """A whole head (with its empty line) and its body's length in bytes (0 if it is chunked).
+
+        Raises RequestError as framing does, and 414 or 431 for what is too long.
+        """
+        key, length_bytes = _cut_length(data)
+        head = self._memo.get(key)
+        if head is None:
+            head, length_bytes = self._new(data)
+            self._memo.put(key, head)
+        return head, max(length_bytes, 0)
+
+    def _new(self, data: bytes) -> tuple[RequestHead, int]:
+        line = framing.check_head(data)
+        if len(line.target) > self._target_limit_bytes:
+            raise target_too_long()
+        fields = _Fields()
+        try:
+            httptools.HttpRequestParser(fields).feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # An Upgrade is ignored: what follows is a body or the next request.
+        except httptools.HttpParserError:
+            raise RequestError(
+                400, "The request head is malformed.", code="request_head", close=True
+            ) from None
+        if len(fields.headers) > self._header_limit_count:
+            raise head_too_large("Too many headers.")
+        target = framing.origin_form(line.target)
+        length = framing.body_length(line.minor, fields.headers)
+        head = RequestHead(line, target, fields.headers)
+        head.chunked = length.chunked
+        return head, length.length_bytes
+
+
+_responses: _Memo[ResponseHead] = _Memo()
+
+
+def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
+    """A whole response head to a `method` request, and the length of a fixed-length body.
+
+    Interim answers (1xx) come back as such. Raises ValueError for what is no HTTP/1.x head, or
+    whose end could be read in two ways.
+    """
+    key, length_bytes = _cut_length(data)
+    head = _responses.get(key) if method != "HEAD" else None
+    if head is not None:
+        return head, max(length_bytes, 0)
+    fields = _Fields()
+    parser = httptools.HttpResponseParser(fields)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        raise ValueError("unasked upgrade") from None
+    except httptools.HttpParserError:
+        raise ValueError("malformed response head") from None
+    status = parser.get_status_code()
+    if status > 599:
+        raise ValueError("status out of range")
+    head = ResponseHead(status, fields.headers)
+    if status < 200:
+        return head, 0
+    length = framing.response_length(status, method, fields.headers)
+    head.endless = length is None
+    head.chunked = length is not None and length.chunked
+    minor = 0 if parser.get_http_version() == "1.0" else 1
+    head.keep_alive = length is not None and framing.keep_alive(minor, fields.headers)
+    if method != "HEAD" and status not in (204, 304):
+        _responses.put(key, head)
+    return head, length.length_bytes if length is not None else 0
+
+
+def head_too_large(message: str) -> RequestError:
+    """431."""
+    return RequestError(431, message, code="headers_too_large", close=True)
+
+
+def target_too_long() -> RequestError:
+    """414."""
+    return RequestError(414, "The request target is too long.", code="target_too_long", close=True)
