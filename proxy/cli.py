@@ -184,7 +184,8 @@ def _check_config(args: argparse.Namespace) -> int:
     for model, folder in settings.tokens.folders.items():
         Tokenizer.load(model, Path(folder))
     replicas, tokenizers = len(settings.backends), len(settings.tokens.folders)
-    _say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), {settings.routing.policy}")
+    policy = settings.routing.policy
+    _say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")
     return 0
 
 

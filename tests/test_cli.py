@@ -1,0 +1,181 @@
+"""The command line: flags over file over defaults, and one sentence for what is wrong."""
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy import __version__
+from proxy.cli import main, parser
+from proxy.errors import error_body
+from proxy.settings import Settings
+from proxy.tokens.tokenizer import demo_folder
+
+BACKEND = ("--backend", "http://127.0.0.1:9")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root, raises = logging.getLogger(), logging.raiseExceptions
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], logging.raiseExceptions = handlers, raises
+    root.setLevel(level)
+
+
+def test_python_dash_m() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"tokenlane {__version__}\n"
+
+
+def test_help_names_the_verbs_there_are() -> None:
+    text = parser().format_help()
+    for verb in ("serve", "demo", "simulate", "check-config", "print-config", "healthcheck"):
+        assert verb in text
+    for later in ("doctor", "explain", "replay", "completion"):
+        assert later not in text
+
+
+@pytest.mark.parametrize("verb", ["serve", "demo", "simulate", "healthcheck"])
+def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    assert "default: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["serve"], "give at least one --backend"),
+        (["serve", "--backend", "ftp://x"], "must look like http://HOST:PORT"),
+        (["serve", *BACKEND, *BACKEND], "listed twice"),
+        (["serve", *BACKEND, "--policy", "best"], "--policy best is not one of: affinity"),
+        (["serve", *BACKEND, "--workers", "0"], "--workers must be between"),
+        (
+            ["serve", *BACKEND, "--tokenizer", "m=/nowhere"],
+            "/nowhere/tokenizer.json cannot be read",
+        ),
+        (["serve", *BACKEND, "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
+        (["serve", *BACKEND, "--host", "no.such.host.invalid"], "check --host"),
+        (["serve", *BACKEND, "--port", "70000"], "70000 is no port number"),
+        (["check-config"], "give at least one --backend"),
+        (["print-config", "--config", "/nowhere.yaml"], "cannot be read"),
+        (["simulate", "--replicas", "0"], "do not make a range"),
+        (["simulate", "--port", "65535"], "do not make a range"),
+        (["simulate", "--block-tokens", "many"], "block_tokens"),
+        (["simulate", "--block-tokens", "0"], "block_tokens"),
+        (["demo", "--replicas", "0"], "--replicas must be at least 1"),
+    ],
+)
+def test_one_sentence_and_exit_code_2(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    [line] = said.err.splitlines()
+    assert line.startswith("tokenlane: ")
+    assert sentence in line
+
+
+@pytest.mark.parametrize("flag", ["--port", "--admin-port"])
+def test_a_taken_port(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        free = {"--port": "0", "--admin-port": "0"} | {flag: port}
+        assert main(["serve", *BACKEND, *(word for pair in free.items() for word in pair)]) == 2
+    assert f"port {port} on 127.0.0.1 is already taken; choose another {flag}" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("argv", [[], ["fly"], ["serve", "--tokenizer", "m"], ["serve", "--port"]])
+def test_bad_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: tokenlane" in capsys.readouterr().err
+
+
+def test_flags_over_file_over_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        "backends: [http://a:1, http://b:2]\n"
+        "server: {port: 1000, workers: 3}\n"
+        "tokens: {folders: {m: /m, n: /n}}\n"
+    )
+    argv = ["print-config", "--config", str(file), "--port", "2000", "--tokenizer", "n=/other"]
+    assert main(argv) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["backends"] == ["http://a:1", "http://b:2"]
+    assert (shown["server"]["port"], shown["server"]["workers"]) == (2000, 3)
+    assert shown["server"]["host"] == Settings().server.host
+    assert shown["tokens"]["folders"] == {"m": "/m", "n": "/other"}
+    assert main([*argv, *BACKEND]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["backends"] == ["http://127.0.0.1:9"]
+
+
+def test_print_config_is_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["print-config", *BACKEND]) == 0
+    first = capsys.readouterr().out
+    file = tmp_path / "printed.yaml"
+    file.write_text(first)
+    assert main(["print-config", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_check_config_loads_the_tokenizers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", *BACKEND, "--tokenizer", f"demo={demo_folder()}"]) == 0
+    assert capsys.readouterr().out == "ok: 1 replica(s), 1 tokenizer(s), policy affinity\n"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert main(["check-config", *BACKEND, "--tokenizer", f"demo={tmp_path}"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "said"),
+    [
+        (200, b"{}", 0, "ready\n"),
+        (503, error_body("No replica is up.", "server_error"), 1, "not ready: No replica is up.\n"),
+        (500, b"<html>", 1, "not ready: status 500\n"),
+    ],
+)
+def test_healthcheck(
+    status: int, body: bytes, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/readyz"
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert main(["healthcheck", "--admin-port", str(server.server_port)]) == code
+        thread.join()
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == said
+
+
+def test_healthcheck_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert main(["healthcheck", "--admin-port", str(port)]) == 1
+    assert f"no answer from 127.0.0.1:{port}" in capsys.readouterr().err
