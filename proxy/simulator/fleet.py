@@ -14,19 +14,27 @@ from proxy.simulator.endpoints import Endpoints, Stats, stats
 from proxy.simulator.prompts import Prompts
 from proxy.simulator.replica import Replica
 from proxy.simulator.settings import SimulatorSettings
-from proxy.tokens.tokenizer import demo_folder
+from proxy.tokens.tokenizer import Tokenizer, demo_folder
+
+
+def load_tokenizer(settings: SimulatorSettings) -> Tokenizer:
+    """The tokenizer that a fleet with these settings speaks. Raises ConfigError."""
+    folder = Path(settings.folder) if settings.folder else demo_folder()
+    return Tokenizer.load(settings.model, folder)
 
 
 class Fleet:
     """Used as an async context: `async with Fleet(settings) as fleet: urls = await fleet.start(4)`.
 
-    Raises ConfigError for a folder that holds no tokenizer, OSError for a port in use.
+    tokenizer: one that is loaded already, instead of the settings' folder. Raises ConfigError
+    for a folder that holds no tokenizer, OSError for a port in use.
     """
 
-    def __init__(self, settings: SimulatorSettings | None = None) -> None:
+    def __init__(
+        self, settings: SimulatorSettings | None = None, tokenizer: Tokenizer | None = None
+    ) -> None:
         self.settings = settings or SimulatorSettings()
-        folder = Path(self.settings.folder) if self.settings.folder else demo_folder()
-        self._prompts = Prompts(self.settings, folder)
+        self._prompts = Prompts(self.settings, tokenizer or load_tokenizer(self.settings))
         self.replicas: list[Replica] = []
 
     def __repr__(self) -> str:

@@ -10,7 +10,6 @@ import asyncio
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import cachetools
 import msgspec
@@ -81,9 +80,9 @@ def _size_bytes(job: Job) -> int:
 class Prompts:
     """Shared by the replicas of a fleet, on one loop."""
 
-    def __init__(self, settings: SimulatorSettings, folder: Path) -> None:
+    def __init__(self, settings: SimulatorSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
-        self.tokenizer = Tokenizer.load(settings.model, folder)
+        self.tokenizer = tokenizer
         self.table = TokenTable(self.tokenizer)
         self._jobs: cachetools.LRUCache[tuple[str, bytes], Job] = cachetools.LRUCache(
             settings.prompt_cache_bytes, getsizeof=_size_bytes

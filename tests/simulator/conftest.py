@@ -1,0 +1,40 @@
+"""A fleet per test: real sockets, instant unless a test says otherwise."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from proxy.simulator.fleet import Fleet, load_tokenizer
+from proxy.simulator.settings import SimulatorSettings
+from proxy.tokens.tokenizer import Tokenizer
+
+FleetMaker = Callable[..., Awaitable[Fleet]]
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer() -> Tokenizer:
+    """The demo model's, loaded once."""
+    return load_tokenizer(SimulatorSettings())
+
+
+@pytest.fixture
+async def make_fleet(demo_tokenizer: Tokenizer) -> AsyncIterator[FleetMaker]:
+    """Fleets with the given settings; `count` replicas each."""
+    async with AsyncExitStack() as stack:
+
+        async def make(count: int = 1, **fields: Any) -> Fleet:
+            fleet = await stack.enter_async_context(
+                Fleet(SimulatorSettings(**fields), demo_tokenizer)
+            )
+            await fleet.start(count)
+            return fleet
+
+        yield make
+
+
+@pytest.fixture
+async def url(make_fleet: FleetMaker) -> str:
+    """An instant replica."""
+    return (await make_fleet()).replicas[0].url
