@@ -23,9 +23,11 @@ test: $(STAMP_DEV) ## the tests, on this Python
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 test-all-pythons: ## the tests on every Python from 3.11 to 3.13 that is at hand
-	@sh scripts/pythons.sh | while read -r version python; do \
+	@own=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	sh scripts/pythons.sh | while read -r version python; do \
 		echo "== Python $$version: $$python"; \
-		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
+		[ "$$version" = "$$own" ] && venv=$(VENV) || venv=.venv-$$version; \
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV="$$venv" </dev/null || exit 1; \
 	done
 
 bench: $(STAMP_DEV) ## throughput, streams and bursts: tables, JSON and PNG under bench/results
