@@ -31,7 +31,10 @@ def cached_limit_tokens(query: Query) -> int:
 
 def tie_tokens(query: Query) -> float:
     """Costs of this query that differ by no more than this are equal (tokens)."""
-    return min(max(TIE_SHARE * query.prompt_tokens, query.block_tokens), TIE_LIMIT_TOKENS)
+    share = TIE_SHARE * query.prompt_tokens
+    if share >= TIE_LIMIT_TOKENS:
+        return TIE_LIMIT_TOKENS
+    return min(max(share, query.block_tokens), TIE_LIMIT_TOKENS)
 
 
 def idleness(candidate: Candidate) -> tuple[int, int, float, float]:

@@ -85,7 +85,7 @@ class PrefixIndex:
                 found.append(0)
                 continue
             matched = replica.young.match(blocks, hashes)
-            if 8 * matched < len(blocks):
+            if 8 * matched < len(blocks) and replica.old.blocks:
                 # Both sets are prefix-closed, so the union's longest match is one of theirs.
                 matched = max(matched, replica.old.match(blocks, hashes))
             found.append(matched)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import proxy.routing.policies
 from proxy.errors import ConfigError
 from proxy.model import Load
+from proxy.routing.cost import idleness
 from proxy.routing.decision import Candidate, Decision, Query, Reason
 from proxy.routing.policies import POLICIES, make_policy
 from proxy.settings import RoutingSettings
@@ -114,6 +115,16 @@ def test_affinity_never_pays_more_than_a_tie_over_the_lowest_cost(
     assert ranked[0].cost <= lowest + 250
     rest = [choice.cost for choice in ranked if choice.cost > lowest + 250]
     assert rest == sorted(rest)
+
+
+@given(CANDIDATES)
+def test_affinity_settles_ties_as_the_tie_rule_says(candidates: list[Candidate]) -> None:
+    alike = [
+        Candidate(c.slot, 1600, Load(c.load.requests, c.load.queued_tokens % 3), at, -at)
+        for at, c in enumerate(candidates)
+    ]
+    ranked = [choice.slot for choice in rank("affinity", alike).ranked]
+    assert ranked == [candidate.slot for candidate in sorted(alike, key=idleness)]
 
 
 def test_least_work_ignores_prefixes() -> None:

@@ -11,7 +11,7 @@ the usual tie rule decides.
 
 from collections.abc import Sequence
 
-from proxy.routing.cost import decide, idleness, tie_tokens
+from proxy.routing.cost import decide, tie_tokens
 from proxy.routing.decision import Candidate, Decision, Query, Reason
 from proxy.settings import RoutingSettings
 
@@ -27,14 +27,30 @@ class Affinity:
 
     def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
         alpha, prompt_tokens = self._alpha, query.prompt_tokens
-        priced = [
-            (prompt_tokens - one.cached_tokens + alpha * one.load.queued_tokens, one)
-            for one in candidates
+        costs = [
+            prompt_tokens - one.cached_tokens + alpha * one.load.queued_tokens for one in candidates
         ]
         tie = tie_tokens(query)
-        equal = min([cost for cost, _ in priced]) + tie
-        priced.sort(key=lambda pair: (max(pair[0], equal), idleness(pair[1])))
-        return decide(self.name, query, priced, _reason(priced[0][1], candidates, tie))
+        equal = min(costs) + tie
+        # One tuple each, compared in C: the cost, then cost.idleness, written out to save a call
+        # per candidate. The slot only keeps a sort of candidates alike in everything from
+        # comparing the candidates themselves.
+        rows = [
+            (
+                max(equal, cost),
+                one.load.queued_tokens,
+                one.load.requests,
+                one.recent_tokens,
+                one.chosen_at,
+                one.slot,
+                cost,
+                one,
+            )
+            for cost, one in zip(costs, candidates)
+        ]
+        rows.sort()
+        ordered = [(row[-2], row[-1]) for row in rows]
+        return decide(self.name, query, ordered, _reason(ordered[0][1], candidates, tie))
 
 
 def _reason(first: Candidate, candidates: Sequence[Candidate], tie: float) -> Reason:
