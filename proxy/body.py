@@ -62,6 +62,8 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
 }
 _CHAT_FIELDS = len(ChatFields.__struct_fields__)
 _COMPLETION_FIELDS = len(CompletionFields.__struct_fields__)
+_CHAT_ABSENT = [ABSENT] * (_CHAT_FIELDS - 1)
+_COMPLETION_ABSENT = [ABSENT] * (_COMPLETION_FIELDS - 1)
 
 
 def inspect(kind: Kind, body: bytes) -> Body:
@@ -92,14 +94,17 @@ def _path(error: msgspec.ValidationError) -> str | None:
 def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
     """A digest of everything that decides the prompt's ids (16 bytes)."""
     chat = isinstance(body, ChatBody)
-    hasher = xxhash.xxh3_128(b"%d\x00%b" % (chat, model.encode()))
-    # The fields that decide ids come first, in the order of the base struct.
-    count = _CHAT_FIELDS if chat else _COMPLETION_FIELDS
-    for position, raw in enumerate(msgspec.structs.astuple(body)[:count]):
-        if raw is not ABSENT:
-            view = memoryview(raw)
-            hasher.update(b"%d:%d:" % (position, view.nbytes))
-            hasher.update(view)
+    # The fields that decide ids come first, in the order of the base struct; the first of them
+    # is the prompt itself, and mostly the only one.
+    first, *others = msgspec.structs.astuple(body)[: _CHAT_FIELDS if chat else _COMPLETION_FIELDS]
+    hasher = xxhash.xxh3_128(first)
+    hasher.update(b"%d\x00%b" % (chat, model.encode()))
+    if others != (_CHAT_ABSENT if chat else _COMPLETION_ABSENT):
+        for position, raw in enumerate(others):
+            if raw is not ABSENT:
+                view = memoryview(raw)
+                hasher.update(b"%d:%d:" % (position, view.nbytes))
+                hasher.update(view)
     return hasher.digest()
 
 

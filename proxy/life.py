@@ -11,7 +11,7 @@ from functools import lru_cache
 from proxy.model import Rung
 from proxy.routing.decision import Decision
 from proxy.telemetry import families
-from proxy.telemetry.metrics import MetricsSegment
+from proxy.telemetry.metrics import HistogramRow, MetricsSegment
 from proxy.tokens.service import Outcome
 from proxy.wire.relay import Relay
 
@@ -40,7 +40,7 @@ class Life:
     def __init__(self, started_s: float) -> None:
         self.started_s = started_s
 
-    def stages(self) -> tuple[float, ...]:
+    def stages(self) -> list[float]:
         """Seconds in each of families.STAGES, as far as the request came."""
         relay = self.relay
         first_byte_s = relay.first_byte_s if relay is not None else 0.0
@@ -60,7 +60,7 @@ class Life:
                 break
             seconds.append(end_s - began_s)
             began_s = end_s
-        return tuple(seconds)
+        return seconds
 
 
 class _ModelMetrics:
@@ -83,7 +83,9 @@ class Recorder:
 
     def __init__(self, segment: MetricsSegment, worker: int) -> None:
         self._segment = segment
-        self._stages = [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
+        self._stages = HistogramRow(
+            [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
+        )
         self._queue = {
             rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value)
             for rung in (Rung.THREADS, Rung.LOCAL)
@@ -113,8 +115,7 @@ class Recorder:
         """The request is over; status: what the client got (499: it left before)."""
         self._requests(life.route, status, life.outcome).inc()
         self._duration(life.route).observe(life.ended_s - life.started_s)
-        for histogram, seconds in zip(self._stages, life.stages(), strict=False):
-            histogram.observe(seconds)
+        self._stages.observe(life.stages())
         model = self._model(life.model)
         if life.tokens is not None:
             self._tokens(life.tokens, model)

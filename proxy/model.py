@@ -28,22 +28,18 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
 
     sequences: one packed uint32 buffer per prompt of the request (chat has one).
     blocks: packed uint64, chained hashes of the first sequence's full blocks.
-    block_tokens: tokens per block in `blocks`.
+    block_tokens: tokens per block in `blocks`. tokens: in all sequences together.
     """
 
     sequences: tuple[bytes, ...]
     blocks: bytes
     block_tokens: int
-
-    @property
-    def tokens(self) -> int:
-        """Tokens in all sequences together."""
-        return sum(len(sequence) for sequence in self.sequences) // 4
+    tokens: int
 
     @property
     def size_bytes(self) -> int:
         """What a cache pays for this entry."""
-        return sum(len(sequence) for sequence in self.sequences) + len(self.blocks) + 128
+        return 4 * self.tokens + len(self.blocks) + 128
 
 
 class ReplicaState(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ Layout: 8 int64 of header | float64 cells | journal of uint32 length, msgpack [n
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -91,6 +91,27 @@ class Histogram:
         cells[self._first + bisect_left(self._bounds, value)] += 1.0
         self._sum = total = self._sum + value
         cells[self._sum_index] = total
+
+
+class HistogramRow:
+    """Children of one histogram family that are observed together: one call for all of them."""
+
+    __slots__ = ("_bounds", "_cells", "_firsts", "_sums")
+
+    def __init__(self, children: Sequence[Histogram]) -> None:
+        self._bounds = children[0]._bounds  # noqa: SLF001 - a row is its children
+        self._cells = children[0]._cells  # noqa: SLF001 - a row is its children
+        self._firsts = [child._first for child in children]  # noqa: SLF001 - as above
+        self._sums = [0.0] * len(children)
+
+    def observe(self, values: Sequence[float]) -> None:
+        """Counts the n-th value in the n-th child; there may be fewer values than children."""
+        cells, bounds, sums, firsts = self._cells, self._bounds, self._sums, self._firsts
+        for index, value in enumerate(values):
+            first = firsts[index]
+            cells[first + bisect_left(bounds, value)] += 1.0
+            sums[index] = total = sums[index] + value
+            cells[first - 1] = total
 
 
 Child = Counter | Gauge | Histogram

@@ -71,7 +71,8 @@ class TokenJob:
             sequences = yield from self._completions(body, piece_limit_s)
         yield
         blocks = block_hashes(sequences[0], self._block_tokens) if sequences else b""
-        return Prompt(tuple(sequences), blocks, self._block_tokens)
+        tokens = sum(map(len, sequences)) // 4
+        return Prompt(tuple(sequences), blocks, self._block_tokens, tokens)
 
     def run(self) -> Tokenized:
         """All steps at once; learns from how long they took."""

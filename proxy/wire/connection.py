@@ -114,7 +114,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(error)
             return
         self._deadline.clear()
-        self._exchange = exchange = Exchange(self, head)
+        self._exchange = exchange = Exchange(self, self.server, head)
         if length_bytes > settings.body_limit_bytes:
             self._refuse(self._body_too_large())
             return
@@ -203,7 +203,7 @@ class ServerConnection(asyncio.Protocol):
         """Answers a head that never became a request."""
         exchange = self._exchange
         if exchange is None:
-            exchange = self._exchange = Exchange(self, _UNREADABLE)
+            exchange = self._exchange = Exchange(self, self.server, _UNREADABLE)
         error.close = True
         exchange.fail(error)
         self.server.refused(exchange)
@@ -218,14 +218,6 @@ class ServerConnection(asyncio.Protocol):
     def new_waiter(self) -> asyncio.Future[None]:
         """As Downstream."""
         return self.loop.create_future()
-
-    def request_id(self, offered: bytes | None) -> bytes:
-        """As Downstream."""
-        return self.server.request_id(offered)
-
-    def own_lines(self, exchange: Exchange) -> bytes:
-        """As Downstream."""
-        return self.server.own_lines(exchange)
 
     async def room(self) -> None:
         """Returns when the transport takes more, or is gone."""

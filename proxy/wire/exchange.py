@@ -32,14 +32,6 @@ class Downstream(Protocol):
         """A future of the connection's loop."""
         ...
 
-    def request_id(self, offered: bytes | None) -> bytes:
-        """The id a request gets."""
-        ...
-
-    def own_lines(self, exchange: "Exchange") -> bytes:
-        """Header lines the server adds to every head."""
-        ...
-
     def may_keep_alive(self, exchange: "Exchange") -> bool:
         """Whether the connection can serve another request after this answer."""
         ...
@@ -49,6 +41,18 @@ class Downstream(Protocol):
 
     def abort_answer(self, *, reset: bool) -> None:
         """The answer breaks off."""
+
+
+class Serving(Protocol):
+    """What an exchange needs of the server."""
+
+    def request_id(self, offered: bytes | None) -> bytes:
+        """The id a request gets."""
+        ...
+
+    def own_lines(self, exchange: "Exchange") -> bytes:
+        """Header lines the server adds to every head."""
+        ...
 
 
 class Exchange:
@@ -70,15 +74,16 @@ class Exchange:
     _eof_framed = False
     _continued = False
 
-    def __init__(self, connection: Downstream, head: RequestHead) -> None:
+    def __init__(self, connection: Downstream, server: Serving, head: RequestHead) -> None:
         self._connection = connection
+        self._server = server
         self.head = head
         self.method = head.method
         self.path = head.path
         self.headers = head.headers
         self.keep_alive = head.keep_alive
         self.started_s = time.monotonic()
-        self.request_id = connection.request_id(head.request_id)
+        self.request_id = server.request_id(head.request_id)
         self._pieces: list[bytes] = []
 
     @property
@@ -199,7 +204,7 @@ class Exchange:
             status_line(status),
             headers if isinstance(headers, bytes) else lines(headers),
             length_line,
-            self._connection.own_lines(self),
+            self._server.own_lines(self),
         )
 
     def _end(self) -> None:

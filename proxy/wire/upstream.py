@@ -24,6 +24,8 @@ from proxy.wire.deadline import Deadline
 from proxy.wire.heads import ResponseHead, parse_response
 
 _INTERIM_LIMIT_COUNT = 8
+# No server ends a connection that was in use so short a while ago, except by shutting down.
+_FRESH_S = 0.1
 
 
 class ResponseSink(Protocol):
@@ -95,9 +97,10 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether an idle connection can carry a request: young enough, no bytes, no close."""
         if self._transport is None or self._transport.is_closing():
             return False
-        if now_s - self._idle_since_s > self._pool.settings.idle_deadline_s:
-            return False
-        return not self._poll.poll(0)
+        idle_s = now_s - self._idle_since_s
+        if idle_s < _FRESH_S:
+            return True
+        return idle_s <= self._pool.settings.idle_deadline_s and not self._poll.poll(0)
 
     # -- transport ---------------------------------------------------------------------------
 
@@ -188,8 +191,10 @@ class UpstreamConnection(asyncio.Protocol):
                 return
             self._body_began = True
             self._keep_alive = self._keep_alive and not surplus
-            self._deadline.set(self._pool.settings.between_chunks_deadline_s)
-        if reader.done:
+        if not reader.done:
+            if data:
+                self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+        else:
             self._sink = None
             self._deadline.clear()
             self._release()

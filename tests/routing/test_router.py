@@ -37,7 +37,7 @@ class Bench:
 
     def query(self, name: int, tokens: int) -> Query:
         ids = b"".join((name * 100_000 + at).to_bytes(4, "little") for at in range(tokens))
-        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK), self.router.draw())
+        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, len(ids) // 4), self.router.draw())
 
     def decide(self, query: Query, now: float = 0.0) -> Decision:
         return self.router.decide(query, self.router.eligible("m", now), now)
@@ -78,7 +78,7 @@ def test_a_shared_first_block_does_not_bind_them_together() -> None:
     homes: Counter[int] = Counter()
     for name in range(1, 41):
         ids = head + name.to_bytes(4, "little") * 1000
-        query = Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK))
+        query = Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, len(ids) // 4))
         homes[bench.served(query)] += 1
     assert set(homes.values()) == {10}
 
