@@ -94,7 +94,8 @@ class Gateway:
             if life.outcome == "ok":
                 life.outcome = "gateway_error"
         except asyncio.CancelledError:
-            life.outcome = "client_gone"
+            # The connection also ends a request whose body cannot be read; then it has answered.
+            life.outcome = "gateway_error" if exchange.ended else "client_gone"
             raise
         except Exception:
             life.outcome = "gateway_error"

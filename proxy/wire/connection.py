@@ -44,6 +44,7 @@ class ServerConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._deadline = Deadline(self.loop, self._late)
         self._paused_reading = False
+        self._head_began = False
         self._room: asyncio.Future[None] | None = None
         self._lingering = False
 
@@ -64,7 +65,7 @@ class ServerConnection(asyncio.Protocol):
             self._body(data)
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self._exchange is None:
+        if self._exchange is None and self._room is None:
             self._heads()
         elif len(self._buffer) > self.server.settings.pipelined_limit_bytes:
             self._pause_reading()
@@ -88,10 +89,12 @@ class ServerConnection(asyncio.Protocol):
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
-        if self._exchange is not None:
-            self._deadline.clear()
-            if self._exchange.on_flow is not None:
-                self._exchange.on_flow(False)
+        if self._exchange is None:
+            self._next()
+            return
+        self._deadline.clear()
+        if self._exchange.on_flow is not None:
+            self._exchange.on_flow(False)
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -114,6 +117,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(error)
             return
         self._deadline.clear()
+        self._head_began = False
         self._exchange = exchange = Exchange(self, self.server, head)
         if length_bytes > settings.body_limit_bytes:
             self._refuse(self._body_too_large())
@@ -150,7 +154,9 @@ class ServerConnection(asyncio.Protocol):
             b"\r\n" not in self._buffer
         ):
             raise target_too_long()
-        self._deadline.set(self.server.settings.head_deadline_s)
+        if not self._head_began:  # a byte now and then does not buy more time
+            self._head_began = True
+            self._deadline.set(self.server.settings.head_deadline_s)
 
     def _body(self, data: bytes) -> None:
         exchange, reader = self._exchange, self._reader
@@ -247,6 +253,9 @@ class ServerConnection(asyncio.Protocol):
 
     def _next(self) -> None:
         self._exchange = None
+        if self._room is not None:
+            # The client does not read its answers: it gets no new ones until it does.
+            return
         self._deadline.set(self.server.settings.idle_deadline_s)
         if self._paused_reading and self._transport is not None:
             self._paused_reading = False

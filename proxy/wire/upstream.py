@@ -12,6 +12,7 @@ Invariants:
 
 import asyncio
 import select
+import ssl
 import time
 from collections import deque
 from typing import Protocol, cast
@@ -58,6 +59,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim_count = 0
         self._body_began = False
         self._keep_alive = False
+        self._paused = False
         self._poll = select.poll()
         self._deadline = Deadline(asyncio.get_running_loop(), self._late)
         self._idle_since_s = 0.0
@@ -86,12 +88,14 @@ class UpstreamConnection(asyncio.Protocol):
         """Backpressure from the client's side. A paused peer is not a silent one."""
         if self._transport is None:
             return
+        self._paused = paused
         if paused:
             self._transport.pause_reading()
             self._deadline.clear()
         else:
             self._transport.resume_reading()
-            self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+            if self._sink is not None:
+                self._deadline.set(self._pool.settings.between_chunks_deadline_s)
 
     def usable(self, now_s: float) -> bool:
         """Whether an idle connection can carry a request: young enough, no bytes, no close."""
@@ -192,11 +196,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._body_began = True
             self._keep_alive = self._keep_alive and not surplus
         if not reader.done:
-            if data:
+            if data and not self._paused:
                 self._deadline.set(self._pool.settings.between_chunks_deadline_s)
         else:
             self._sink = None
             self._deadline.clear()
+            if self._paused:  # the end came with the bytes that were too many
+                self.pause(False)
             self._release()
             sink.on_end()
 
@@ -233,7 +239,8 @@ class ReplicaPool:
         self.settings = settings
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._port = parts.port or 80
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
         self.host_header = parts.netloc.rpartition("@")[2].encode("ascii")
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
@@ -259,7 +266,7 @@ class ReplicaPool:
         try:
             async with asyncio.timeout(self.settings.connect_deadline_s):
                 _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self), self._host, self._port
+                    lambda: UpstreamConnection(self), self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamError("connect_timeout", sent=False) from None
