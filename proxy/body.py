@@ -34,6 +34,7 @@ class ChatBody(ChatFields):
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    cache_salt: str | None = None
 
 
 class CompletionBody(CompletionFields):
@@ -43,6 +44,7 @@ class CompletionBody(CompletionFields):
     stream: bool | None = None
     n: int | None = None
     max_tokens: int | None = None
+    cache_salt: str | None = None
 
 
 class OtherBody(msgspec.Struct):
@@ -92,13 +94,13 @@ def _path(error: msgspec.ValidationError) -> str | None:
 
 
 def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
-    """A digest of everything that decides the prompt's ids (16 bytes)."""
+    """A digest of everything that decides the prompt's ids and block hashes (16 bytes)."""
     chat = isinstance(body, ChatBody)
     # The fields that decide ids come first, in the order of the base struct; the first of them
     # is the prompt itself, and mostly the only one.
     first, *others = msgspec.structs.astuple(body)[: _CHAT_FIELDS if chat else _COMPLETION_FIELDS]
     hasher = xxhash.xxh3_128(first)
-    hasher.update(b"%d\x00%b" % (chat, model.encode()))
+    hasher.update(b"%d\x00%b" % (chat, salt(model, body)))
     if others != (_CHAT_ABSENT if chat else _COMPLETION_ABSENT):
         for position, raw in enumerate(others):
             if raw is not ABSENT:
@@ -106,6 +108,11 @@ def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
                 hasher.update(b"%d:%d:" % (position, view.nbytes))
                 hasher.update(view)
     return hasher.digest()
+
+
+def salt(model: str, body: ChatBody | CompletionBody) -> bytes:
+    """What keeps this prompt's blocks apart from equal ones: the model, and vLLM's cache_salt."""
+    return f"{model}\0{body.cache_salt or ''}".encode("utf-8", "surrogatepass")
 
 
 def prompt_bytes(body: ChatBody | CompletionBody) -> memoryview:

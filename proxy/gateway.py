@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from proxy import answers
-from proxy.body import ChatBody, CompletionBody, inspect, prompt_bytes
+from proxy.body import ChatBody, CompletionBody, inspect, prompt_bytes, salt
 from proxy.errors import RequestError, UpstreamError
 from proxy.fleet import Fleet, Replica
 from proxy.life import Life, Recorder
@@ -151,7 +151,9 @@ class Gateway:
             return Query.of(outcome.prompt, draw)
         raw = prompt_bytes(request)
         estimate_tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
-        blocks = text_hashes(bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, (model or "").encode())
+        blocks = text_hashes(
+            bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, salt(model or "", request)
+        )
         reason = _REASONS.get(outcome.reason, Reason.BAIL)
         return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
 

@@ -31,12 +31,14 @@ class Tokenized(NamedTuple):
 
 
 class TokenJob:
-    """A prompt to make ids of. size_bytes: raw JSON bytes; block_tokens: per hashed block."""
+    """A prompt to make ids of. size_bytes: raw JSON bytes; block_tokens: per hashed
+    block; salt: what its hashes start from."""
 
     __slots__ = (
         "_block_tokens",
         "_body",
         "_rendered_s",
+        "_salt",
         "_speed",
         "_tokenizer",
         "key",
@@ -52,11 +54,13 @@ class TokenJob:
         key: bytes,
         size_bytes: int,
         block_tokens: int,
+        salt: bytes = b"",
     ) -> None:
         self._tokenizer = tokenizer
         self._speed = speed
         self._body = body
         self._block_tokens = block_tokens
+        self._salt = salt
         self._rendered_s = 0.0
         self.key = key
         self.size_bytes = size_bytes
@@ -70,7 +74,7 @@ class TokenJob:
         else:
             sequences = yield from self._completions(body, piece_limit_s)
         yield
-        blocks = block_hashes(sequences[0], self._block_tokens) if sequences else b""
+        blocks = block_hashes(sequences[0], self._block_tokens, self._salt) if sequences else b""
         tokens = sum(map(len, sequences)) // 4
         return Prompt(tuple(sequences), blocks, self._block_tokens, tokens)
 

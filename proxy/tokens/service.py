@@ -12,7 +12,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from proxy.body import ChatBody, CompletionBody, prompt_bytes, token_key
+from proxy.body import ChatBody, CompletionBody, prompt_bytes, salt, token_key
 from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
@@ -90,6 +90,7 @@ class TokenService:
             key=b"" if tokenizer.volatile else key,
             size_bytes=raw.nbytes,
             block_tokens=self._block_tokens,
+            salt=salt(model, body),
         )
         render_s = speed.render_s(raw.nbytes)
         total_s = render_s + speed.encode_s(raw.nbytes)
