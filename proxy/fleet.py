@@ -96,6 +96,16 @@ class Fleet:
         ]
         return min(known, default=None)
 
+    @property
+    def open_connections(self) -> int:
+        """Connections to replicas, idle ones included."""
+        return sum(replica.pool.open_count for replica in self._replicas.values())
+
+    @property
+    def idle_connections(self) -> int:
+        """Those that carry no request now."""
+        return sum(replica.pool.idle_count for replica in self._replicas.values())
+
     def sweep(self) -> None:
         """Closes connections that idled too long."""
         now_s = time.monotonic()

@@ -98,6 +98,8 @@ class Recorder:
         self._cache_entries = segment.gauge(families.CACHE_ENTRIES, "request")
         self._cache_bytes = segment.gauge(families.CACHE_BYTES, "request")
         self._connections = segment.gauge(families.CONNECTIONS)
+        self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
+        self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
         self._evictions = 0
         # The sets behind these are closed and small; the bound keeps a mistake from leaking.
         self._requests = lru_cache(1024)(
@@ -133,10 +135,19 @@ class Recorder:
         self._segment.counter(families.RETRIES, reason).inc()
 
     def gauges(
-        self, *, connections: int, cache_entries: int, cache_bytes: int, cache_evictions: int
+        self,
+        *,
+        connections: int,
+        upstream_open: int,
+        upstream_idle: int,
+        cache_entries: int,
+        cache_bytes: int,
+        cache_evictions: int,
     ) -> None:
         """What is sampled now and then rather than counted."""
         self._connections.set(connections)
+        self._upstream_idle.set(upstream_idle)
+        self._upstream_busy.set(upstream_open - upstream_idle)
         self._cache_entries.set(cache_entries)
         self._cache_bytes.set(cache_bytes)
         self._cache_evictions.inc(cache_evictions - self._evictions)

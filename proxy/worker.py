@@ -19,6 +19,7 @@ from pathlib import Path
 import uvloop
 
 from proxy.channel import Hello, WorkerEnd
+from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.gateway import Gateway
 from proxy.life import Life, Recorder
@@ -63,8 +64,9 @@ class Worker:
         """Serves until told to drain; returns the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
-            listener = _listener(hello.host, hello.port)
             tokenizers = await asyncio.to_thread(_load, hello.settings.tokens.folders)
+            # Only now: a listener that nobody accepts from would still be dealt connections.
+            listener = share(hello.host, hello.port)
         except (ConfigError, OSError) as error:
             self._end.failed(str(error))
             self._end.close()
@@ -124,6 +126,8 @@ class Worker:
         gateway.fleet.sweep()
         recorder.gauges(
             connections=len(server.connections),
+            upstream_open=gateway.fleet.open_connections,
+            upstream_idle=gateway.fleet.idle_connections,
             cache_entries=len(tokens.cache),
             cache_bytes=tokens.cache.size_bytes,
             cache_evictions=tokens.cache.evictions,
@@ -141,15 +145,6 @@ class Worker:
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind((host, port))
-    return listener
 
 
 def _load(folders: dict[str, str]) -> dict[str, Tokenizer]:

@@ -250,6 +250,16 @@ class ReplicaPool:
             f"<ReplicaPool {self._host}:{self._port} open={len(self._open)} idle={len(self._idle)}>"
         )
 
+    @property
+    def open_count(self) -> int:
+        """Connections, idle ones included."""
+        return len(self._open)
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
     def idle(self) -> UpstreamConnection | None:
         """The most recently used idle connection that can carry a request."""
         now_s = time.monotonic()
