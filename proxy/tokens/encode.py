@@ -93,6 +93,10 @@ class Encoder:
         """Each id's entry in the vocabulary, as it is spelled there; "" for unknown ids."""
         return [self._backend.id_to_token(one) or "" for one in unpack(ids)]
 
+    def to_json(self) -> str:
+        """The tokenizer as `tokenizers` serializes it; other engines are built from this."""
+        return self._backend.to_str()
+
     def _find_affixes(self) -> tuple[bytes, bytes] | None:
         found: set[tuple[bytes, bytes]] = set()
         for probe in PROBES:

@@ -33,10 +33,12 @@ STEERING = frozenset(
 
 
 class Tokenizer:
-    """Ids of one model's requests. `max_model_tokens`: context length as far as the folder says.
+    """Ids of one model's requests.
 
-    `volatile`: the chat template asks for the time, so that a chat's ids must not be cached.
-    `doubts`: why ids may differ from vLLM's nevertheless; empty for the well-trodden folders.
+    max_model_tokens: context length as far as the folder says; the replica's own word beats it.
+    specials: bos_token and so on, as templates see them. volatile: the chat template asks for the
+    time, so that a chat's ids must not be cached. doubts: why ids may differ from vLLM's
+    nevertheless; empty for the well-trodden folders.
     """
 
     def __init__(self, model: str, read: folder.Folder) -> None:
@@ -44,7 +46,7 @@ class Tokenizer:
         self.encoder = Encoder(read.backend)
         self.max_model_tokens = read.max_model_tokens
         self.doubts = read.doubts
-        self._specials = read.specials
+        self.specials = read.specials
         self._own_renderer = read.own_renderer
         self._own_tokenizer = read.own_tokenizer
         self._templates = {name: Template(text) for name, text in read.templates.items()}
@@ -139,7 +141,7 @@ class Tokenizer:
             and value != "auto"
             and (name in template.variables or name == "documents")
         }
-        return {**self._specials, "tools": tools, "documents": None, **known}
+        return {**self.specials, "tools": tools, "documents": None, **known}
 
     # Completions
 

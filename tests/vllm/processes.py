@@ -1,0 +1,169 @@
+"""Processes that the end-to-end tests start: vLLM servers, the gateway. Not imported elsewhere.
+
+Invariants:
+- Every process gets a session of its own and is ended by its process group's id: vLLM's engine
+  and worker processes go with it.
+- Logs are kept under build/vllm-logs; a failure to start quotes the log's end.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LOGS = ROOT / "build" / "vllm-logs"
+START_DEADLINE_S = 300.0
+STOP_DEADLINE_S = 20.0
+
+VLLM_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # Compiling a log-probability helper costs 17 s and needs a C++ compiler.
+    "TORCHDYNAMO_DISABLE": "1",
+    # Several servers share few cores: no pinning, one thread each.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    # Adds POST /reset_prefix_cache.
+    "VLLM_SERVER_DEV_MODE": "1",
+}
+VLLM_FLAGS = (
+    "--load-format dummy --served-model-name tiny --host 127.0.0.1 --dtype bfloat16 "
+    "--enforce-eager --max-model-len 32768 --max-num-seqs 16 --block-size 32 "
+    "--kv-cache-memory-bytes 134217728 --enable-prompt-tokens-details "
+    "--enable-auto-tool-choice --tool-call-parser hermes"
+).split()
+
+MODEL_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "hidden_act": "silu",
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "bos_token_id": None,
+}
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """A process that listens on 127.0.0.1:`port` and answers /health."""
+
+    def __init__(self, name: str, command: Sequence[str], port: int, **environment: str) -> None:
+        self.name, self.port = name, port
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = LOGS / f"{name}.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._started_s = time.monotonic()
+        self.ready_after_s = 0.0
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                list(command),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=ROOT,
+                env=os.environ | environment,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Returns when /health says 200; raises with the log's end if it never will."""
+        deadline_s = self._started_s + START_DEADLINE_S
+        while time.monotonic() < deadline_s and self.process.poll() is None:
+            try:
+                if self.request("GET", "/health", timeout_s=2.0)[0] == 200:
+                    self.ready_after_s = time.monotonic() - self._started_s
+                    return
+            except OSError:
+                pass
+            time.sleep(0.2)
+        tail = self.log.read_text(errors="replace")[-3000:]
+        raise RuntimeError(f"{self.name} did not become healthy:\n{tail}")
+
+    def request(
+        self, method: str, path: str, body: Any = None, timeout_s: float = 60.0, **headers: str
+    ) -> tuple[int, bytes]:
+        """Status and body of one request on a connection of its own. Raises OSError."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            payload = None if body is None else json.dumps(body).encode()
+            connection.request(
+                method, path, payload, {"content-type": "application/json"} | headers
+            )
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except http.client.HTTPException as error:
+            raise OSError(str(error)) from error
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and decoded JSON of a POST."""
+        status, answer = self.request("POST", path, body)
+        return status, json.loads(answer)
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples in /metrics."""
+        _, text = self.request("GET", "/metrics")
+        lines = [line for line in text.decode().splitlines() if line.startswith(name)]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def stop(self) -> None:
+        """Ends the process and its children."""
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, sent)
+                try:
+                    self.process.wait(STOP_DEADLINE_S)
+                except subprocess.TimeoutExpired:
+                    continue
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def vllm_server(name: str, python: Path, folder: Path) -> Server:
+    """A vLLM server on a model folder; not awaited."""
+    port = free_port()
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
+    return Server(name, [*command, *VLLM_FLAGS, "--port", str(port)], port, **VLLM_ENVIRONMENT)
+
+
+def write_model(folder: Path, demo: Path) -> Path:
+    """A tiny Llama without weights around the demo tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((demo / name).read_bytes())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    eos = added["<|im_end|>"]
+    vocab = max(added.values()) + 1
+    config = MODEL_CONFIG | {"eos_token_id": eos, "vocab_size": vocab}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    return folder
