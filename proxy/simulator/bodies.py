@@ -5,6 +5,7 @@ Invariants:
 - Fields that decide ids stay raw until somebody tokenizes them.
 """
 
+import json
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from proxy.simulator import vllm_errors
 
 ABSENT = msgspec.Raw(b"")
-_Count = Annotated[int, msgspec.Meta(ge=1, le=16_384)]
+_Count = Annotated[int, msgspec.Meta(le=16_384)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -32,10 +33,10 @@ class Body(msgspec.Struct):
     max_completion_tokens: int | None = None
     n: _Count | None = 1
     seed: int | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0.0)] | None = None
+    temperature: float | None = None
     return_token_ids: bool | None = False
     ignore_eos: bool | None = False
-    cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    cache_salt: str | None = None
     request_id: str | None = None
     add_special_tokens: bool | None = None
     messages: msgspec.Raw = ABSENT
@@ -48,7 +49,8 @@ class Body(msgspec.Struct):
     kv_transfer_params: dict[str, Any] | None = None
 
 
-_decoder = msgspec.json.Decoder(Body)
+# Lax as vLLM's own models are: "3" is 3.
+_decoder = msgspec.json.Decoder(Body, strict=False)
 
 
 def decode(body: bytes, model: str) -> Body:
@@ -57,23 +59,68 @@ def decode(body: bytes, model: str) -> Body:
         decoded = _decoder.decode(body)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        field = path.strip("`.") or None
+        field = path.strip("`.")
         raise vllm_errors.validation(text, f"body.{field}" if field else "body") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        text = "{'type': 'json_invalid', 'loc': 'body.0', 'msg': 'JSON decode error'}"
-        raise vllm_errors.validation(text, "body.0") from None
+        raise _not_json(body) from None
     if decoded.stream_options is not None and not decoded.stream:
-        raise vllm_errors.validation(
-            "Stream options can only be defined when `stream=True`.", "stream_options"
-        )
+        text = "Stream options can only be defined when `stream=True`."
+        raise vllm_errors.parameter(text, "stream_options")
+    if decoded.cache_salt == "":
+        text = "Parameter 'cache_salt' must be a non-empty string if provided."
+        raise vllm_errors.parameter(text, "cache_salt")
     if decoded.model and decoded.model != model:
         raise vllm_errors.unknown_model(model, decoded.model)
+    if decoded.temperature is not None and decoded.temperature < 0:
+        given = decoded.temperature
+        text = f"temperature must be non-negative, got {given}."
+        raise vllm_errors.parameter(text, "temperature", given)
+    if decoded.n is not None and decoded.n < 1:
+        raise vllm_errors.ReplicaError(f"n must be at least 1, got {decoded.n}.")
     return decoded
+
+
+def _not_json(body: bytes) -> vllm_errors.ReplicaError | vllm_errors.Unparsable:
+    """Why, and where, as the standard library's parser puts it."""
+    if not body:
+        return vllm_errors.missing("body", "None")
+    try:
+        json.loads(body)
+    except json.JSONDecodeError as error:
+        field = f"body.{error.pos}"
+        text = (
+            f"{{'type': 'json_invalid', 'loc': '{field}', 'msg': 'JSON decode error', "
+            f"'input': '<dict of 0 items>', 'ctx': {{'error': {error.msg!r}}}}}"
+        )
+        return vllm_errors.validation(text, field)
+    except (UnicodeDecodeError, RecursionError):
+        return vllm_errors.Unparsable()
+    return vllm_errors.validation("Input should be a finite number", "body")
 
 
 def required(raw: msgspec.Raw, name: str) -> msgspec.Raw:
     """A field that must be there."""
     if not memoryview(raw).nbytes:
-        text = f"{{'type': 'missing', 'loc': 'body.{name}', 'msg': 'Field required'}}"
-        raise vllm_errors.validation(text, f"body.{name}")
+        raise vllm_errors.missing(f"body.{name}", "<dict of items>")
     return raw
+
+
+def check_messages(raw: msgspec.Raw) -> None:
+    """A chat's messages, as far as their own type goes."""
+    if not bytes(required(raw, "messages")).lstrip().startswith(b"["):
+        text = (
+            "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a valid list'}"
+        )
+        raise vllm_errors.validation(text, "body.messages")
+
+
+def check_prompt(raw: msgspec.Raw) -> None:
+    """A completion's prompt: present, and not empty."""
+    value = bytes(raw).strip()
+    if value in (b"", b'""', b"null"):
+        text = "Either prompt or prompt_embeds must be provided and non-empty."
+        raise vllm_errors.parameter(text, "prompt")
+    if value[:1] not in (b'"', b"["):
+        raise vllm_errors.validation("Input should be a valid string", "body.prompt")
+    if value[:1] == b"[" and not value[1:-1].strip():
+        raise vllm_errors.ReplicaError("You must pass at least one prompt")

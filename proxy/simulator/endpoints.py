@@ -198,11 +198,12 @@ class Endpoints:
         except msgspec.ValidationError:
             raise vllm_errors.validation("Input should be a valid string", "body.prompt") from None
         except Unrenderable as error:
-            raise vllm_errors.ReplicaError(f"Cannot be rendered here ({error.reason}).") from None
+            model = self._replica.settings.model
+            raise vllm_errors.unrenderable(model, error.reason) from None
         numbers = array("I", ids).tolist()
         texts = None
         if decoded.return_token_strs:
-            texts = [prompts.tokenizer.decode(pack([number])) for number in numbers]
+            texts = prompts.tokenizer.encoder.token_strings(ids)
         reply.respond(
             200, JSON, payloads.tokens(numbers, self._replica.settings.context_tokens, texts)
         )

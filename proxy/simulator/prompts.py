@@ -118,14 +118,15 @@ class Prompts:
         except RequestError as error:
             raise vllm_errors.from_tokens(error) from None
         except Unrenderable as error:
-            message = f"The simulated replica cannot render this request ({error.reason})."
-            raise vllm_errors.ReplicaError(message) from None
+            raise vllm_errors.unrenderable(self.settings.model, error.reason) from None
+        text = has_text(path, decoded)
+        if not text:
+            self._check_ids(sequences)
         salt = decoded.cache_salt or ""
-        prompts = tuple(self._prompt(ids, salt) for ids in sequences)
+        prompts = tuple(self._prompt(ids, salt, cut=text) for ids in sequences)
         plans = () if path == _EMBEDDINGS else tuple(self._plans(path, decoded, prompts))
         memory = sum(len(one.ids) + 56 * len(one.blocks) + 256 for one in prompts)
         memory += sum(16 * one.tokens + 56 * len(one.generated_blocks) + 256 for one in plans)
-        text = has_text(path, decoded)
         return Job(decoded, prompts, plans, text, 2 * len(body) + memory + 1024)
 
     def _plans(self, path: str, body: Body, prompts: tuple[Prompt, ...]) -> Iterator[Plan]:
@@ -146,9 +147,12 @@ class Prompts:
             asked = asked if body.max_completion_tokens is None else body.max_completion_tokens
         elif asked is None:
             asked = _COMPLETION_TOKENS
-        room = self.settings.context_tokens - prompt.tokens
+        limit = self.settings.context_tokens
+        room = limit - prompt.tokens
         if room < 1 or (asked is not None and asked < 1):
-            raise vllm_errors.no_output()
+            raise vllm_errors.no_output(0 if asked is None else min(asked, room))
+        if asked is not None and asked > limit:
+            raise vllm_errors.too_much_output(limit, asked)
         if asked is None:
             return min(self.settings.output_tokens, room), "stop"
         return min(asked, room), "length"
@@ -164,22 +168,31 @@ class Prompts:
 
     def _sequences(self, path: str, body: bytes, decoded: Body) -> tuple[bytes, ...]:
         if path == _CHAT:
-            bodies.required(decoded.messages, "messages")
+            bodies.check_messages(decoded.messages)
             given = forwarded_ids(decoded)
             if given is not None:
                 return (given,)
             return (self.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields)),)
         name = "input" if path == _EMBEDDINGS else "prompt"
         fields = msgspec.json.decode(body, type=CompletionFields)
-        fields.prompt = bodies.required(decoded.input if name == "input" else decoded.prompt, name)
+        if name == "input":
+            fields.prompt = bodies.required(decoded.input, name)
+        bodies.check_prompt(fields.prompt)
         return self.tokenizer.completion_ids(fields)
 
-    def _prompt(self, ids: bytes, salt: str) -> Prompt:
+    def _check_ids(self, sequences: tuple[bytes, ...]) -> None:
+        """Ids from the client must be in the vocabulary."""
+        for ids in sequences:
+            highest = max(array("I", ids), default=0)
+            if not self.tokenizer.encoder.token_strings(pack([highest]))[0]:
+                raise vllm_errors.ReplicaError(f"Token id {highest} is out of vocabulary")
+
+    def _prompt(self, ids: bytes, salt: str, *, cut: bool) -> Prompt:
         tokens = len(ids) // 4
         if not tokens:
             raise vllm_errors.ReplicaError("The decoder prompt cannot be empty")
         if tokens > self.settings.context_tokens:
-            raise vllm_errors.too_long(self.settings.context_tokens, tokens)
+            raise vllm_errors.too_long(self.settings.context_tokens, tokens, cut=cut)
         blocks = chain(ids, self.settings.block_tokens, salt)
         return Prompt(ids, blocks, xxhash.xxh3_64_intdigest(ids))
 

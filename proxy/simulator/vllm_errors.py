@@ -59,14 +59,46 @@ class ReplicaError(TokenlaneError):
         return msgspec.json.encode(_Body(_Info(self.message, self.kind, self.param, self.status)))
 
 
+class Unparsable(ReplicaError):
+    """A body that is no text: the web framework's own answer."""
+
+    def __init__(self) -> None:
+        super().__init__("There was an error parsing the body")
+
+    def body(self) -> bytes:
+        """JSON, without a newline."""
+        return detail(self.message)
+
+
 def detail(text: str) -> bytes:
     """The body for what the web framework refuses by itself."""
     return msgspec.json.encode(_Detail(text))
 
 
 def from_tokens(error: RequestError) -> ReplicaError:
-    """What the tokenizer refuses, as vLLM's own server says it."""
-    return ReplicaError(error.message, status=error.status, param=error.param)
+    """What the tokenizer refuses; vLLM's template and tokenizer errors name no field."""
+    if error.param == "prompt":
+        return validation("Input should be a valid list", "body.prompt")
+    return ReplicaError(error.message, status=error.status)
+
+
+def unrenderable(model: str, reason: str) -> ReplicaError:
+    """What a text-only server, or this simulation of one, cannot render."""
+    if reason == "multimodal":
+        return ReplicaError(f"{model} is not a multimodal model")
+    return ReplicaError(f"The simulated replica cannot render this request ({reason}).")
+
+
+def parameter(text: str, name: str, value: float | None = None) -> ReplicaError:
+    """A field whose value vLLM itself checks."""
+    extra = f"parameter={name}" if value is None else f"parameter={name}, value={value}"
+    return ReplicaError(f"{text} ({extra})", param=name)
+
+
+def missing(where: str, given: str) -> ReplicaError:
+    """A required field."""
+    text = f"{{'type': 'missing', 'loc': '{where}', 'msg': 'Field required', 'input': '{given}'}}"
+    return validation(text, where)
 
 
 def validation(text: str, param: str | None = None) -> ReplicaError:
@@ -80,22 +112,32 @@ def unknown_model(served: str, asked: str) -> ReplicaError:
     return ReplicaError(message, status=404, kind="NotFoundError", param="model")
 
 
-def too_long(limit_tokens: int, prompt_tokens: int) -> ReplicaError:
-    """More prompt than context."""
-    least = "at least " if prompt_tokens == limit_tokens + 1 else ""
-    message = (
+def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> ReplicaError:
+    """More prompt than context. cut: the tokenizer stopped one token past the limit, as it does
+    with text."""
+    shown = limit_tokens + 1 if cut else prompt_tokens
+    least = "at least " if shown == limit_tokens + 1 else ""
+    text = (
         f"This model's maximum context length is {limit_tokens} tokens. However, your prompt "
-        f"contains {least}{prompt_tokens} input tokens, which exceeds this limit even without "
-        "any output tokens. Please reduce the length of the input prompt. "
-        f"(parameter=input_tokens, value={prompt_tokens})"
+        f"contains {least}{shown} input tokens, which exceeds this limit even without "
+        "any output tokens. Please reduce the length of the input prompt."
     )
-    return ReplicaError(message, param="input_tokens")
+    return parameter(text, "input_tokens", shown)
 
 
-def no_output() -> ReplicaError:
-    """A prompt that fills the context, or max_tokens 0."""
-    message = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
-    return ReplicaError(message, param="max_tokens")
+def no_output(asked_tokens: int) -> ReplicaError:
+    """A prompt that fills the context, or max_tokens below 1."""
+    text = f"max_tokens must be at least 1, got {asked_tokens}."
+    return parameter(text, "max_tokens", asked_tokens)
+
+
+def too_much_output(limit_tokens: int, asked_tokens: int) -> ReplicaError:
+    """More output than context."""
+    text = (
+        f"max_tokens={asked_tokens} cannot be greater than max_model_len={limit_tokens}. "
+        "Please request fewer output tokens."
+    )
+    return parameter(text, "max_tokens", asked_tokens)
 
 
 def busy() -> ReplicaError:

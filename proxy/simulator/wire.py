@@ -15,6 +15,7 @@ from proxy.wire.server import Exchange
 JSON = (b"content-type", b"application/json")
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 _SERVER = (b"server", b"uvicorn")
+_VARY = (b"vary", b"Origin")
 _RESET_DELAY_S = 0.005
 
 
@@ -86,4 +87,5 @@ class Reply:
             fields.append(content_type)
         if self._echo_id is not None:
             fields.append((b"x-request-id", self._echo_id))
+        fields.append(_VARY)
         return fields

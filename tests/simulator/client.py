@@ -11,7 +11,7 @@ TEXT = "/v1/completions"
 LIMIT_S = 10.0
 
 
-def chat(content: str = "hello", **fields: Any) -> dict[str, Any]:
+def chat(content: Any = "hello", **fields: Any) -> dict[str, Any]:
     """The body of a small chat."""
     return {"model": "demo", "messages": [{"role": "user", "content": content}], **fields}
 

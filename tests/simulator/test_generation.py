@@ -13,7 +13,7 @@ ID = "x-request-id: my-req-1\r\n"
 async def test_whole_chat(url: str) -> None:
     answer = await ask(url, CHAT, chat("hello " * 20, max_tokens=3, seed=1), headers=ID)
     body = answer.json
-    assert list(answer.headers) == ["date", "server", "content-type", "content-length"]
+    assert list(answer.headers) == ["date", "server", "content-type", "vary", "content-length"]
     assert answer.headers["content-type"] == "application/json"
     created, usage = body.pop("created"), body["usage"]
     assert created > 1.7e9
@@ -61,7 +61,8 @@ async def test_streamed_chat_byte_for_byte(url: str) -> None:
     body = chat(max_tokens=2, stream=True, stream_options={"include_usage": True})
     whole = (await ask(url, CHAT, chat(max_tokens=2))).json
     answer = await ask(url, CHAT, body, headers=ID)
-    assert list(answer.headers) == ["date", "server", "content-type", "transfer-encoding"]
+    names = ["date", "server", "content-type", "vary", "transfer-encoding"]
+    assert list(answer.headers) == names
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     created = answer.events[0]["created"]
     first, second = (event["choices"][0]["delta"]["content"] for event in answer.events[1:3])
