@@ -10,7 +10,7 @@ STAMP_RUN  := $(VENV)/.stamp-run
 STAMP_DEV  := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all-pythons bench lint format test-vllm lock clean
+.PHONY: help run test test-all-pythons test-other-pythons bench lint format test-vllm lock clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,12 +22,15 @@ run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM repl
 test: $(STAMP_DEV) ## the tests, on this Python
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-test-all-pythons: ## the tests on every Python from 3.11 to 3.13 that is at hand
+test-all-pythons: test test-other-pythons ## the tests on every Python from 3.11 to 3.13 at hand
+
+# Each other version has a .venv-VERSION of its own, built as .venv is.
+test-other-pythons:
 	@own=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	sh scripts/pythons.sh | while read -r version python; do \
+		[ "$$version" = "$$own" ] && continue; \
 		echo "== Python $$version: $$python"; \
-		[ "$$version" = "$$own" ] && venv=$(VENV) || venv=.venv-$$version; \
-		$(MAKE) --no-print-directory test PYTHON="$$python" VENV="$$venv" </dev/null || exit 1; \
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
 	done
 
 bench: $(STAMP_DEV) ## throughput, streams and bursts: tables, JSON and PNG under bench/results
