@@ -123,9 +123,16 @@ def _processor_template(folder: Path, templates: dict[str, str]) -> str | None:
 def _max_model_tokens(config: dict[str, Any], model: dict[str, Any]) -> int | None:
     text = model.get("text_config")
     model = text if isinstance(text, dict) else model
-    lengths = [model.get("max_position_embeddings"), config.get("model_max_length")]
+    if any(_stretches(model.get(name)) for name in ("rope_scaling", "rope_parameters")):
+        return None
+    lengths = (model.get("max_position_embeddings"), config.get("model_max_length"))
     # model_max_length is 1e30 where nobody set it.
     known = [
         int(length) for length in lengths if isinstance(length, int | float) and 0 < length < 1e9
     ]
     return min(known) if known else None
+
+
+def _stretches(rope: Any) -> bool:
+    """Position scaling may multiply the context length, by rules of each kind."""
+    return isinstance(rope, dict) and rope.get("factor") is not None

@@ -71,11 +71,15 @@ def _now(form: str) -> str:
     return datetime.now().strftime(form)  # noqa: DTZ005 - see above
 
 
-def environment() -> ImmutableSandboxedEnvironment:
-    """Jinja as transformers configures it for chat templates."""
-    made = ImmutableSandboxedEnvironment(
+def _bare_environment() -> ImmutableSandboxedEnvironment:
+    return ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
+
+
+def environment() -> ImmutableSandboxedEnvironment:
+    """Jinja as transformers configures it for chat templates."""
+    made = _bare_environment()
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise
     made.globals["strftime_now"] = _now
@@ -95,7 +99,9 @@ class Template:
         try:
             tree = made.parse(source)
             self._compiled = made.from_string(source)
-            self.variables = frozenset(meta.find_undeclared_variables(tree))
+            # Without our globals: a request may overrule even those, by the same name.
+            bare = _bare_environment().parse(source)
+            self.variables = frozenset(meta.find_undeclared_variables(bare))
         except jinja2.TemplateError as error:
             line = getattr(error, "lineno", None)
             raise ConfigError(

@@ -35,6 +35,8 @@ TEMPLATES = {
     "dump with a developer": DUMP + "{# 'developer' #}",
     "content as parts": "{%- for m in messages %}{% for c in m['content'] %}{{ c | tojson }}"
     "{% endfor %}{{ m | tojson }}\n{%- endfor %}{{ tools | tojson }}",
+    "a function to overrule": "{% for m in messages %}{% if m.role == 'wizard' %}"
+    "{{ raise_exception('no wizards') }}{% endif %}{{ m.content }}{% endfor %}",
     "generation tag, loop controls": "{% for m in messages %}{% if m.role == 'tool' %}"
     "{% continue %}{% endif %}{% generation %}{% set x = m.content %}{{ x | trim }}"
     "{% endgeneration %}{{ x is defined }}{% endfor %}{{ messages[0].content.split(' ') }}",
