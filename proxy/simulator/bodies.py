@@ -19,8 +19,15 @@ _Count = Annotated[int, msgspec.Meta(le=16_384)]
 class StreamOptions(msgspec.Struct):
     """stream_options."""
 
-    include_usage: bool | None = False
-    continuous_usage_stats: bool | None = False
+    include_usage: bool | None | msgspec.UnsetType = msgspec.UNSET
+    continuous_usage_stats: bool | None | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def given(self) -> bool:
+        """Whether the object names any of them."""
+        return not (
+            self.include_usage is msgspec.UNSET and self.continuous_usage_stats is msgspec.UNSET
+        )
 
 
 class Body(msgspec.Struct):
@@ -63,7 +70,8 @@ def decode(body: bytes, model: str) -> Body:
         raise vllm_errors.validation(text, f"body.{field}" if field else "body") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _not_json(body) from None
-    if decoded.stream_options is not None and not decoded.stream:
+    options = decoded.stream_options
+    if options is not None and options.given and not decoded.stream:
         text = "Stream options can only be defined when `stream=True`."
         raise vllm_errors.parameter(text, "stream_options")
     if decoded.cache_salt == "":
