@@ -11,10 +11,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 from proxy import answers
-from proxy.body import ChatBody, CompletionBody, inspect, prompt_bytes, salt
+from proxy.body import ChatBody, CompletionBody, OtherBody, inspect, prompt_bytes, salt
 from proxy.errors import RequestError, UpstreamError
 from proxy.fleet import Fleet, Replica
 from proxy.life import Life, Recorder
@@ -29,7 +30,7 @@ from proxy.routing.router import Router
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.tokens.fields import Unrenderable
-from proxy.tokens.service import TokenService
+from proxy.tokens.service import Outcome, TokenService
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import Field, request_head
 from proxy.wire.relay import Relay, RelayEnd
@@ -116,10 +117,11 @@ class Gateway:
             return
 
         # The whole body, before anything is decided: routing needs the prompt.
-        body = await exchange.read_body()
+        body = exchange.body or await exchange.read_body()
         life.read_s = time.monotonic()
-        if route.action is Action.TOKENIZE or route.action is Action.DETOKENIZE:
-            await self._answer_tokens(exchange, route, body, life)
+        if route.action in (Action.TOKENIZE, Action.DETOKENIZE) and await self._answer_tokens(
+            exchange, route, body, life
+        ):
             return
 
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
@@ -129,7 +131,14 @@ class Gateway:
         life.inspected_s = time.monotonic()
 
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
-        query = await self._query(model, request, life)
+        if isinstance(request, OtherBody):
+            query = Query(b"", self._tokens.block_tokens, 0, 0, 0, Reason.NO_TOKENS)
+        else:
+            known = self._tokens.known(model or "", request)
+            if isinstance(known, bytes):
+                known = await self._tokens.make(model or "", request, known)
+            life.tokens = known
+            query = self._query(model, request, known)
         life.tokens_s = time.monotonic()
 
         # Who may, who first, and why.
@@ -137,24 +146,31 @@ class Gateway:
         life.routed_s = time.monotonic()
 
         # One replica after the other, as far as the retry table allows.
-        await self._attempts(exchange, body, query, decision, life)
+        left = len(decision.ranked)
+        for number, choice in enumerate(decision.ranked, 1):
+            left -= 1
+            attempt = _Attempt(query, decision, choice, number, left)
+            step = await self._attempt(exchange, body, attempt, life)
+            if step is None:
+                return
+            if step.ending is not Ending.NEXT:
+                self._give_up(exchange, step, life)
+                return
 
-    async def _query(self, model: str | None, request: Any, life: Life) -> Query:
-        """The request as routing sees it."""
-        block_tokens = self._tokens.block_tokens
+    def _query(
+        self, model: str | None, request: ChatBody | CompletionBody, tokens: Outcome
+    ) -> Query:
+        """The request as routing sees it: by its ids, or else by the text of its prompt."""
         draw = self.router.draw()
-        if not isinstance(request, ChatBody | CompletionBody):
-            return Query(b"", block_tokens, 0, 0, draw, Reason.NO_TOKENS)
-        outcome = await self._tokens.prompt(model or "", request)
-        life.tokens = outcome
-        if outcome.prompt is not None:
-            return Query.of(outcome.prompt, draw)
+        if tokens.prompt is not None:
+            return Query.of(tokens.prompt, draw)
+        block_tokens = self._tokens.block_tokens
         raw = prompt_bytes(request)
         estimate_tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
         blocks = text_hashes(
             bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, salt(model or "", request)
         )
-        reason = _REASONS.get(outcome.reason, Reason.BAIL)
+        reason = _REASONS.get(tokens.reason, Reason.BAIL)
         return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
 
     def _decide(self, model: str | None, query: Query, life: Life) -> Decision:
@@ -164,20 +180,6 @@ class Gateway:
             raise _nobody(among.nobody)
         life.decision = self.router.decide(query, among, now_s)
         return life.decision
-
-    async def _attempts(
-        self, exchange: Exchange, body: bytes, query: Query, decision: Decision, life: Life
-    ) -> None:
-        left = len(decision.ranked)
-        for attempts, choice in enumerate(decision.ranked, 1):
-            left -= 1
-            attempt = _Attempt(query, decision, choice, attempts, left)
-            step = await self._attempt(exchange, body, attempt, life)
-            if step is None:
-                return
-            if step.ending is not Ending.NEXT:
-                self._give_up(exchange, step, life)
-                return
 
     async def _attempt(
         self, exchange: Exchange, body: bytes, attempt: _Attempt, life: Life
@@ -285,32 +287,27 @@ class Gateway:
 
     async def _answer_tokens(
         self, exchange: Exchange, route: Route, body: bytes, life: Life
-    ) -> None:
-        """/tokenize and /detokenize: from the model's tokenizer, else from a replica."""
+    ) -> bool:
+        """/tokenize and /detokenize from the model's tokenizer; False where only a replica knows
+        the answer."""
         tokenizing = route.action is Action.TOKENIZE
         request = answers.tokenize_request(body) if tokenizing else answers.detokenize_request(body)
         model = self.fleet.resolve(request.model)
         life.model = model if model in self.fleet.models else families.OTHER
         tokenizer = self._tokens.tokenizer(model or "")
-        if tokenizer is not None:
-            make: Callable[[], bytes]
-            if isinstance(request, answers.DetokenizeBody):
-                ids = request
-                make = lambda: answers.detokenize(tokenizer, ids)  # noqa: E731 - one of two
-            else:
-                text = request
-                context = self.fleet.max_model_tokens(model)
-                make = lambda: answers.tokenize(tokenizer, text, context)  # noqa: E731 - as above
-            try:
-                answer = await asyncio.get_running_loop().run_in_executor(None, make)
-            except Unrenderable:
-                pass  # The replica knows.
-            else:
-                exchange.respond(200, _JSON, answer)
-                return
-        query = Query(b"", self._tokens.block_tokens, 0, 0, self.router.draw(), Reason.NO_TOKENS)
-        decision = self._decide(model, query, life)
-        await self._attempts(exchange, body, query, decision, life)
+        if tokenizer is None:
+            return False
+        if isinstance(request, answers.DetokenizeBody):
+            make = partial(answers.detokenize, tokenizer, request)
+        else:
+            context_tokens = self.fleet.max_model_tokens(model)
+            make = partial(answers.tokenize, tokenizer, request, context_tokens)
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(None, make)
+        except Unrenderable:
+            return False
+        exchange.respond(200, _JSON, answer)
+        return True
 
 
 def _nobody(nobody: Nobody) -> RequestError:

@@ -78,13 +78,15 @@ class PrefixIndex:
     def match_all(self, slots: Iterable[int], blocks: bytes) -> list[int]:
         """`match` for several replicas at once, in the order of `slots`."""
         hashes = memoryview(blocks).cast("Q")
+        replicas = self._replicas
         found = []
         for slot in slots:
-            replica = self._replicas.get(slot)
+            replica = replicas.get(slot)
             if replica is None:
                 found.append(0)
                 continue
-            matched = replica.young.match(blocks, hashes)
+            young = replica.young
+            matched = young.match(blocks, hashes) if young.blocks else 0
             if 8 * matched < len(blocks) and replica.old.blocks:
                 # Both sets are prefix-closed, so the union's longest match is one of theirs.
                 matched = max(matched, replica.old.match(blocks, hashes))

@@ -8,6 +8,7 @@ Invariants:
 - A lease belongs to one attempt on one replica. The next candidate gets a new one.
 """
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -20,8 +21,8 @@ class LoadBoard(Protocol):
     def add(self, slot: int, requests: int, queued_tokens: int) -> None:
         """Change this worker's share of a replica's counts. Only leases call this."""
 
-    def load(self, slot: int) -> Load:
-        """The replica's load now, all workers together; zero for a slot never used."""
+    def loads(self, slots: Sequence[int]) -> list[Load]:
+        """The replicas' loads now, all workers together; zero for a slot never used."""
 
 
 class LocalBoard:
@@ -34,9 +35,13 @@ class LocalBoard:
         held_requests, held_tokens = self._counts.get(slot, (0, 0))
         self._counts[slot] = held_requests + requests, held_tokens + queued_tokens
 
+    def loads(self, slots: Sequence[int]) -> list[Load]:
+        counts = self._counts
+        return [Load(*counts.get(slot, (0, 0))) for slot in slots]
+
     def load(self, slot: int) -> Load:
-        requests, queued_tokens = self._counts.get(slot, (0, 0))
-        return Load(requests=requests, queued_tokens=queued_tokens)
+        """One replica's load."""
+        return self.loads((slot,))[0]
 
     def __repr__(self) -> str:
         return f"<LocalBoard {dict(sorted(self._counts.items()))}>"

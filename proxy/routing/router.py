@@ -91,20 +91,20 @@ class Router:
     def decide(self, query: Query, among: Eligible, now: float) -> Decision:
         """Rank the eligible replicas (at least one) for this request."""
         slots = among.slots
-        load, recent = self._board.load, self._recent
-        scale = recent.scale(now)
         block_tokens = query.block_tokens
         cap_tokens = cached_limit_tokens(query)
-        # Looked up under every policy: the prediction is reported whatever the order.
+        # A column at a time, since a call per replica would cost more than what it finds out.
+        # Prefixes are looked up under every policy: the prediction is always reported.
+        rows = zip(
+            slots,
+            self.index.match_all(slots, query.blocks),
+            self._board.loads(slots),
+            self._recent.columns(slots, now),
+            strict=True,
+        )
         candidates = [
-            Candidate(
-                slot,
-                min(held * block_tokens, cap_tokens),
-                load(slot),
-                recent.weight(slot) * scale,
-                recent.chosen_at(slot),
-            )
-            for slot, held in zip(slots, self.index.match_all(slots, query.blocks))
+            Candidate(slot, min(held * block_tokens, cap_tokens), load, recent, chosen_at)
+            for slot, held, load, (recent, chosen_at) in rows
         ]
         return self._policy.rank(query, candidates)
 

@@ -10,6 +10,7 @@ Layout: int64 slots, int64 workers, then int64 cells [slot][worker][requests, qu
 """
 
 import mmap
+from collections.abc import Sequence
 
 from proxy.model import Load
 from proxy.telemetry.shared import shared_file
@@ -51,14 +52,20 @@ class SharedBoard:
         if queued_tokens:
             cells[at + 1] += queued_tokens
 
+    def loads(self, slots: Sequence[int]) -> list[Load]:
+        """The replicas' loads, summed over the workers."""
+        cells, row = self._cells, self._row
+        if row == 2:
+            return [Load(cells[2 * slot], cells[2 * slot + 1]) for slot in slots]
+        loads = []
+        for slot in slots:
+            counts = cells[slot * row : slot * row + row].tolist()
+            loads.append(Load(sum(counts[::2]), sum(counts[1::2])))
+        return loads
+
     def load(self, slot: int) -> Load:
-        """A replica's load, summed over the workers."""
-        at = slot * self._row
-        cells = self._cells
-        if self._row == 2:
-            return Load(cells[at], cells[at + 1])
-        row = cells[at : at + self._row].tolist()
-        return Load(sum(row[::2]), sum(row[1::2]))
+        """One replica's load, summed over the workers."""
+        return self.loads((slot,))[0]
 
     def clear(self, worker: int) -> None:
         """Zeroes a dead worker's column. Supervisor only."""
@@ -67,6 +74,6 @@ class SharedBoard:
             self._cells[at + 1] = 0
 
     def __repr__(self) -> str:
-        loads = [self.load(slot) for slot in range(self.slots)]
+        loads = self.loads(range(self.slots))
         rows = [f"{load.requests}/{load.queued_tokens}" for load in loads]
         return f"SharedBoard({' '.join(rows)})"

@@ -72,16 +72,20 @@ class TokenService:
         """Ends the threads."""
         self.threads.close()
 
-    async def prompt(self, model: str, body: ChatBody | CompletionBody) -> Outcome:
-        """The ids of a request. Raises RequestError where vLLM would refuse the prompt."""
-        tokenizer = self._tokenizers.get(model)
-        if tokenizer is None:
+    def known(self, model: str, body: ChatBody | CompletionBody) -> Outcome | bytes:
+        """What is known at once: ids from the cache, or that there is no tokenizer; else the key
+        to call `make` with."""
+        if model not in self._tokenizers:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
-        raw = prompt_bytes(body)
         key = token_key(model, body)
         prompt = self.cache.get(key)
-        if prompt is not None:
-            return Outcome(prompt, Rung.CACHE)
+        return key if prompt is None else Outcome(prompt, Rung.CACHE)
+
+    async def make(self, model: str, body: ChatBody | CompletionBody, key: bytes) -> Outcome:
+        """The ids of a request, by one of the rungs below the cache. Raises RequestError where
+        vLLM would refuse the prompt."""
+        tokenizer = self._tokenizers[model]
+        raw = prompt_bytes(body)
         speed = self._speeds[model]
         job = TokenJob(
             tokenizer,
@@ -98,6 +102,11 @@ class TokenService:
         if outcome.prompt is not None and _is_ids(body, raw):
             return outcome._replace(rung=Rung.TOKEN_INPUT)
         return outcome
+
+    async def prompt(self, model: str, body: ChatBody | CompletionBody) -> Outcome:
+        """The ids of a request: `known`, else `make`."""
+        known = self.known(model, body)
+        return known if isinstance(known, Outcome) else await self.make(model, body, known)
 
     async def _climb(self, job: TokenJob, view: JobView) -> Outcome:
         short = view.total_s <= self._settings.short_lane_s

@@ -135,8 +135,7 @@ class ServerConnection(asyncio.Protocol):
         if len(rest) >= length_bytes > 0:
             # The usual case: the body came with its head.
             self._buffer = rest[length_bytes:]
-            exchange.body_bytes(rest[:length_bytes] if self._buffer else rest)
-            exchange.body_end()
+            exchange.body_whole(rest[:length_bytes] if self._buffer else rest)
             return
         self._body_bytes = 0
         self._reader = ChunkedReader() if exchange.head.chunked else FixedReader(length_bytes)

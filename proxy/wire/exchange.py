@@ -175,6 +175,16 @@ class Exchange:
         self.ended = True
         self._connection.abort_answer(reset=self._eof_framed)
 
+    @property
+    def body(self) -> bytes | None:
+        """The whole body, if it is here and was put together."""
+        return self._body
+
+    def body_whole(self, body: bytes) -> None:
+        """The connection read the whole body at once."""
+        self._body = body
+        self._body_done = True
+
     def body_bytes(self, piece: bytes) -> None:
         """The connection read a piece of the body."""
         self._pieces.append(piece)

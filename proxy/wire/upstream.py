@@ -25,6 +25,8 @@ from proxy.wire.deadline import Deadline
 from proxy.wire.heads import ResponseHead, parse_response
 
 _INTERIM_LIMIT_COUNT = 8
+# One small write is cheaper than two gathered ones; large bodies are not copied.
+_JOINED_LIMIT_BYTES = 16 * 1024
 # No server ends a connection that was in use so short a while ago, except by shutting down.
 _FRESH_S = 0.1
 
@@ -75,7 +77,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader = None
         self._interim_count = 0
         self._body_began = False
-        self._transport.writelines(pieces)
+        size_bytes = sum(map(len, pieces))
+        if size_bytes <= _JOINED_LIMIT_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
         self._deadline.set(self._pool.settings.first_byte_deadline_s)
 
     def abort(self) -> None:

@@ -46,7 +46,7 @@ class Affinity:
                 cost,
                 one,
             )
-            for cost, one in zip(costs, candidates)
+            for cost, one in zip(costs, candidates, strict=True)
         ]
         rows.sort()
         ordered = [(row[-2], row[-1]) for row in rows]
