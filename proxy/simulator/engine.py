@@ -17,7 +17,7 @@ from collections import deque
 from enum import IntEnum
 from typing import Any
 
-from proxy.simulator.prefix_cache import Blocks, PrefixCache
+from proxy.simulator.prefix_cache import Blocks, prefix_cache
 from proxy.simulator.settings import SimulatorSettings
 from proxy.simulator.stats import EngineStats
 
@@ -101,7 +101,7 @@ class Engine:
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
-        self.cache = PrefixCache(settings.cache_blocks)
+        self.cache = prefix_cache(settings.cache_blocks)
         self.stats = EngineStats(settings.max_model_tokens)
         self.slowness = 1.0
         self.running = 0

@@ -4,13 +4,15 @@ Invariants:
 - Blocks in all states together never exceed the capacity.
 - A block is visible to others only once it has been computed (`publish`).
 - Blocks in use are never evicted; idle ones go least recently used first and, of one sequence,
-  the last block first, so that what is left is always a prefix.
+  the last block first. Whoever holds a block holds those before it, so what is left of a
+  sequence is always a prefix of it.
 - Equal blocks are kept once. (vLLM keeps a second copy of a block computed twice at the same
   time; that copy holds memory but no knowledge.)
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import xxhash
 
@@ -32,81 +34,146 @@ def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") ->
     return tuple(blocks)
 
 
-class PrefixCache:
-    """capacity_blocks None: nothing is ever evicted."""
+class PrefixCache(Protocol):
+    """What an engine needs of a cache."""
 
-    def __init__(self, capacity_blocks: int | None) -> None:
-        self.capacity_blocks = capacity_blocks
-        self.private_blocks = 0
-        self.evicted_blocks = 0
-        self._held: dict[bytes, int] = {}
-        self._idle: OrderedDict[bytes, None] = OrderedDict()
+    evicted_blocks: int
 
     def __len__(self) -> int:
         """Blocks in all states."""
-        return len(self._held) + len(self._idle) + self.private_blocks
 
     @property
     def used_blocks(self) -> int:
         """Blocks that running sequences hold (vLLM's kv_cache_usage)."""
-        return len(self._held) + self.private_blocks
 
     def match(self, blocks: Sequence[bytes], limit: int) -> int:
         """How many leading blocks, at most `limit`, are visible."""
-        held, idle = self._held, self._idle
-        for count, block in enumerate(blocks[:limit]):
-            if block not in held and block not in idle:
-                return count
-        return min(limit, len(blocks))
 
     def take(self, blocks: Sequence[bytes], private: int) -> bool:
         """Hold the visible `blocks` and `private` new ones; False, and no change, if the cache
         cannot make room."""
-        if self.capacity_blocks is not None:
-            idle_wanted = sum(block in self._idle for block in blocks)
-            spare = self.capacity_blocks - self.used_blocks - idle_wanted
-            if private > spare:
-                return False
-        for block in blocks:
-            self._hold(block)
-        self.private_blocks += private
-        self._evict()
-        return True
 
     def publish(self, blocks: Sequence[bytes]) -> None:
         """Private blocks have been computed: the same number becomes visible, still held."""
-        self.private_blocks -= len(blocks)
-        for block in blocks:
-            self._hold(block)
 
     def release(self, blocks: Sequence[bytes], private: int) -> None:
         """A sequence ends: visible blocks it held, in order, and private ones."""
-        self.private_blocks -= private
-        for block in reversed(blocks):
-            count = self._held[block] - 1
-            if count:
-                self._held[block] = count
-            else:
-                del self._held[block]
-                self._idle[block] = None
 
     def clear(self) -> bool:
         """Forget everything idle; False, and no change, while blocks are in use (as vLLM)."""
+
+
+def prefix_cache(capacity_blocks: int | None) -> PrefixCache:
+    """A cache of so many blocks; None: one that never evicts."""
+    return EndlessCache() if capacity_blocks is None else BoundedCache(capacity_blocks)
+
+
+class EndlessCache:
+    """Nothing is ever evicted, so nothing is counted per block: a prompt of 100,000 tokens costs
+    the loop a set update. A block that two sequences hold counts twice in `used_blocks`."""
+
+    def __init__(self) -> None:
+        self.evicted_blocks = 0
+        self.used_blocks = 0
+        self._private_blocks = 0
+        self._visible: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._visible) + self._private_blocks
+
+    def match(self, blocks: Sequence[bytes], limit: int) -> int:
+        return _longest_prefix(blocks, limit, self._visible.__contains__)
+
+    def take(self, blocks: Sequence[bytes], private: int) -> bool:
+        self.used_blocks += len(blocks) + private
+        self._private_blocks += private
+        return True
+
+    def publish(self, blocks: Sequence[bytes]) -> None:
+        self._private_blocks -= len(blocks)
+        self._visible.update(blocks)
+
+    def release(self, blocks: Sequence[bytes], private: int) -> None:
+        self.used_blocks -= len(blocks) + private
+        self._private_blocks -= private
+
+    def clear(self) -> bool:
+        if self.used_blocks:
+            return False
+        self._visible.clear()
+        return True
+
+
+class BoundedCache:
+    """LRU over idle blocks, counts of holders for the others."""
+
+    def __init__(self, capacity_blocks: int) -> None:
+        self.capacity_blocks = capacity_blocks
+        self.evicted_blocks = 0
+        self._private_blocks = 0
+        self._held: dict[bytes, int] = {}
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held) + len(self._idle) + self._private_blocks
+
+    @property
+    def used_blocks(self) -> int:
+        return len(self._held) + self._private_blocks
+
+    def match(self, blocks: Sequence[bytes], limit: int) -> int:
+        held, idle = self._held, self._idle
+        return _longest_prefix(blocks, limit, lambda block: block in held or block in idle)
+
+    def take(self, blocks: Sequence[bytes], private: int) -> bool:
+        idle_wanted = sum(block in self._idle for block in blocks)
+        if private > self.capacity_blocks - self.used_blocks - idle_wanted:
+            return False
+        self._hold(blocks)
+        self._private_blocks += private
+        while len(self) > self.capacity_blocks:
+            self._idle.popitem(last=False)
+            self.evicted_blocks += 1
+        return True
+
+    def publish(self, blocks: Sequence[bytes]) -> None:
+        self._private_blocks -= len(blocks)
+        self._hold(blocks)
+
+    def release(self, blocks: Sequence[bytes], private: int) -> None:
+        self._private_blocks -= private
+        held, idle = self._held, self._idle
+        for block in reversed(blocks):
+            count = held[block] - 1
+            if count:
+                held[block] = count
+            else:
+                del held[block]
+                idle[block] = None
+
+    def clear(self) -> bool:
         if self.used_blocks:
             return False
         self._idle.clear()
         return True
 
-    def _hold(self, block: bytes) -> None:
-        count = self._held.get(block)
-        if count is None:
-            self._idle.pop(block, None)
-            count = 0
-        self._held[block] = count + 1
+    def _hold(self, blocks: Sequence[bytes]) -> None:
+        held, idle = self._held, self._idle
+        for block in blocks:
+            count = held.get(block)
+            if count is None:
+                idle.pop(block, None)
+                count = 0
+            held[block] = count + 1
 
-    def _evict(self) -> None:
-        if self.capacity_blocks is None:
-            return
-        while len(self) > self.capacity_blocks:
-            self._idle.popitem(last=False)
-            self.evicted_blocks += 1
+
+def _longest_prefix(blocks: Sequence[bytes], limit: int, visible: Callable[[bytes], bool]) -> int:
+    """By halving: of a sequence, a prefix is visible and nothing behind it."""
+    low, high = 0, max(0, min(limit, len(blocks)))
+    while low < high:
+        middle = (low + high) // 2
+        if visible(blocks[middle]):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.simulator.prefix_cache import PrefixCache, chain
+from proxy.simulator.prefix_cache import BoundedCache, chain, prefix_cache
 
 
 def ids(*values: int) -> bytes:
@@ -36,8 +36,9 @@ def test_chain_continues_from_a_parent(values: list[int], cut: int, width: int) 
         assert whole[:kept] + tail == whole
 
 
-def test_blocks_are_visible_only_once_published() -> None:
-    cache = PrefixCache(None)
+@pytest.mark.parametrize("capacity", [None, 2])
+def test_blocks_are_visible_only_once_published(capacity: int | None) -> None:
+    cache = prefix_cache(capacity)
     blocks = chain(ids(1, 2, 3, 4), 2)
     assert cache.take((), 2)
     assert cache.match(blocks, 2) == 0
@@ -50,7 +51,7 @@ def test_blocks_are_visible_only_once_published() -> None:
 
 
 def test_eviction_takes_the_oldest_tail_first() -> None:
-    cache = PrefixCache(4)
+    cache = prefix_cache(4)
     old, new = chain(ids(1, 2), 1), chain(ids(3, 4), 1)
     for blocks in (old, new):
         assert cache.take((), 2)
@@ -62,7 +63,7 @@ def test_eviction_takes_the_oldest_tail_first() -> None:
 
 
 def test_held_blocks_are_not_evicted_and_a_refusal_changes_nothing() -> None:
-    cache = PrefixCache(3)
+    cache = prefix_cache(3)
     blocks = chain(ids(1, 2), 1)
     assert cache.take((), 2)
     cache.publish(blocks)
@@ -72,7 +73,7 @@ def test_held_blocks_are_not_evicted_and_a_refusal_changes_nothing() -> None:
 
 
 def test_a_hit_on_idle_blocks_leaves_less_room_for_new_ones() -> None:
-    cache = PrefixCache(3)
+    cache = prefix_cache(3)
     blocks = chain(ids(1, 2), 1)
     assert cache.take((), 2)
     cache.publish(blocks)
@@ -83,7 +84,7 @@ def test_a_hit_on_idle_blocks_leaves_less_room_for_new_ones() -> None:
 
 @pytest.mark.parametrize("capacity", [None, 4])
 def test_clear_waits_for_running_sequences(capacity: int | None) -> None:
-    cache = PrefixCache(capacity)
+    cache = prefix_cache(capacity)
     blocks = chain(ids(1, 2), 1)
     assert cache.take((), 2)
     cache.publish(blocks)
@@ -98,13 +99,15 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = PrefixCache(12)
+        self.cache = BoundedCache(12)
         self.started: list[tuple[tuple[bytes, ...], tuple[bytes, ...], int]] = []
         self.running: list[tuple[tuple[bytes, ...], int]] = []
+        self.seen: set[tuple[bytes, ...]] = set()
 
     @rule(values=st.lists(st.integers(0, 2), max_size=6), more=st.integers(0, 3))
     def start(self, values: list[int], more: int) -> None:
         blocks = chain(ids(*values), 1)
+        self.seen.add(blocks)
         held = blocks[: self.cache.match(blocks, len(blocks))]
         private = len(blocks) - len(held) + more
         before = (len(self.cache), self.cache.used_blocks)
@@ -145,6 +148,13 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.cache.match(blocks, len(blocks)) == len(blocks)
 
     @invariant()
+    def what_is_visible_of_a_sequence_is_a_prefix(self) -> None:
+        for blocks in self.seen:
+            seen = [self.cache.match((block,), 1) for block in blocks]
+            assert self.cache.match(blocks, len(blocks)) == sum(seen)
+            assert seen == sorted(seen, reverse=True)
+
+    @invariant()
     def used_is_what_is_held(self) -> None:
         visible = {block for blocks, _ in self.running for block in blocks}
         visible |= {block for _, held, _ in self.started for block in held}
@@ -155,4 +165,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=25)
+TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=40)
