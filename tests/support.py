@@ -1,0 +1,170 @@
+"""A server or a gateway in this process on a real port, with everything in it in reach.
+
+Invariants:
+- A gateway leaves its context idle, or the test fails: no load on the board, no connection, no
+  task.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from proxy.gateway import Gateway
+from proxy.life import Recorder
+from proxy.model import FleetState, Load, ReplicaState
+from proxy.routing.lease import LocalBoard
+from proxy.settings import ServerSettings, Settings
+from proxy.telemetry import families
+from proxy.telemetry.families import Family
+from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
+from proxy.tokens.service import TokenService
+from proxy.tokens.tokenizer import Tokenizer, demo_folder
+from proxy.wire.server import Exchange, Handler, HttpServer
+from tests.raw import LIMIT_S, Answer, Client, until
+
+
+@cache
+def demo_tokenizer() -> Tokenizer:
+    """The demo model's, loaded once."""
+    return Tokenizer.load("demo", demo_folder())
+
+
+def listener(*, send_bytes: int = 0) -> socket.socket:
+    """A bound socket on a free port. send_bytes: a small buffer for slow readers to fill."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if send_bytes:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+    sock.bind(("127.0.0.1", 0))
+    return sock
+
+
+@dataclass
+class Served:
+    """A server on a port, and the clients that the context closes."""
+
+    server: HttpServer
+    port: int
+    clients: list[Client] = field(default_factory=list, kw_only=True)
+
+    async def client(self, *, receive_bytes: int = 0) -> Client:
+        client = await Client.connect(self.port, receive_bytes=receive_bytes)
+        self.clients.append(client)
+        return client
+
+    async def ask(self, request: bytes, method: str = "POST") -> Answer:
+        """One request on a connection of its own."""
+        client = await self.client()
+        try:
+            return await client.ask(request, method)
+        finally:
+            client.close()
+
+
+@asynccontextmanager
+async def serving(
+    handler: Handler,
+    settings: ServerSettings | None = None,
+    *,
+    send_bytes: int = 0,
+    on_refused: Callable[[Exchange], None] | None = None,
+) -> AsyncIterator[Served]:
+    """A server with this handler alone."""
+    server = HttpServer(handler, settings or ServerSettings(), on_refused=on_refused)
+    sock = listener(send_bytes=send_bytes)
+    served = Served(server, sock.getsockname()[1])
+    await server.listen(sock)
+    try:
+        yield served
+    finally:
+        for client in served.clients:
+            client.close()
+        await server.drain(LIMIT_S)
+    assert not server.connections
+
+
+@dataclass
+class Bench(Served):
+    """A gateway on a port, with everything in it in reach."""
+
+    gateway: Gateway
+    board: LocalBoard
+    tokens: TokenService
+    _metrics: SegmentReader
+
+    def metric(self, family: Family, *labels: str) -> float:
+        """A counter or gauge now (of a histogram: its number of observations)."""
+        for sampled, given, values in self._metrics.samples():
+            if sampled is family and given == labels:
+                return sum(values[1:]) if family.kind == "histogram" else values[0]
+        return 0.0
+
+    def outcomes(self) -> dict[tuple[str, str], int]:
+        """Requests by (status, outcome)."""
+        counts: dict[tuple[str, str], int] = {}
+        for family, labels, values in self._metrics.samples():
+            if family is families.REQUESTS and values[0]:
+                key = labels[1], labels[2]
+                counts[key] = counts.get(key, 0) + int(values[0])
+        return counts
+
+    @property
+    def idle(self) -> bool:
+        """No work is counted anywhere."""
+        slots = [replica.slot for replica in self.gateway.fleet.state.replicas]
+        return all(self.board.load(slot) == Load(0, 0) for slot in slots)
+
+
+def replicas(urls: Sequence[str], **fields: Any) -> FleetState:
+    """A snapshot in which these are up."""
+    common: dict[str, Any] = {"up": True, "models": ("demo",), "block_tokens": 16, **fields}
+    return FleetState(
+        1,
+        tuple(
+            ReplicaState(id=url.removeprefix("http://"), slot=slot, url=url, **common)
+            for slot, url in enumerate(urls)
+        ),
+    )
+
+
+@asynccontextmanager
+async def gateway(
+    *urls: str,
+    settings: Settings | None = None,
+    tokenizer: Tokenizer | None = None,
+    send_bytes: int = 0,
+    state: FleetState | None = None,
+) -> AsyncIterator[Bench]:
+    """A gateway in front of these replicas; without a tokenizer unless one is given."""
+    settings = settings or Settings()
+    tasks_before = asyncio.all_tasks()
+    descriptor = create_segment()
+    tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
+    tokens = TokenService(settings.tokens, tokenizers, 16)
+    board = LocalBoard()
+    made = Gateway(settings, tokens, board, Recorder(MetricsSegment(descriptor), 0))
+    reader = SegmentReader(descriptor)
+    os.close(descriptor)
+    made.update(replicas(urls) if state is None else state)
+    server = HttpServer(made.handle, settings.server)
+    sock = listener(send_bytes=send_bytes)
+    bench = Bench(server, sock.getsockname()[1], made, board, tokens, reader)
+    await server.listen(sock)
+    try:
+        yield bench
+        for client in bench.clients:
+            client.close()
+        await until(lambda: not server.connections)
+        await until(lambda: bench.idle)
+    finally:
+        await server.drain(0.0)
+        made.fleet.close()
+        tokens.close()
+        reader.close()
+    left = asyncio.all_tasks() - tasks_before
+    assert not [task for task in left if "Upstream" not in repr(task.get_coro())]
