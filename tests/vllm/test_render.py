@@ -19,7 +19,7 @@ from tests.vllm.processes import ROOT, VLLM_ENVIRONMENT, write_model
 from tests.vllm.prompts import TEXTS, chats
 from tests.vllm.shapes import Shapes
 
-SHAPES_PER_TEMPLATE = 3000
+SHAPES_PER_TEMPLATE = 2000
 SHARED = ROOT.parent / "shared" / "tokenizers"
 
 # Prints everything a template can see, so that nothing can differ unseen.
