@@ -29,7 +29,7 @@ from bench.load import (
     silence_s,
 )
 from bench.openloop import Flow, Plan, Result
-from bench.processes import free_ports, need_tools, say, two_cores
+from bench.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
 from bench.report import finish
 from bench.scrape import difference, samples
 from bench.statistics import Cell, table
@@ -69,10 +69,10 @@ class Outcome(msgspec.Struct, frozen=True):
     late_ms: float
     rungs: dict[str, float]
     points: list[tuple[float, float]]
-    remark: str | None
+    remarks: list[str]
 
 
-def outcome(name: str, result: Result, rungs: dict[str, float]) -> Outcome:
+def outcome(name: str, result: Result, rungs: dict[str, float], others: float) -> Outcome:
     """What a run's calls say. points: (due, latency), both in seconds, of the small requests."""
     end_s = result.wall_s
     small = result.calls["small"]
@@ -84,36 +84,42 @@ def outcome(name: str, result: Result, rungs: dict[str, float]) -> Outcome:
         points=[
             (call.due_s, (call.done_s if call.whole else end_s) - call.due_s) for call in small
         ],
-        remark=limit_remark(name, result, STEADY),
+        remarks=[
+            remark
+            for remark in (limit_remark(name, result, STEADY), others_remark(name, others))
+            if remark
+        ],
     )
 
 
-def measure(name: str, proxy: Proxy, what: Plan, core: int) -> Outcome:
+def measure(name: str, proxy: Proxy, what: Plan, cores: tuple[int, int]) -> Outcome:
     """One run against one proxy."""
     assert proxy.admin_port is not None
     say(f"  bursts, {name}")
     before = samples(proxy.admin_port)
-    result = generate(what, core)
+    used_before_s, core_before_s = proxy.process.cpu_s(), core_used_s(cores[0])
+    result = generate(what, cores[1])
+    used_s, core_s = proxy.process.cpu_s() - used_before_s, core_used_s(cores[0]) - core_before_s
     after = samples(proxy.admin_port)
     rungs = difference(before, after, "tokenlane_tokenize_seconds_count", "rung")
-    return outcome(name, result, rungs)
+    return outcome(name, result, rungs, max(0.0, core_s - used_s) / result.wall_s)
 
 
 def run(seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
     """The whole measurement, ready for JSON."""
     need_tools("nginx", "taskset")
-    core, load_core = two_cores()
+    cores = core, load_core = two_cores()
     size_chars = chars_for(tokens)
     outcomes: dict[str, Outcome] = {}
     with Canned(free_ports(4), load_core) as canned:
         with gateway(canned.urls, core) as ours:
             quiet = plan(ours, min(5, seconds_s), 0, 0)
-            outcomes["quiet"] = measure("quiet", ours, quiet, load_core)
+            outcomes["quiet"] = measure("quiet", ours, quiet, cores)
             busy = plan(ours, seconds_s, burst, size_chars)
-            outcomes["tokenlane"] = measure("tokenlane", ours, busy, load_core)
+            outcomes["tokenlane"] = measure("tokenlane", ours, busy, cores)
         with inline_twin(canned.urls, core) as twin:
             busy = plan(twin, seconds_s, burst, size_chars)
-            outcomes["inline twin"] = measure("inline twin", twin, busy, load_core)
+            outcomes["inline twin"] = measure("inline twin", twin, busy, cores)
     return {
         "bench": "bursts",
         "machine": machine.facts(),
@@ -149,8 +155,7 @@ def show(result: dict[str, Any]) -> str:
         remarks.append(
             f"{name}: rungs {counted or 'not known'}; generator {one['late_ms']:.2f} ms late"
         )
-        if one["remark"]:
-            remarks.append(one["remark"])
+        remarks += one["remarks"]
     return "\n".join([machine.describe(result["machine"]), "", table(header, rows), "", *remarks])
 
 

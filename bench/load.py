@@ -70,7 +70,7 @@ def silence_s(calls: Sequence[Call], end_s: float) -> float:
 
 def lateness_s(calls: Sequence[Call], share: float = 0.99) -> float:
     """How late the generator was: 99 % of the requests left no later than this."""
-    return quantile([call.sent_s - call.due_s for call in calls if call.sent_s], share) or 0.0
+    return quantile([call.fired_s - call.due_s for call in calls if call.fired_s], share) or 0.0
 
 
 def limit_remark(name: str, result: Result, flows: Sequence[str]) -> str | None:

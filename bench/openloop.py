@@ -5,8 +5,9 @@
 Invariants:
 - A request leaves at its time whether or not earlier ones were answered; its latency counts from
   that time, so a stalled proxy cannot slow the load that shows its stall.
-- A thread keeps the time (the loop's timers are a millisecond coarse), so `sent_s - due_s` is
+- A thread keeps the time (the loop's timers are a millisecond coarse), so `fired_s - due_s` is
   the generator's own lateness: where it is large, the generator was the limit, and says so.
+  What comes after, a connection to open too, is the time of the one who answers.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ class Call(msgspec.Struct):
     """One request. Times in seconds from the start of the run; 0 where nothing came."""
 
     due_s: float
-    sent_s: float = 0.0
+    fired_s: float = 0.0
     first_byte_s: float = 0.0
     done_s: float = 0.0
     status: int = 0
@@ -97,6 +98,7 @@ class Sender:
         self.requests = requests_of(flow, nonce)
         self.idle: list[Connection] = []
         self.busy: dict[Connection, Call] = {}
+        self.connecting: set[asyncio.Task[None]] = set()
         self.calls = [Call(due_s) for due_s in flow.due_s]
         self.started_s = 0.0
 
@@ -114,12 +116,15 @@ class Sender:
 
     def fire(self, index: int, group: asyncio.TaskGroup) -> None:
         """Sends the request on an idle connection, or on a new one when there is none."""
+        self.calls[index].fired_s = time.perf_counter() - self.started_s
         while self.idle:
             connection = self.idle.pop()
             if connection.transport is not None and not connection.transport.is_closing():
                 self.send(connection, index)
                 return
-        group.create_task(self.fire_on_new(index))
+        task = group.create_task(self.fire_on_new(index))
+        self.connecting.add(task)
+        task.add_done_callback(self.connecting.discard)
 
     async def fire_on_new(self, index: int) -> None:
         """As fire, where a connection must be opened first."""
@@ -130,9 +135,7 @@ class Sender:
 
     def send(self, connection: Connection, index: int) -> None:
         """Puts the request on the wire."""
-        call = self.calls[index]
-        call.sent_s = time.perf_counter() - self.started_s
-        self.busy[connection] = call
+        self.busy[connection] = self.calls[index]
         connection.send(self.requests[index % len(self.requests)])
 
     def on_answer(self, connection: Connection, answer: Answer) -> None:
@@ -186,10 +189,13 @@ async def run(plan: Plan) -> Result:
         end_s = started_s + schedule[-1][0] + plan.linger_s
         # Polled: an event per answer would cost the load.
         while time.perf_counter() < end_s and (  # noqa: ASYNC110
-            clock.is_alive() or any(s.busy for s in senders)
+            clock.is_alive() or any(s.busy or s.connecting for s in senders)
         ):
             await asyncio.sleep(0.02)
         clock.join()
+        for sender in senders:
+            for task in sender.connecting:
+                task.cancel()
     wall_s = time.perf_counter() - started_s
     cpu_s = time.process_time() - cpu_before_s
     for sender in senders:

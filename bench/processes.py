@@ -129,6 +129,30 @@ class Process:
         return self.log.read_text(errors="replace")[-2000:]
 
 
+def core_used_s(core: int) -> float:
+    """CPU seconds that all processes, and the host's other guests, have had of one core.
+
+    Interrupts are left out: they serve whoever waits for the packet.
+    """
+    ticks = os.sysconf("SC_CLK_TCK")
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+        words = line.split()
+        if words[0] == f"cpu{core}":
+            user, nice, system, steal = (int(words[column]) for column in (1, 2, 3, 8))
+            return (user + nice + system + steal) / ticks
+    raise BenchError(f"/proc/stat knows no core {core}")
+
+
+OTHERS_LIMIT = 0.1
+
+
+def others_remark(name: str, share: float) -> str | None:
+    """A sentence where other processes took part of the core that is measured."""
+    if share <= OTHERS_LIMIT:
+        return None
+    return f"{name}: other processes took {share:.0%} of its core; measure on an idle machine"
+
+
 def module(name: str, *args: str) -> list[str]:
     """argv of one of our own modules on this Python."""
     return [sys.executable, "-m", name, *args]

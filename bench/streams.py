@@ -19,7 +19,17 @@ from bench import machine
 from bench.client import fetch
 from bench.load import evenly, generate, lateness_s, limit_remark
 from bench.openloop import Flow, Plan
-from bench.processes import BenchError, Process, free_ports, module, need_tools, say, two_cores
+from bench.processes import (
+    BenchError,
+    Process,
+    core_used_s,
+    free_ports,
+    module,
+    need_tools,
+    others_remark,
+    say,
+    two_cores,
+)
 from bench.report import finish
 from bench.statistics import Cell, median, minus, quantile, ratio, table
 from bench.systems import Proxy, aiohttp_proxy, gateway
@@ -40,9 +50,10 @@ class Run(msgspec.Struct, frozen=True):
     proxy_share: float
     client_share: float
     source_share: float
+    others_share: float
     client_late_ms: float
     source_late_ms: float
-    remark: str | None
+    remarks: list[str]
 
 
 def plan(port: int, streams: int, seconds_s: float, seed: int) -> Plan:
@@ -53,12 +64,17 @@ def plan(port: int, streams: int, seconds_s: float, seed: int) -> Plan:
     return Plan([flow], linger_s=CHUNKS * GAP_S + 5)
 
 
-def measure(proxy: Proxy, source: Process, source_port: int, what: Plan, core: int) -> Run:
+def measure(
+    proxy: Proxy, source: Process, source_port: int, what: Plan, cores: tuple[int, int]
+) -> Run:
     """One run through one proxy (or none: then `proxy` is the source itself)."""
     fetch(source_port, "/bench/reset")
     before_s, source_before_s = proxy.process.cpu_s(), source.cpu_s()
-    result = generate(what, core)
+    core_before_s = core_used_s(cores[0])
+    result = generate(what, cores[1])
     used_s, source_s = proxy.process.cpu_s() - before_s, source.cpu_s() - source_before_s
+    own_s = 0.0 if proxy.process is source else used_s
+    others = max(0.0, core_used_s(cores[0]) - core_before_s - own_s) / result.wall_s
     late_ms = msgspec.json.decode(fetch(source_port, "/bench/stats").body, type=dict[str, float])
     calls = result.calls["streams"]
     ttft_ms = [(call.first_byte_s - call.due_s) * 1e3 for call in calls if call.first_byte_s]
@@ -77,7 +93,15 @@ def measure(proxy: Proxy, source: Process, source_port: int, what: Plan, core: i
         source_share=source_s / result.wall_s,
         client_late_ms=lateness_s(calls) * 1e3,
         source_late_ms=late_ms["0.99"],
-        remark=limit_remark(proxy.name, result, ["streams"]),
+        others_share=others,
+        remarks=[
+            remark
+            for remark in (
+                limit_remark(proxy.name, result, ["streams"]),
+                others_remark(proxy.name, others),
+            )
+            if remark
+        ],
     )
 
 
@@ -89,7 +113,7 @@ def summary(name: str, runs: list[Run]) -> dict[str, Any]:
     added_p99 = [one.ttft_p99_ms - base.ttft_p99_ms for one, base in zip(own, direct, strict=True)]
     fields = [
         "chunk_us", "ttft_p50_ms", "ttft_p99_ms", "proxy_share", "client_share", "source_share",
-        "client_late_ms", "source_late_ms",
+        "client_late_ms", "source_late_ms", "others_share",
     ]  # fmt: skip
     values: dict[str, Any] = {
         field: median([getattr(one, field) for one in own]) for field in fields
@@ -99,14 +123,14 @@ def summary(name: str, runs: list[Run]) -> dict[str, Any]:
     values["added_p99_ms_runs"] = added_p99
     values["streams"] = sum(one.streams for one in own)
     values["broken"] = sum(one.broken for one in own)
-    values["remarks"] = sorted({one.remark for one in own if one.remark})
+    values["remarks"] = [remark for one in own for remark in one.remarks]
     return values
 
 
 def run(runs: int, seconds_s: float, streams: int) -> dict[str, Any]:
     """The whole measurement, ready for JSON."""
     need_tools("taskset")
-    core, load_core = two_cores()
+    cores = core, load_core = two_cores()
     ports = free_ports(4)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     argv = module(
@@ -124,7 +148,7 @@ def run(runs: int, seconds_s: float, streams: int) -> dict[str, Any]:
             for proxy in order:
                 length_s = seconds_s if turn else 1.5
                 what = plan(proxy.port, streams, length_s, turn)
-                one = measure(proxy, source, ports[0], what, load_core)
+                one = measure(proxy, source, ports[0], what, cores)
                 if turn:
                     done.append(one)
                     say(
@@ -161,7 +185,9 @@ def show(result: dict[str, Any]) -> str:
                 one["client_late_ms"], one["source_late_ms"], one["broken"],
             ]
         )  # fmt: skip
-        remarks += one["remarks"]
+        remarks += one["remarks"][:1]
+        if len(one["remarks"]) > 1:
+            remarks.append(f"{name}: {len(one['remarks'])} such remarks in all, see the JSON")
     remarks.append(
         f"gateway / aiohttp: CPU per chunk {result['chunk_cpu_ratio']:.2f}, "
         f"added TTFT p99 {result['added_p99_ratio'] or float('nan'):.2f}"

@@ -18,7 +18,7 @@ import msgspec
 from bench import machine, workload, wrk
 from bench.canned import Canned
 from bench.client import fetch
-from bench.processes import free_ports, need_tools, say, two_cores
+from bench.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
 from bench.report import finish
 from bench.scrape import difference, samples
 from bench.statistics import Cell, median, ratio, table
@@ -31,12 +31,13 @@ BUSY_SHARE = 0.85
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One run of wrk. `share`: of its core that the proxy used (1.0 = all of it)."""
+    """One run of wrk. Shares of the proxy's core (1.0 = all): its own, and other processes'."""
 
     proxy: str
     report: wrk.Report
     cpu_us: float
     share: float
+    others: float
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -56,16 +57,22 @@ def loads() -> list[Load]:
     ]
 
 
-def measure(proxy: Proxy, script: Path, seconds_s: int, core: int) -> Round:
-    """One run against one proxy."""
-    before_s = proxy.process.cpu_s()
-    report = wrk.run(proxy.url, script, seconds_s=seconds_s, core=core)
-    used_s = proxy.process.cpu_s() - before_s
-    return Round(proxy.name, report, used_s / max(1, report.requests) * 1e6, used_s / seconds_s)
+def measure(proxy: Proxy, script: Path, seconds_s: int, cores: tuple[int, int]) -> Round:
+    """One run against one proxy. cores: the proxy's, and that of wrk and nginx."""
+    before_s, core_before_s = proxy.process.cpu_s(), core_used_s(cores[0])
+    report = wrk.run(proxy.url, script, seconds_s=seconds_s, core=cores[1])
+    used_s, core_s = proxy.process.cpu_s() - before_s, core_used_s(cores[0]) - core_before_s
+    return Round(
+        proxy=proxy.name,
+        report=report,
+        cpu_us=used_s / max(1, report.requests) * 1e6,
+        share=used_s / seconds_s,
+        others=max(0.0, core_s - used_s) / seconds_s,
+    )
 
 
 def rounds_of(
-    load: Load, proxies: list[Proxy], *, rounds: int, seconds_s: int, core: int
+    load: Load, proxies: list[Proxy], *, rounds: int, seconds_s: int, cores: tuple[int, int]
 ) -> list[Round]:
     """Alternated rounds, after a short one per proxy that warms it and is thrown away."""
     done = []
@@ -77,7 +84,7 @@ def rounds_of(
             for proxy in order:
                 turn += 1
                 script.write_text(load.script(turn), encoding="ascii")
-                one = measure(proxy, script, seconds_s if index else 2, core)
+                one = measure(proxy, script, seconds_s if index else 2, cores)
                 if index:
                     done.append(one)
                     rate = one.report.requests_per_s
@@ -95,6 +102,7 @@ def summary(name: str, rounds: list[Round]) -> dict[str, Any]:
         "p99_ms": median([one.report.p99_s * 1e3 for one in own]),
         "cpu_us": median([one.cpu_us for one in own]),
         "core_share": median([one.share for one in own]),
+        "others_share": median([one.others for one in own]),
         "errors": sum(one.report.errors + one.report.refused for one in own),
     }
 
@@ -102,7 +110,7 @@ def summary(name: str, rounds: list[Round]) -> dict[str, Any]:
 def run(rounds: int, seconds_s: int) -> dict[str, Any]:
     """The whole measurement, ready for JSON."""
     need_tools("nginx", "wrk", "taskset")
-    core, load_core = two_cores()
+    cores = core, load_core = two_cores()
     result: dict[str, Any] = {
         "bench": "throughput",
         "machine": machine.facts(),
@@ -119,11 +127,9 @@ def run(rounds: int, seconds_s: int) -> dict[str, Any]:
         for load in loads():
             say(f"throughput, {load.name}")
             before = samples(ours.admin_port)
-            done = rounds_of(
-                load, [ours, plain], rounds=rounds, seconds_s=seconds_s, core=load_core
-            )
+            done = rounds_of(load, [ours, plain], rounds=rounds, seconds_s=seconds_s, cores=cores)
             rungs = difference(before, samples(ours.admin_port), RUNG_COUNT, "rung")
-            done += rounds_of(load, [nginx], rounds=1, seconds_s=2, core=load_core)
+            done += rounds_of(load, [nginx], rounds=1, seconds_s=2, cores=cores)
             proxies = {one.name: summary(one.name, done) for one in (ours, plain, nginx)}
             result["loads"][load.name] = {
                 "proxies": proxies,
@@ -155,7 +161,11 @@ def show(result: dict[str, Any]) -> str:
                     one["core_share"], one["p50_ms"], one["p99_ms"], one["errors"],
                 ]
             )  # fmt: skip
-            if name != "nginx direct" and one["core_share"] < BUSY_SHARE:
+            if name == "nginx direct":
+                continue
+            if remark := others_remark(f"{load}, {name}", one["others_share"]):
+                remarks.append(remark)
+            elif one["core_share"] < BUSY_SHARE:
                 remarks.append(
                     f"{load}, {name}: it used only {one['core_share']:.0%} of its core, "
                     "so wrk and nginx were the limit"

@@ -52,7 +52,7 @@ async def test_each_stream_arrives_whole(through_proxy: bool) -> None:
     assert [(call.status, call.events, call.whole) for call in calls] == [
         (200, EVENTS + 1, True)
     ] * 3
-    assert all(call.due_s <= call.sent_s <= call.first_byte_s <= call.done_s for call in calls)
+    assert all(call.due_s <= call.fired_s <= call.first_byte_s <= call.done_s for call in calls)
 
 
 async def test_a_port_that_refuses_is_a_call_without_an_answer() -> None:
