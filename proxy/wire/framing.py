@@ -170,11 +170,11 @@ def response_length(status: int, method: str, headers: Headers) -> BodyLength | 
 
 def keep_alive(minor: int, headers: Headers) -> bool:
     """Whether the sender of these headers wants the connection kept."""
+    kept = minor == 1
     for name, value in headers:
         if name == b"connection":
             options = {option.strip() for option in value.lower().split(b",")}
             if b"close" in options:
                 return False
-            if b"keep-alive" in options:
-                return True
-    return minor == 1
+            kept = kept or b"keep-alive" in options
+    return kept

@@ -74,10 +74,10 @@ class ResponseHead:
         self.endless = False
         self.keep_alive = False
         self.fields = response_fields(headers)
-        self.stream = any(
-            name == b"content-type" and value.lower().startswith(b"text/event-stream")
-            for name, value in headers
-        )
+        named = dict(headers)
+        kind = named.get(b"content-type", b"").lower()
+        # Compressed events cannot be looked into.
+        self.stream = kind.startswith(b"text/event-stream") and b"content-encoding" not in named
 
 
 class _Memo(Generic[_Head]):
@@ -101,8 +101,14 @@ class _Fields:
         self.headers: Headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
-        self.headers.append((name.lower(), value))
+        """Called by the parser, which leaves the white space behind a value in place."""
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+
+def _split_fields(head: bytes) -> Headers:
+    """The fields of a head whose grammar was checked."""
+    pairs = (line.split(b":", 1) for line in head.split(b"\r\n")[1:-2])
+    return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
 
 
 def _cut_length(head: bytes) -> tuple[bytes, int]:
@@ -128,27 +134,32 @@ class RequestHeads:
         """
         key, length_bytes = _cut_length(data)
         head = self._memo.get(key)
-        if head is None:
-            head, length_bytes = self._new(data)
+        if head is not None:
+            return head, max(length_bytes, 0)
+        head, parsed_bytes = self._new(data)
+        # A length in another spelling was not cut out, so it is not known again by its bytes.
+        if parsed_bytes == max(length_bytes, 0):
             self._memo.put(key, head)
-        return head, max(length_bytes, 0)
+        return head, parsed_bytes
 
     def _new(self, data: bytes) -> tuple[RequestHead, int]:
         line = framing.check_head(data)
         if len(line.target) > self._target_limit_bytes:
             raise target_too_long()
+        target = framing.origin_form(line.target)
         fields = _Fields()
         try:
             httptools.HttpRequestParser(fields).feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # An Upgrade is ignored: what follows is a body or the next request.
         except httptools.HttpParserError:
+            # The grammar holds, so it is the lengths; our own words for them are clearer.
+            framing.body_length(line.minor, _split_fields(data))
             raise RequestError(
                 400, "The request head is malformed.", code="request_head", close=True
             ) from None
         if len(fields.headers) > self._header_limit_count:
             raise head_too_large("Too many headers.")
-        target = framing.origin_form(line.target)
         length = framing.body_length(line.minor, fields.headers)
         head = RequestHead(line, target, fields.headers)
         head.chunked = length.chunked
@@ -177,19 +188,21 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     except httptools.HttpParserError:
         raise ValueError("malformed response head") from None
     status = parser.get_status_code()
-    if status > 599:
-        raise ValueError("status out of range")
+    version = parser.get_http_version()
+    if not 100 <= status <= 599 or version not in ("1.0", "1.1"):
+        raise ValueError("status or version out of range")
     head = ResponseHead(status, fields.headers)
     if status < 200:
         return head, 0
     length = framing.response_length(status, method, fields.headers)
     head.endless = length is None
     head.chunked = length is not None and length.chunked
-    minor = 0 if parser.get_http_version() == "1.0" else 1
+    minor = 0 if version == "1.0" else 1
     head.keep_alive = length is not None and framing.keep_alive(minor, fields.headers)
-    if method != "HEAD" and status not in (204, 304):
+    parsed_bytes = length.length_bytes if length is not None else 0
+    if method != "HEAD" and status not in (204, 304) and parsed_bytes == max(length_bytes, 0):
         _responses.put(key, head)
-    return head, length.length_bytes if length is not None else 0
+    return head, parsed_bytes
 
 
 def head_too_large(message: str) -> RequestError:
