@@ -1,10 +1,15 @@
-"""What every test shares: the event loop is the one the gateway runs on."""
+"""What every test shares: the event loop is the one the gateway runs on, and no verdict depends on
+how busy the machine is."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("tokenlane", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tokenlane")
 
 
 def pytest_asyncio_loop_factories(

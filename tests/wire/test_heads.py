@@ -148,7 +148,7 @@ def response(*lines: str, start: str = "HTTP/1.1 200 OK") -> bytes:
         ),
         # Compressed events cannot be looked into: such an answer is passed on as any other.
         (
-            response("content-type: text/event-stream", "content-encoding: br", "content-length: 9"),
+            response("content-type: text/event-stream", "content-encoding: x", "content-length: 9"),
             (200, False, False, False, True, 9),
         ),
     ],
