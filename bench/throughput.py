@@ -9,6 +9,7 @@ gateway. The proxies take turns, and the order of a round is the reverse of the 
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,16 @@ def loads() -> list[Load]:
 def measure(proxy: Proxy, script: Path, seconds_s: int, cores: tuple[int, int]) -> Round:
     """One run against one proxy. cores: the proxy's, and that of wrk and nginx."""
     before_s, core_before_s = proxy.process.cpu_s(), core_used_s(cores[0])
+    started_s = time.monotonic()
     report = wrk.run(proxy.url, script, seconds_s=seconds_s, core=cores[1])
     used_s, core_s = proxy.process.cpu_s() - before_s, core_used_s(cores[0]) - core_before_s
+    wall_s = time.monotonic() - started_s
     return Round(
         proxy=proxy.name,
         report=report,
         cpu_us=used_s / max(1, report.requests) * 1e6,
-        share=used_s / seconds_s,
-        others=max(0.0, core_s - used_s) / seconds_s,
+        share=used_s / wall_s,
+        others=max(0.0, core_s - used_s) / wall_s,
     )
 
 
