@@ -57,7 +57,7 @@ def read_answer(body: bytes) -> Answer | None:
     """A JSON answer's usage and finish reasons, or None where it is not one."""
     try:
         return _decode_answer(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -117,22 +117,25 @@ class EventScanner:
 
     def _look(self, events: bytes) -> None:
         """Whole events (the first may be the end of one too long to carry)."""
+        if self.tokens_seen:
+            # A line cannot begin inside a JSON string.
+            self.token_events += events.count(b"\ndata:") + events.startswith(b"data:")
+        elif not self.failed:
+            self._open(_data_lines(events))
         if b'"error":' in events or b'"abort"' in events:
-            self._judge(events)
-        if b'usage":' in events:
+            self.failed = self.failed or any(map(_is_failure, _data_lines(events)))
+        if b'usage":' in events and (b'usage":{' in events or b'usage": {' in events):
             self._usage = events
-        if not self.tokens_seen:
-            # vLLM opens a chat with a role chunk; it carries no generated text.
-            role_only = b'"role":' in events and b'""' in events and events.count(b"data:") == 1
-            if role_only or self.failed or b"data:" not in events:
-                return
-            self.tokens_seen = True
-        self.token_events += events.count(b"\n\n") or 1
 
-    def _judge(self, events: bytes) -> None:
-        for data in _data_lines(events):
-            if data.startswith(b'{"error"') or ((answer := read_answer(data)) and answer.aborted):
-                self.failed = True
+    def _open(self, lines: list[bytes]) -> None:
+        """Looks for the first token. vLLM opens a chat with role chunks: they carry no text."""
+        for number, data in enumerate(lines):
+            if _is_failure(data):
+                return
+            if not (b'"role":' in data and b'""' in data):
+                self.tokens_seen = True
+                self.token_events = len(lines) - number
+                return
 
     def usage(self) -> Usage | None:
         """The last usage the stream carried; decodes, so once, at the end."""
@@ -141,6 +144,13 @@ class EventScanner:
             if answer is not None and answer.usage is not None:
                 return answer.usage
         return None
+
+
+def _is_failure(data: bytes) -> bool:
+    if data.startswith(b'{"error"'):
+        return True
+    answer = read_answer(data) if b'"abort"' in data else None
+    return answer is not None and answer.aborted
 
 
 def _data_lines(events: bytes) -> list[bytes]:
