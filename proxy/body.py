@@ -100,7 +100,8 @@ def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
     # is the prompt itself, and mostly the only one.
     first, *others = msgspec.structs.astuple(body)[: _CHAT_FIELDS if chat else _COMPLETION_FIELDS]
     hasher = xxhash.xxh3_128(first)
-    hasher.update(b"%d\x00%b" % (chat, salt(model, body)))
+    apart = salt(model, body)
+    hasher.update(b"%d:%d:%b" % (chat, len(apart), apart))
     if others != (_CHAT_ABSENT if chat else _COMPLETION_ABSENT):
         for position, raw in enumerate(others):
             if raw is not ABSENT:
