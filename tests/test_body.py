@@ -19,7 +19,6 @@ from proxy.body import (
     token_key,
 )
 from proxy.errors import RequestError
-from proxy.tokens.fields import ABSENT
 
 CANARY = "Xq7canary"
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -129,7 +128,7 @@ def test_messages_never_repeat_a_value(text: str, name: str) -> None:
 
 
 # Fields by whether they decide the ids (or the hashes) of a chat.
-DECIDING = [
+DECIDING: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": "other"}]},
     {"tools": []},
     {"tools": None},
@@ -145,7 +144,7 @@ DECIDING = [
     {"kv_transfer_params": {}},
     {"cache_salt": "x"},
 ]
-INDIFFERENT = [
+INDIFFERENT: list[dict[str, Any]] = [
     {"model": "other"},
     {"stream": True},
     {"n": 2},
@@ -181,8 +180,9 @@ SALTS = st.sampled_from([None, "", "a", "a0:2:[]", "a1:2:[]", "0:1:1", "\x00"])
 def test_keys_are_equal_iff_the_fields_are(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     def key(case: tuple[Any, ...]) -> bytes:
         messages, tools, documents, cache_salt, model = case
-        raw = [msgspec.Raw(one) if one else ABSENT for one in (messages, tools, documents)]
-        body = ChatBody(*raw, cache_salt=cache_salt)
+        values = {"messages": messages, "tools": tools, "documents": documents}
+        raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in values.items() if one}
+        body = ChatBody(**raw, cache_salt=cache_salt)
         return token_key(model, body)
 
     def meaning(case: tuple[Any, ...]) -> tuple[Any, ...]:
