@@ -162,7 +162,11 @@ class Client(Wire):
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         client = cls(sock)
-        await client.loop.sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await client.loop.sock_connect(sock, ("127.0.0.1", port))
+        except OSError:
+            sock.close()
+            raise
         return client
 
     async def answer(self, method: str = "POST", version: str = "1.1") -> Answer:

@@ -9,7 +9,6 @@ Invariants:
 """
 
 import asyncio
-import re
 import socket
 import struct
 from typing import TYPE_CHECKING, cast
@@ -46,7 +45,7 @@ class ServerConnection(asyncio.Protocol):
         self._paused_reading = False
         self._head_began = False
         self._room: asyncio.Future[None] | None = None
-        self._lingering = False
+        self._deaf = False
 
     # -- transport ---------------------------------------------------------------------------
 
@@ -59,7 +58,7 @@ class ServerConnection(asyncio.Protocol):
         self._deadline.set(self.server.settings.idle_deadline_s)
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self._deaf:
             return
         if self._reader is not None:
             self._body(data)
@@ -67,7 +66,9 @@ class ServerConnection(asyncio.Protocol):
         self._buffer = self._buffer + data if self._buffer else data
         if self._exchange is None and self._room is None:
             self._heads()
-        elif len(self._buffer) > self.server.settings.pipelined_limit_bytes:
+        if len(self._buffer) > self.server.settings.pipelined_limit_bytes and (
+            self._exchange is not None or self._room is not None
+        ):
             self._pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -140,6 +141,7 @@ class ServerConnection(asyncio.Protocol):
         self._body_bytes = 0
         self._reader = ChunkedReader() if exchange.head.chunked else FixedReader(length_bytes)
         self._deadline.set(self.server.settings.body_deadline_s)
+        self._resume_reading()
         if rest:
             self._body(rest)
 
@@ -147,12 +149,13 @@ class ServerConnection(asyncio.Protocol):
         """Waits for the rest of a head, unless no rest could make it a good one."""
         if not self._buffer:
             return
-        if b"\n\n" in self._buffer or re.match(rb"[^\r\n]*[^\r]\n", self._buffer):
+        if self._buffer.count(b"\n") != self._buffer.count(b"\r\n"):
             raise RequestError(400, "Lines must end with CRLF.", code="bare_line_feed", close=True)
         if len(self._buffer) > self.server.settings.target_limit_bytes and (
             b"\r\n" not in self._buffer
         ):
             raise target_too_long()
+        self._resume_reading()
         if not self._head_began:  # a byte now and then does not buy more time
             self._head_began = True
             self._deadline.set(self.server.settings.head_deadline_s)
@@ -168,10 +171,11 @@ class ServerConnection(asyncio.Protocol):
                 RequestError(400, "The chunked body is malformed.", code="chunked", close=True)
             )
             return
-        for piece in pieces:
-            self._body_bytes += len(piece)
-            if not exchange.ended:
-                exchange.body_bytes(piece)
+        # One piece per read: a thousand small chunks are kept as what they carry.
+        payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._body_bytes += len(payload)
+        if payload and not exchange.ended:
+            exchange.body_bytes(payload)
         limit = self.server.settings.body_limit_bytes
         if exchange.ended:
             limit = _DRAINED_REST_LIMIT_BYTES
@@ -195,6 +199,7 @@ class ServerConnection(asyncio.Protocol):
     def _bad_body(self, error: RequestError) -> None:
         """The rest of the connection cannot be read as requests any more."""
         self._reader = None
+        self._deaf = True
         exchange = self._exchange
         assert exchange is not None
         if exchange.ended:
@@ -203,6 +208,8 @@ class ServerConnection(asyncio.Protocol):
             if self._task is not None:
                 self._task.cancel()
             exchange.fail(error)
+            if self._task is None:
+                self.server.refused(exchange)
 
     def _refuse(self, error: RequestError) -> None:
         """Answers a head that never became a request."""
@@ -210,6 +217,7 @@ class ServerConnection(asyncio.Protocol):
         if exchange is None:
             exchange = self._exchange = Exchange(self, self.server, _UNREADABLE)
         error.close = True
+        self._deaf = True
         exchange.fail(error)
         self.server.refused(exchange)
 
@@ -244,7 +252,7 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is None:
             return
         if not exchange.keep_alive:
-            self._close_lingering() if self._reader or self._buffer else self._transport.close()
+            self._close_lingering() if self._deaf or self._reader or self._buffer else self._close()
         elif self._reader is None:
             self._next()
         else:
@@ -256,9 +264,8 @@ class ServerConnection(asyncio.Protocol):
             # The client does not read its answers: it gets no new ones until it does.
             return
         self._deadline.set(self.server.settings.idle_deadline_s)
-        if self._paused_reading and self._transport is not None:
-            self._paused_reading = False
-            self._transport.resume_reading()
+        if len(self._buffer) <= self.server.settings.pipelined_limit_bytes:
+            self._resume_reading()
         if self._buffer:
             # From a fresh stack: a thousand pipelined requests must not nest.
             self.loop.call_soon(self._resume_heads)
@@ -278,19 +285,28 @@ class ServerConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_off)
             self._transport.abort()
         else:
+            self._close()
+
+    def _close(self) -> None:
+        """Closes once everything is written, and at once if the client does not read it."""
+        if self._transport is not None:
             self._transport.close()
+            self._deadline.set(self.server.settings.write_stall_deadline_s)
 
     def _close_lingering(self) -> None:
         """Closes our half and swallows what still arrives: closing with unread bytes would
         reset the connection and could destroy the answer on its way."""
         assert self._transport is not None
-        self._lingering = True
+        self._deaf = True
         self._reader = None
         self._buffer = b""
         self._deadline.set(_LINGER_S)
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        if self._paused_reading:
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self._paused_reading:
             self._paused_reading = False
             self._transport.resume_reading()
 
@@ -304,7 +320,7 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is None:
             return
         exchange = self._exchange
-        if self._room is not None or self._lingering:
+        if self._room is not None or self._deaf or self._transport.is_closing():
             self._transport.abort()
         elif exchange is not None and self._reader is not None:
             error = RequestError(
@@ -318,12 +334,12 @@ class ServerConnection(asyncio.Protocol):
                 )
             )
         else:
-            self._transport.close()
+            self._close()
 
     def close_if_idle(self) -> None:
         """For a drain: connections without a request go at once."""
-        if self._exchange is None and self._transport is not None:
-            self._transport.close()
+        if self._exchange is None:
+            self._close()
 
     def kill(self) -> None:
         """For the end of a drain."""
