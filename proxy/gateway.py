@@ -222,7 +222,7 @@ class Gateway:
                     self._on_routed(choice.slot, attempt.query.blocks)
                 end = await relay.done
             except asyncio.CancelledError:
-                connection.abort()
+                connection.abort(relay)
                 raise
         if end is RelayEnd.COMPLETE:
             if relay.aborted:

@@ -291,14 +291,15 @@ def stream(*events: bytes) -> bytes:
 
 class Upstream:
     """A replica made of raw bytes. script: what it does with each connection; it may return early,
-    and may leave the connection open. peers: the connections so far; asked: all requests."""
+    and may leave the connection open. peers: the connections so far; asked: all requests;
+    scripts: those that still run."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self.asked: list[Asked] = []
         self.peers: list[Peer] = []
         self.errors: list[BaseException] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.scripts: set[asyncio.Task[None]] = set()
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind(("127.0.0.1", 0))
@@ -306,19 +307,14 @@ class Upstream:
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
-    @property
-    def tasks(self) -> set["asyncio.Task[None]"]:
-        return self._tasks
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            sock, _ = await loop.sock_accept(self._listener)
-            peer = Peer(sock, self)
-            self.peers.append(peer)
-            task = loop.create_task(self._run(peer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                peer = Peer(self._listener.accept()[0], self)
+                self.peers.append(peer)
+                task = asyncio.get_running_loop().create_task(self._run(peer))
+                self.scripts.add(task)
+                task.add_done_callback(self.scripts.discard)
 
     async def _run(self, peer: Peer) -> None:
         try:
@@ -330,8 +326,7 @@ class Upstream:
 
     async def __aenter__(self) -> Self:
         self._listener.listen(1024)
-        task = asyncio.get_running_loop().create_task(self._accept())
-        self._tasks.add(task)
+        asyncio.get_running_loop().add_reader(self._listener, self._accept)
         return self
 
     async def __aexit__(
@@ -340,7 +335,8 @@ class Upstream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        tasks = list(self._tasks)
+        asyncio.get_running_loop().remove_reader(self._listener)
+        tasks = list(self.scripts)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -84,8 +84,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines(pieces)
         self._deadline.set(self._pool.settings.first_byte_deadline_s)
 
-    def abort(self) -> None:
-        """Closes at once: for a client that left. vLLM frees the request when it sees this."""
+    def abort(self, sink: ResponseSink) -> None:
+        """Closes at once: for a client that left. vLLM frees the request when it sees this.
+
+        Does nothing where `sink` heard its end already: the connection may be another's by now.
+        """
+        if self._sink is not sink:
+            return
         self._sink = None
         if self._transport is not None:
             self._transport.abort()
