@@ -1,7 +1,7 @@
 """Heads: remembered or parsed anew, the same head means the same."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.errors import RequestError
@@ -65,8 +65,15 @@ def test_a_request_head_is_remembered_right(heads_lines: list[list[str]]) -> Non
         assert outcome(remembering, head) == outcome(fresh(), head)
 
 
-@given(st.lists(LINES, min_size=2, max_size=6), st.sampled_from(["POST", "HEAD"]))
-def test_a_response_head_is_remembered_right(heads_lines: list[list[str]], method: str) -> None:
+@given(
+    st.lists(LINES, min_size=2, max_size=6),
+    st.sampled_from(["POST", "HEAD"]),
+    st.sampled_from(["HTTP/1.1 200 OK", "HTTP/1.1 204 No", "HTTP/1.0 200", "HTTP/1.1 103 Early"]),
+)
+@example([["content-length: 0"], ["content-length: 7"]], "POST", "HTTP/1.1 204 No")
+def test_a_response_head_is_remembered_right(
+    heads_lines: list[list[str]], method: str, start: str
+) -> None:
     def read(head: bytes) -> object:
         try:
             parsed, length_bytes = parse_response(head, method)
@@ -74,10 +81,10 @@ def test_a_response_head_is_remembered_right(heads_lines: list[list[str]], metho
             return None
         return facts(parsed), length_bytes
 
-    responses = ["\r\n".join(("HTTP/1.1 200 OK", *lines, "", "")) for lines in heads_lines]
+    responses = ["\r\n".join((start, *lines, "", "")) for lines in heads_lines]
     for head in [*responses, *responses]:
         remembered = read(head.encode())
-        heads._responses = heads._Memo()
+        heads._responses, heads._exact_responses = heads._Memo(), heads._Memo()
         assert remembered == read(head.encode())
 
 

@@ -27,6 +27,12 @@ class Sink:
         self.ended = asyncio.Event()
         self.begun = asyncio.Event()
 
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        self.on_head(head, len(body))
+        if body:
+            self.on_body(body, [body])
+        self.on_end()
+
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         self.what.append("head")
         self.head = head
@@ -347,7 +353,7 @@ async def test_a_pause_does_not_outlive_its_answer() -> None:
             super().on_body(framed, payload)
             connection.pause(True)
 
-    async with Upstream(answering(ok(b"1"), ok(b"2"))) as upstream:
+    async with Upstream(answering(CHUNKED + chunk(b"1") + chunk(b""), ok(b"2"))) as upstream:
         pool = pool_of(upstream)
         connection = await pool.connect()
         slow = Slow()
