@@ -83,7 +83,7 @@ class Once:
 async def ask(script: Script, body: bytes, count: int = 2, **settings: bool) -> Answer:
     """One request to a gateway in front of so many replicas with this script."""
     upstreams = [Upstream(script) for _ in range(count)]
-    upstream_settings = UpstreamSettings(**settings)  # type: ignore[arg-type]
+    upstream_settings = UpstreamSettings(**settings)
     for upstream in upstreams:
         await upstream.__aenter__()
     try:
@@ -225,6 +225,8 @@ async def test_unless_the_operator_prefers_two_executions() -> None:
 
 
 async def test_nothing_follows_a_relayed_byte() -> None:
+    asked = 0
+
     async def script(peer: Peer) -> None:
         nonlocal asked
         await peer.asked()
@@ -232,7 +234,6 @@ async def test_nothing_follows_a_relayed_byte() -> None:
         await peer.send(stream()[:-5])
         peer.close()
 
-    asked = 0
     answer = await ask(script, chat(stream=True), retry_unanswered=True)
     assert (answer.status, answer.whole, asked) == (200, False, 1)
 

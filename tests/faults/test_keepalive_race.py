@@ -1,0 +1,88 @@
+"""Replicas close idle connections whenever they like; no prompt may run twice because of it, and
+hardly one may fail.
+
+uvicorn closes after 5 s; the pool gives up its own connections before that.
+"""
+
+import asyncio
+import random
+
+from proxy.settings import Settings, UpstreamSettings
+from tests.raw import CHAT, Peer, Upstream, chat, ok, post, until
+from tests.support import gateway
+
+
+def test_the_pool_gives_up_before_vllm_does() -> None:
+    assert UpstreamSettings().idle_deadline_s < 5.0
+
+
+async def test_connections_age_out_of_the_pool() -> None:
+    settings = Settings(upstream=UpstreamSettings(idle_deadline_s=0.03))
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        await peer.send(ok())
+        await peer.gone()
+
+    async with Upstream(script) as upstream, gateway(upstream.url, settings=settings) as bench:
+        client = await bench.client()
+        assert (await client.ask(post(CHAT, chat()))).status == 200
+        await asyncio.sleep(0.2)
+        assert (await client.ask(post(CHAT, chat()))).status == 200
+        assert len(upstream.peers) == 2
+        await asyncio.sleep(0.15)
+        bench.gateway.fleet.sweep()
+        pool = bench.gateway.fleet[0].pool
+        await until(lambda: pool.open_count == 0)
+
+
+async def test_a_replica_that_closes_after_each_answer() -> None:
+    """Without saying so: the close is seen before the connection is used again."""
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        await peer.send(ok())
+        peer.close()
+
+    async with Upstream(script) as upstream, gateway(upstream.url) as bench:
+        client = await bench.client()
+        for _ in range(50):
+            assert (await client.ask(post(CHAT, chat()))).status == 200
+            await asyncio.sleep(0)
+        assert len(upstream.asked) == 50
+
+
+async def test_closes_at_random_moments_double_nothing() -> None:
+    rng = random.Random(7)
+
+    async def script(peer: Peer) -> None:
+        for _ in range(rng.randrange(1, 4)):
+            try:
+                await peer.asked()
+            except EOFError:
+                return
+            await peer.send(ok())
+        for _ in range(rng.randrange(4)):
+            await asyncio.sleep(0)
+        peer.reset() if rng.randrange(2) else peer.close()
+
+    requests, statuses = 0, []
+    async with Upstream(script) as one, Upstream(script) as other:
+        async with gateway(one.url, other.url) as bench:
+
+            async def client(number: int) -> None:
+                nonlocal requests
+                connection = await bench.client()
+                for turn in range(50):
+                    requests += 1
+                    body = chat(f"{number}/{turn}")
+                    statuses.append((await connection.ask(post(CHAT, body))).status)
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(4):
+                    group.create_task(client(number))
+            bodies = [asked.body for asked in (*one.asked, *other.asked)]
+    assert len(bodies) == len(set(bodies))
+    assert set(statuses) <= {200, 502}
+    assert len(statuses) == requests == 200
+    assert statuses.count(502) <= 60
