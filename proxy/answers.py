@@ -13,6 +13,7 @@ from proxy.body import ChatBody, CompletionBody
 from proxy.errors import RequestError
 from proxy.model import FleetState
 from proxy.tokens.encode import pack, unpack
+from proxy.tokens.fields import ABSENT
 from proxy.tokens.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode
@@ -31,7 +32,7 @@ class TokenizeText(CompletionBody):
 
 
 class _Probe(msgspec.Struct):
-    messages: msgspec.Raw | None = None
+    messages: msgspec.Raw = ABSENT
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -76,7 +77,7 @@ def models(fleet: FleetState, created_s: int) -> bytes:
 def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:
     """The body of `POST /tokenize`. Raises RequestError 400."""
     try:
-        if _decode_probe(body).messages is not None:
+        if bytes(_decode_probe(body).messages) not in (b"", b"null"):
             return _decode_chat(body)
         return _decode_text(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

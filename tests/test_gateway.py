@@ -1,21 +1,382 @@
-"""The life of a request against replicas made of raw bytes."""
+"""The life of a request against replicas made of raw bytes: what reaches them, what comes back."""
 
-from tests.raw import CHAT, DONE, EVENTS, Upstream, answering, chat, ok, post, stream
-from tests.support import gateway
+import json
+
+import pytest
+
+from proxy.model import FleetState, ReplicaState
+from proxy.routes import FORWARDED
+from proxy.settings import ServerSettings, Settings
+from proxy.telemetry import families
+from tests.raw import (
+    CHAT,
+    EVENTS,
+    TEXT,
+    Peer,
+    Upstream,
+    answering,
+    chat,
+    chunk,
+    get,
+    json_bytes,
+    ok,
+    post,
+    stream,
+    until,
+)
+from tests.support import Bench, demo_tokenizer, gateway, replicas
+
+CANARY = "Xq7canary"
 
 
 async def test_a_whole_answer_passes() -> None:
-    replica = Upstream(answering(ok(b'{"x":1}', "x-mine: yes\r\n")))
-    async with replica as upstream, gateway(upstream.url) as bench:
-        answer = await bench.ask(post(CHAT, chat()))
+    answer_bytes = ok(b'{"x":1}', "x-mine: yes\r\nx-request-id: theirs\r\nserver: uvicorn\r\n")
+    async with Upstream(answering(answer_bytes)) as upstream, gateway(upstream.url) as bench:
+        answer = await bench.ask(post(CHAT, chat(), "x-request-id: mine\r\n"))
+        assert bench.outcomes() == {("200", "ok"): 1}
     assert (answer.status, answer.body, answer.whole) == (200, b'{"x":1}', True)
-    assert answer.headers["x-mine"] == "yes"
+    assert (answer.headers["x-mine"], answer.headers["server"]) == ("yes", "uvicorn")
+    assert answer.headers["x-request-id"] == "mine"
     assert answer.headers["x-tokenlane-replica"] == upstream.url.removeprefix("http://")
+    assert answer.headers["x-tokenlane-route"] == "affinity no-tokenizer"
+    assert "x-tokenlane-cached-tokens" not in answer.headers
+    assert upstream.asked[0].values(b"x-request-id") == [b"mine"]
 
 
 async def test_a_stream_passes_byte_for_byte() -> None:
     async with Upstream(answering(stream())) as upstream, gateway(upstream.url) as bench:
+        client = await bench.client()
+        for _ in range(2):
+            answer = await client.ask(post(CHAT, chat(stream=True)))
+            assert answer.whole
+            assert answer.body == b"".join(EVENTS)
+        assert len(upstream.peers) == 1
+        assert bench.metric(families.TTFT, "demo") == 2
+
+
+async def test_an_answer_that_its_connection_ends_is_framed_anew() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        await peer.send(head + b"".join(EVENTS))
+        peer.close()
+
+    async with Upstream(script) as upstream, gateway(upstream.url) as bench:
         answer = await bench.ask(post(CHAT, chat(stream=True)))
-    assert answer.whole
-    assert answer.body == b"".join(EVENTS)
-    assert answer.body.endswith(DONE)
+        assert (answer.whole, answer.body) == (True, b"".join(EVENTS))
+        assert "connection" not in answer.headers
+
+
+async def test_what_reaches_the_replica() -> None:
+    headers = (
+        "Authorization: Bearer key\r\nX-Session-Affinity: s1\r\nCookie: a\r\nCookie: b\r\n"
+        "Connection: keep-alive, X-Mine, Authorization\r\nX-Mine: 1\r\n"
+        "Keep-Alive: 5\r\nTE: trailers\r\n"
+        "Upgrade: websocket\r\nProxy-Authorization: p\r\nTrailer: x\r\nX_Under: 1\r\n"
+        "X-Tokenlane-Replica: forged\r\nAccept-Encoding: gzip, br\r\nUser-Agent: ua\r\n"
+    )
+    async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
+        await bench.ask(post(CHAT + "?a=b&c", chat(), headers))
+    [asked] = upstream.asked
+    assert asked.line == b"POST /v1/chat/completions?a=b&c HTTP/1.1"
+    assert asked.values(b"x-request-id")[0]
+    named = [field for field in asked.headers if field[0] != b"x-request-id"]
+    assert named == [
+        (b"host", upstream.url[7:].encode()),
+        (b"authorization", b"Bearer key"),
+        (b"x-session-affinity", b"s1"),
+        (b"cookie", b"a"),
+        (b"cookie", b"b"),
+        (b"accept-encoding", b"gzip, br"),
+        (b"user-agent", b"ua"),
+        (b"content-length", b"%d" % len(asked.body)),
+    ]
+
+
+async def test_what_stays_on_the_replicas_hop() -> None:
+    headers = (
+        "Connection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\n"
+        "Upgrade: h2c\r\nTrailer: x\r\nSet-Cookie: a\r\nDate: now\r\n"
+    )
+    async with Upstream(answering(ok(b"{}", headers))) as upstream:
+        async with gateway(upstream.url) as bench:
+            answer = await bench.ask(post(CHAT, chat()))
+    assert set(answer.headers) == {
+        "content-type",
+        "content-length",
+        "set-cookie",
+        "date",
+        "x-request-id",
+        "x-tokenlane-replica",
+        "x-tokenlane-route",
+    }
+
+
+BODIES = {
+    "spaces": b' { "messages" : [ ] ,\r\n\t"model":"demo" } ',
+    "twice": b'{"model":"demo","messages":[],"temperature":1,"temperature":2}',
+    "numbers": b'{"messages":[],"a":1.0,"b":1e5,"c":-0,"d":12345678901234567890123}',
+    "escapes": b'{"messages":[],"a":"\\u00e9\\/\\n","b":"\xc3\xa9"}',
+    "unknown": b'{"messages":[],"vllm_xargs":{"deep":[{"x":null}]},"":0}',
+    "bytes": b'{"messages":[{"role":"user","content":"\xff\xfe"}]}',
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+async def test_the_body_is_forwarded_as_it_came(body: bytes) -> None:
+    async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
+        client = await bench.client()
+        assert (await client.ask(post(CHAT, body))).status == 200
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        framed = b"".join(chunk(body[at : at + 7]) for at in range(0, len(body), 7)) + chunk(b"")
+        assert (await client.ask(head + framed)).status == 200
+        # Each a request of the gateway's own making: one length, no coding.
+        for asked in upstream.asked:
+            assert asked.body == body
+            assert asked.values(b"content-length") == [b"%d" % len(body)]
+            assert not asked.values(b"transfer-encoding")
+
+
+async def test_no_part_of_a_request_chooses_the_upstream() -> None:
+    async with Upstream(answering(ok())) as upstream, Upstream(answering(ok())) as other:
+        async with gateway(upstream.url) as bench:
+            request = post(other.url + CHAT, chat()).replace(
+                b"host: gateway", b"host: " + other.url[7:].encode()
+            )
+            assert (await bench.ask(request)).status == 200
+            assert upstream.asked[0].line == b"POST /v1/chat/completions HTTP/1.1"
+            assert upstream.asked[0].values(b"host") == [upstream.url[7:].encode()]
+            assert not other.peers
+
+
+@pytest.mark.parametrize("path", FORWARDED)
+async def test_other_paths_are_passed(path: str) -> None:
+    body = b'{"model":"demo","input":"x"}'
+    async with Upstream(answering(ok(b"[]"))) as upstream, gateway(upstream.url) as bench:
+        answer = await bench.ask(post(path, body))
+        assert (answer.status, answer.body) == (200, b"[]")
+        assert answer.headers["x-tokenlane-route"] == "affinity no-tokens"
+        assert upstream.asked[0].line == f"POST {path} HTTP/1.1".encode()
+
+
+REFUSED = {
+    "path": (post("/" + CANARY, b"{}"), 404, "not_found"),
+    "path-slash": (post(CHAT + "/", b"{}"), 404, "not_found"),
+    "path-double": (post("/" + CHAT, b"{}"), 404, "not_found"),
+    "path-encoded": (post("/v1/chat%2Fcompletions", b"{}"), 404, "not_found"),
+    "path-dots": (post("/v1/../v1/models", b"{}"), 404, "not_found"),
+    "metrics": (get("/metrics"), 404, "not_found"),
+    "method": (get(CHAT), 405, "method_not_allowed"),
+    "method-models": (post("/v1/models", b""), 405, "method_not_allowed"),
+    "model": (post(CHAT, json_bytes({"model": CANARY, "messages": []})), 404, "model_not_found"),
+    "model-empty": (post(CHAT, b'{"model":"","messages":[]}'), 404, "model_not_found"),
+    "model-number": (post(CHAT, b'{"model":7,"messages":[]}'), 400, "invalid_type"),
+    "json": (post(CHAT, b'{"messages":[,' + CANARY.encode()), 400, "invalid_json"),
+    "empty": (post(CHAT, b""), 400, "invalid_json"),
+    "deep": (post(CHAT, b'{"messages":' + b"[" * 100_000), 400, "invalid_json"),
+    "messages": (post(CHAT, b'{"model":"demo"}'), 400, "missing_field"),
+    "tokenize": (post("/tokenize", b"{"), 400, "invalid_body"),
+    "detokenize": (post("/detokenize", b'{"tokens":["x"]}'), 400, "invalid_body"),
+    "detokenize-range": (post("/detokenize", b'{"tokens":[-1]}'), 400, "invalid_body"),
+    "detokenize-huge": (post("/detokenize", b'{"tokens":[99999999999999999999]}'), 400, None),
+    "length": (post(CHAT, b"x" * 2000), 413, "body_too_large"),
+}
+
+
+@pytest.mark.parametrize(("request_bytes", "status", "code"), REFUSED.values(), ids=REFUSED)
+async def test_refused(request_bytes: bytes, status: int, code: str | None) -> None:
+    limit_bytes = 300_000 if len(request_bytes) > 100_000 else 1000
+    settings = Settings(server=ServerSettings(body_limit_bytes=limit_bytes))
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+            client = await bench.client()
+            answer = await client.ask(request_bytes)
+            assert (answer.status, answer.whole) == (status, True)
+            assert answer.error["code"] == code or code is None
+            assert CANARY not in json.dumps(answer.error)
+            assert answer.headers["x-request-id"]
+            assert not upstream.asked
+            if status != 413:
+                assert (await client.ask(get("/health"), "GET")).status == 200
+                assert bench.outcomes()[str(status), "gateway_error"] == 1
+
+
+async def test_a_wrong_method_says_which_are_right() -> None:
+    async with gateway() as bench:
+        answer = await bench.ask(get(CHAT), "GET")
+        assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+def fleet(*states: ReplicaState) -> FleetState:
+    return FleetState(1, states)
+
+
+def replica(slot: int, **fields: object) -> ReplicaState:
+    common: dict[str, object] = {"up": True, "models": ("demo",), **fields}
+    url = f"http://127.0.0.1:{9000 + slot}"
+    return ReplicaState(id=str(slot), slot=slot, url=url, **common)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "code"),
+    [
+        (fleet(), 503, "replicas_down"),
+        (fleet(replica(0, up=False)), 503, "replicas_down"),
+        (fleet(replica(0, draining=True)), 503, "replicas_draining"),
+        (fleet(replica(0, models=("other",))), 404, "model_not_found"),
+        (fleet(replica(0, models=("other",)), replica(1, up=False)), 503, "replicas_down"),
+    ],
+)
+async def test_nobody_can_take_it(state: FleetState, status: int, code: str) -> None:
+    async with gateway(state=state) as bench:
+        answer = await bench.ask(post(CHAT, chat()))
+        assert (answer.status, answer.error["code"]) == (status, code)
+        if status == 503:
+            assert answer.headers["retry-after"] == "1"
+        else:
+            assert answer.error["type"] == "NotFoundError"
+            assert answer.error["param"] == "model"
+
+
+async def test_a_model_must_be_named_where_there_are_several() -> None:
+    state = fleet(replica(0, models=("one", "two")))
+    async with gateway(state=state) as bench:
+        answer = await bench.ask(post(CHAT, b'{"messages":[]}'))
+        assert (answer.status, answer.error["param"]) == (400, "model")
+        assert "one, two" in answer.error["message"]
+
+
+async def test_models_and_health() -> None:
+    state = fleet(
+        replica(0, models=("a", "b"), max_model_tokens=100),
+        replica(1, models=("b", "c"), max_model_tokens=50, up=False),
+    )
+    async with gateway(state=state) as bench:
+        client = await bench.client()
+        listed = (await client.ask(get("/v1/models"), "GET")).json
+        assert listed["object"] == "list"
+        cards = {card["id"]: card["max_model_len"] for card in listed["data"]}
+        assert cards == {"a": 100, "b": 50, "c": 50}
+        assert {card["object"] for card in listed["data"]} == {"model"}
+        head = await client.ask(b"HEAD /v1/models HTTP/1.1\r\nhost: x\r\n\r\n", "HEAD")
+        assert int(head.headers["content-length"]) > 50
+        assert (await client.ask(get("/health"), "GET")).status == 200
+        bench.gateway.draining = True
+        answer = await client.ask(get("/health"), "GET")
+        assert (answer.status, answer.error["code"]) == (503, "not_ready")
+        bench.gateway.draining = False
+        bench.gateway.update(fleet(replica(0, draining=True)))
+        assert (await client.ask(get("/health"), "GET")).status == 503
+
+
+async def tokens_of(bench: Bench, body: bytes, path: str = CHAT) -> tuple[str, str, str]:
+    answer = await bench.ask(post(path, body))
+    assert answer.status == 200
+    headers = answer.headers
+    return (
+        headers["x-tokenlane-replica"],
+        headers["x-tokenlane-route"],
+        headers.get("x-tokenlane-cached-tokens", ""),
+    )
+
+
+async def test_a_prefix_is_followed() -> None:
+    system = "You are a patient assistant who explains every step. " * 20
+    async with Upstream(answering(ok())) as one, Upstream(answering(ok())) as other:
+        async with gateway(one.url, other.url, tokenizer=demo_tokenizer()) as bench:
+            first, reason, cached = await tokens_of(bench, chat(system + "a"))
+            assert (reason, cached) == ("affinity cold", "0")
+            for question in ("b", "c", "d"):
+                where, reason, cached = await tokens_of(bench, chat(system + question))
+                assert (where, reason) == (first, "affinity prefix")
+                assert int(cached) > 100
+            where, reason, _ = await tokens_of(bench, chat("something else " * 40))
+            assert (where != first, reason) == (True, "affinity cold")
+            assert bench.metric(families.ROUTED, "affinity", "prefix") == 3
+
+
+PROMPTS: list[object] = ["hello", ["hello", "world"], [1, 2, 3], [[1, 2], [3]]]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=str)
+async def test_every_kind_of_prompt(prompt: object) -> None:
+    body = json_bytes({"model": "demo", "prompt": prompt})
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
+            _, reason, cached = await tokens_of(bench, body, TEXT)
+            assert (reason, cached) == ("affinity only-one", "0")
+            assert upstream.asked[0].body == body
+            assert bench.metric(families.PROMPT_TOKENS, "demo") > 0
+
+
+async def test_what_cannot_be_tokenized_here_goes_on_as_text() -> None:
+    content = [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
+    body = json_bytes({"model": "demo", "messages": [{"role": "user", "content": content}]})
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
+            assert (await tokens_of(bench, body))[1:] == ("affinity bail", "")
+            assert bench.metric(families.BAILS, "multimodal") == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_replicas_count_is_compared_with_ours(streamed: bool) -> None:
+    usage = b'{"prompt_tokens":9999,"prompt_tokens_details":{"cached_tokens":16}}'
+    body = b'{"choices":[],"usage":' + usage + b"}"
+    answer_bytes = stream(*EVENTS[:4], b"data: " + body + b"\n\n") if streamed else ok(body)
+    async with Upstream(answering(answer_bytes)) as upstream:
+        async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
+            await bench.ask(post(CHAT, chat(stream=streamed)))
+            await until(lambda: bench.metric(families.MISMATCHES, "demo") == 1)
+            assert bench.metric(families.ACTUAL_CACHED, "demo") == 16
+
+
+async def test_tokenize_and_detokenize_are_answered_here() -> None:
+    tokenizer = demo_tokenizer()
+    async with gateway(state=fleet(replica(0, max_model_tokens=77)), tokenizer=tokenizer) as bench:
+        client = await bench.client()
+        body = json_bytes({"model": "demo", "prompt": "hello world", "return_token_strs": True})
+        answer = (await client.ask(post("/tokenize", body))).json
+        assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+        assert answer["max_model_len"] == 77
+        back = json_bytes({"model": "demo", "tokens": answer["tokens"]})
+        assert (await client.ask(post("/detokenize", back))).json == {"prompt": "hello world"}
+        chatted = (await client.ask(post("/tokenize", chat("hello world")))).json
+        assert chatted["count"] > answer["count"]
+        assert chatted["token_strs"] is None
+
+
+async def test_without_a_tokenizer_a_replica_is_asked() -> None:
+    async with Upstream(answering(ok(b'{"count":1}'))) as upstream:
+        async with gateway(upstream.url) as bench:
+            for path in ("/tokenize", "/detokenize"):
+                body = b'{"model":"demo","prompt":"x","tokens":[1]}'
+                answer = await bench.ask(post(path, body))
+                assert (answer.status, answer.body) == (200, b'{"count":1}')
+                assert upstream.asked[-1].body == body
+
+
+async def test_hashes_follow_the_replicas_block_size() -> None:
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
+            body = chat("words " * 100)
+            await bench.ask(post(CHAT, body))
+            assert len(bench.tokens.cache) == 1
+            bench.gateway.update(replicas([upstream.url], block_tokens=32))
+            assert (bench.tokens.block_tokens, len(bench.tokens.cache)) == (32, 0)
+            await bench.ask(post(CHAT, body))
+            _, _, cached = await tokens_of(bench, body)
+            assert int(cached) % 32 == 0
+
+
+async def test_many_at_once_leave_nothing_behind() -> None:
+    async with Upstream(answering(stream())) as one, Upstream(answering(stream())) as other:
+        async with gateway(one.url, other.url, tokenizer=demo_tokenizer()) as bench:
+            clients = [await bench.client() for _ in range(40)]
+            for client in clients:
+                await client.send(post(CHAT, chat(stream=True)) * 3)
+            for client in clients:
+                for _ in range(3):
+                    assert (await client.answer()).body == b"".join(EVENTS)
+            await until(lambda: bench.idle)
+            assert bench.outcomes() == {("200", "ok"): 120}
