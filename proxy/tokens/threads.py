@@ -114,13 +114,20 @@ class ThreadPool:
 
     def _run(self, entry: _Entry) -> None:
         queue_s = time.perf_counter() - entry.queued_s
-        done = None if entry.future.cancelled() else Done(entry.job.run(), queue_s)
+        done: Done | Exception | None = None
+        if not entry.future.cancelled():
+            try:
+                done = Done(entry.job.run(), queue_s)
+            except Exception as error:  # noqa: BLE001 - its waiter raises it; the thread lives on
+                done = error
+            except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's own code
+                done = RuntimeError(f"the tokenizer failed: {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # the loop closed while the job ran
             self._loop.call_soon_threadsafe(self._finished, entry, done)
 
     # -- back on the loop --------------------------------------------------------------------
 
-    def _finished(self, entry: _Entry, done: Done | None) -> None:
+    def _finished(self, entry: _Entry, done: Done | Exception | None) -> None:
         self.queued_jobs -= 1
         self.queued_bytes -= entry.job.size_bytes
         if entry.short:
@@ -128,6 +135,10 @@ class ThreadPool:
         else:
             self._long_s -= entry.predicted_s
         if done is None:
+            return
+        if isinstance(done, Exception):
+            if not entry.future.done():
+                entry.future.set_exception(done)
             return
         self._on_result(entry.job, done.result)
         if not entry.future.done():

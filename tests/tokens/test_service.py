@@ -1,0 +1,266 @@
+"""The ladder climbed with the demo model: each rung, its bounds, and equal ids from all of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.body import ChatBody, CompletionBody, Kind, inspect
+from proxy.errors import RequestError
+from proxy.model import Rung
+from proxy.settings import TokenSettings
+from proxy.tokens.service import TokenService
+from tests.raw import until
+from tests.support import demo_tokenizer
+
+LONG = "a long story of many words, told without an end. " * 4_000
+HUGE = LONG * 5
+
+
+def body_of(value: dict[str, Any]) -> ChatBody | CompletionBody:
+    kind = Kind.CHAT if "messages" in value else Kind.COMPLETION
+    body = inspect(kind, json.dumps(value).encode())
+    assert isinstance(body, ChatBody | CompletionBody)
+    return body
+
+
+def text(prompt: Any, **fields: Any) -> CompletionBody:
+    body = body_of({"prompt": prompt, **fields})
+    assert isinstance(body, CompletionBody)
+    return body
+
+
+@asynccontextmanager
+async def service(**fields: Any) -> AsyncIterator[TokenService]:
+    made = TokenService(TokenSettings(**fields), {"demo": demo_tokenizer()}, 16)
+    try:
+        yield made
+        await until(lambda: made.threads.queued_jobs == 0)
+    finally:
+        made.close()
+
+
+NO_SHORT: dict[str, Any] = {"thread_hop_s": 0.0}
+# The queue is full as soon as one job is in it.
+ONE_JOB: dict[str, Any] = {**NO_SHORT, "queue_limit_jobs": 1, "threads": 2}
+
+
+@asynccontextmanager
+async def with_a_full_queue(**fields: Any) -> AsyncIterator[TokenService]:
+    """A service whose threads have all they take, with a huge prompt that is really worked on."""
+    async with service(**{**ONE_JOB, **fields}) as tokens:
+        waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(LONG)))
+        await asyncio.sleep(0)
+        assert tokens.threads.queued_jobs == 1
+        yield tokens
+        assert (await waiting).rung is Rung.THREADS
+
+
+async def test_short() -> None:
+    async with service(thread_hop_s=10.0) as tokens:
+        outcome = await tokens.prompt("demo", text("hello"))
+        assert (outcome.rung, outcome.queue_s) == (Rung.SHORT, 0.0)
+        assert tokens.threads.queued_jobs == 0
+
+
+async def test_threads() -> None:
+    async with service(**NO_SHORT) as tokens:
+        outcome = await tokens.prompt("demo", text("hello"))
+        assert outcome.rung is Rung.THREADS
+        assert outcome.run_s > 0.0
+
+
+async def test_cache() -> None:
+    async with service() as tokens:
+        first = await tokens.prompt("demo", text("hello"))
+        again = await tokens.prompt("demo", text("hello", max_tokens=7, stream=True))
+        assert again.rung is Rung.CACHE
+        assert again.prompt is first.prompt
+        assert (tokens.cache.hits, tokens.cache.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
+async def test_token_input(prompt: Any) -> None:
+    async with service() as tokens:
+        outcome = await tokens.prompt("demo", text(prompt))
+        assert outcome.rung is Rung.TOKEN_INPUT
+        assert outcome.prompt is not None
+        assert outcome.prompt.tokens == 3
+    async with service() as tokens:
+        for words in ("1, 2", ["1", "2"], " [1]"):
+            assert (await tokens.prompt("demo", text(words))).rung is not Rung.TOKEN_INPUT
+
+
+async def test_local() -> None:
+    async with with_a_full_queue(stall_budget_s=0.5) as tokens:
+        outcome = await tokens.prompt("demo", text("hello there"))
+        assert outcome.rung is Rung.LOCAL
+        assert outcome.prompt is not None
+        assert outcome.prompt.sequences == demo_tokenizer().completion_ids(text("hello there"))
+
+
+async def test_local_lets_others_run_between_its_pieces() -> None:
+    """A permit around one synchronous call would bound nothing."""
+    pieces = 300
+    prompt = "<|im_end|>".join(["some words of a piece"] * pieces)
+    async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
+        waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
+        turns = 0
+        while not waiting.done():
+            await asyncio.sleep(0)
+            turns += 1
+        outcome = waiting.result()
+        assert (outcome.rung, outcome.reason) == (Rung.LOCAL, "")
+        assert turns > 5
+
+
+async def test_local_holds_its_permit_across_the_job() -> None:
+    prompt = "<|im_end|>".join(["some words of a piece"] * 300)
+    async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
+        waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert tokens._permit.locked()
+        other = await tokens.prompt("demo", text("hello"))
+        assert (other.rung, other.reason) == (Rung.BAIL, "overload")
+        assert (await waiting).rung is Rung.LOCAL
+
+
+async def test_local_makes_others_wait_where_told_to() -> None:
+    prompt = "<|im_end|>".join(["some words of a piece"] * 300)
+    async with with_a_full_queue(stall_budget_s=0.0005, fallback="wait") as tokens:
+        long, short = await asyncio.gather(
+            tokens.prompt("demo", text(prompt)), tokens.prompt("demo", text("hello"))
+        )
+        assert (long.rung, short.rung) == (Rung.LOCAL, Rung.LOCAL)
+        assert short.queue_s > 0.0
+
+
+async def test_a_cancelled_local_job_gives_its_permit_back() -> None:
+    prompt = "<|im_end|>".join(["some words of a piece"] * 300)
+    async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
+        waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not tokens._permit.locked()
+
+
+BAILS = [
+    ("other", text("hello"), "no-tokenizer"),
+    ("demo", text("a", suffix="b"), "suffix"),
+    ("demo", text(None), "field-shape"),
+    ("demo", text("a", truncate_prompt_tokens=-1), "truncation"),
+]
+
+
+@pytest.mark.parametrize(("model", "body", "reason"), BAILS, ids=[case[2] for case in BAILS])
+async def test_bail_says_why(model: str, body: CompletionBody, reason: str) -> None:
+    async with service() as tokens:
+        outcome = await tokens.prompt(model, body)
+        assert (outcome.prompt, outcome.rung, outcome.reason) == (None, Rung.BAIL, reason)
+        assert len(tokens.cache) == 0
+
+
+async def test_a_piece_over_the_budget_bails() -> None:
+    async with with_a_full_queue(stall_budget_s=0.001) as tokens:
+        outcome = await tokens.prompt("demo", text("word " * 5000))
+        assert (outcome.rung, outcome.reason) == (Rung.BAIL, "uncut")
+
+
+async def test_a_prompt_that_vllm_refuses_is_refused() -> None:
+    for fields in (NO_SHORT, {"thread_hop_s": 10.0}):
+        async with service(**fields) as tokens:
+            with pytest.raises(RequestError) as refused:
+                await tokens.prompt("demo", text([-1]))
+            assert refused.value.status == 400
+
+
+async def test_a_short_prompt_does_not_wait_for_a_huge_one() -> None:
+    async with service(**NO_SHORT, threads=2) as tokens:
+        huge = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(HUGE)))
+        await asyncio.sleep(0)
+        for number in range(5):
+            outcome = await tokens.prompt("demo", text(f"hello {number}"))
+            assert outcome.rung is Rung.THREADS
+            assert not huge.done()
+        assert (await huge).rung is Rung.THREADS
+
+
+async def test_the_queue_is_bounded_in_jobs_and_bytes() -> None:
+    for fields in ({"queue_limit_jobs": 3}, {"queue_limit_bytes": 3 * len(LONG)}):
+        async with service(**NO_SHORT, threads=2, queue_wait_limit_s=1000.0, **fields) as tokens:
+            waiting = [
+                asyncio.get_running_loop().create_task(tokens.prompt("demo", text(f"{n}{LONG}")))
+                for n in range(5)
+            ]
+            await asyncio.sleep(0)
+            assert tokens.threads.queued_jobs <= 3
+            outcomes = await asyncio.gather(*waiting)
+            rungs = [outcome.rung for outcome in outcomes]
+            assert rungs.count(Rung.BAIL) >= 2
+            assert all(outcome.reason == "overload" for outcome in outcomes if not outcome.prompt)
+
+
+async def test_a_result_that_nobody_waits_for_is_kept() -> None:
+    async with service(**NO_SHORT, cache_entry_limit_bytes=100_000_000) as tokens:
+        waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(HUGE)))
+        await until(lambda: tokens.threads._long.empty() and tokens.threads.queued_jobs)
+        await asyncio.sleep(0.02)  # the thread has it, and is not done with a megabyte yet
+        waiting.cancel()
+        await until(lambda: len(tokens.cache) == 1)
+        assert (await tokens.prompt("demo", text(HUGE))).rung is Rung.CACHE
+
+
+async def test_another_block_size_voids_what_was_hashed() -> None:
+    async with service(**NO_SHORT) as tokens:
+        await tokens.prompt("demo", text("hello"))
+        tokens.rehash(16)
+        assert len(tokens.cache) == 1
+        late = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(LONG)))
+        await asyncio.sleep(0)
+        tokens.rehash(32)
+        assert (tokens.block_tokens, len(tokens.cache)) == (32, 0)
+        # A job begun before has the old blocks: they are used once, and not kept.
+        prompt = (await late).prompt
+        assert prompt is not None
+        assert prompt.block_tokens == 16
+        assert len(tokens.cache) == 0
+        again = (await tokens.prompt("demo", text("hello"))).prompt
+        assert again is not None
+        assert again.block_tokens == 32
+
+
+WORDS = st.text(max_size=10) | st.sampled_from(["<|im_end|>", "system", "\n\n"])
+MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": WORDS})
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(MESSAGE, min_size=1, max_size=3), min_size=1, max_size=6))
+async def test_cached_ids_are_the_ids(chats: list[list[dict[str, str]]]) -> None:
+    async with service(cache_limit_entries=3) as tokens:
+        for messages in [*chats, *reversed(chats)]:
+            body = body_of({"messages": messages})
+            assert isinstance(body, ChatBody)
+            outcome = await tokens.prompt("demo", body)
+            assert outcome.prompt is not None
+            assert outcome.prompt.sequences == (demo_tokenizer().chat_ids(body),)
+
+
+async def test_every_rung_gives_the_same() -> None:
+    body = body_of({"messages": [{"role": "user", "content": "the same for all " * 30}]})
+    outcomes = []
+    for fields in ({"thread_hop_s": 10.0}, NO_SHORT):
+        async with service(**fields) as tokens:
+            outcomes += [await tokens.prompt("demo", body), await tokens.prompt("demo", body)]
+    async with with_a_full_queue(stall_budget_s=0.5) as tokens:
+        outcomes.append(await tokens.prompt("demo", body))
+    rungs = [outcome.rung for outcome in outcomes]
+    assert rungs == [Rung.SHORT, Rung.CACHE, Rung.THREADS, Rung.CACHE, Rung.LOCAL]
+    assert all(outcome.prompt == outcomes[0].prompt for outcome in outcomes)
