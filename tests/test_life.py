@@ -1,0 +1,131 @@
+"""Lives: each is recorded once, as far as it came."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.life import Life, Recorder
+from proxy.model import Prompt, Rung
+from proxy.routing.decision import Decision, Reason
+from proxy.telemetry import families
+from proxy.telemetry.families import Family
+from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
+from proxy.tokens.service import Outcome
+
+Recording = tuple[Recorder, SegmentReader]
+
+
+@pytest.fixture
+def recording() -> Iterator[Recording]:
+    descriptor = create_segment()
+    recorder, reader = Recorder(MetricsSegment(descriptor), 0), SegmentReader(descriptor)
+    os.close(descriptor)
+    yield recorder, reader
+    reader.close()
+
+
+def value(reader: SegmentReader, family: Family, *labels: str) -> float:
+    for sampled, given, cells in reader.samples():
+        if sampled is family and given == labels:
+            return sum(cells[1:]) if family.kind == "histogram" else cells[0]
+    return 0.0
+
+
+def life_of(**fields: Any) -> Life:
+    life = Life(10.0)
+    life.ended_s = 20.0
+    for name, given in fields.items():
+        setattr(life, name, given)
+    return life
+
+
+@pytest.mark.parametrize(
+    ("fields", "stages"),
+    [
+        ({}, []),
+        ({"read_s": 11.0}, [1.0]),
+        ({"read_s": 11.0, "inspected_s": 13.0, "tokens_s": 14.0}, [1.0, 2.0, 1.0]),
+        (
+            {
+                "read_s": 11.0,
+                "inspected_s": 12.0,
+                "tokens_s": 13.0,
+                "routed_s": 14.0,
+                "sent_s": 16.0,
+            },
+            [1.0, 1.0, 1.0, 1.0, 2.0],
+        ),
+    ],
+)
+def test_stages(fields: dict[str, float], stages: list[float]) -> None:
+    assert list(life_of(**fields).stages()) == stages
+
+
+def test_a_request_that_came_nowhere(recording: Recording) -> None:
+    recorder, reader = recording
+    recorder.record(life_of(outcome="gateway_error"), 404)
+    recorder.record(life_of(outcome="client_gone", route="/health"), 499)
+    assert value(reader, families.REQUESTS, families.OTHER, "404", "gateway_error") == 1
+    assert value(reader, families.REQUESTS, "/health", "499", "client_gone") == 1
+    assert value(reader, families.DURATION, families.OTHER) == 1
+    assert value(reader, families.STAGE, families.STAGES[0]) == 0
+
+
+def test_decisions_and_stages(recording: Recording) -> None:
+    recorder, reader = recording
+    decision = Decision("affinity", Reason.PREFIX, ())
+    recorder.record(life_of(decision=decision, read_s=11.0, inspected_s=12.0), 200)
+    assert value(reader, families.ROUTED, "affinity", "prefix") == 1
+    counts = [value(reader, families.STAGE, stage) for stage in families.STAGES]
+    assert counts == [1, 1, 0, 0, 0, 0, 0]
+
+
+PROMPT = Prompt((b"\1\0\0\0" * 5,), b"", 16, 5)
+RUNGS = [
+    (Outcome(PROMPT, Rung.CACHE), 1, 0, 0),
+    (Outcome(PROMPT, Rung.THREADS, "", 0.1, 0.2), 0, 1, 1),
+    (Outcome(PROMPT, Rung.LOCAL, "", 0.1, 0.2), 0, 1, 1),
+    (Outcome(PROMPT, Rung.SHORT, "", 0.0, 0.2), 0, 1, 0),
+    (Outcome(None, Rung.BAIL, "multimodal"), 0, 1, 0),
+    (Outcome(None, Rung.BAIL, "no-tokenizer"), 0, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("outcome", "hits", "misses", "queued"), RUNGS)
+def test_rungs(recording: Recording, outcome: Outcome, hits: int, misses: int, queued: int) -> None:
+    recorder, reader = recording
+    recorder.record(life_of(tokens=outcome, model="demo"), 200)
+    assert value(reader, families.CACHE_HITS, "request") == hits
+    assert value(reader, families.CACHE_MISSES, "request") == misses
+    assert value(reader, families.TOKENIZE_QUEUE, outcome.rung.value) == queued
+    assert value(reader, families.TOKENIZE, outcome.rung.value, "demo") == 1
+    tokens = 5 if outcome.prompt else 0
+    assert value(reader, families.PROMPT_TOKENS, "demo") == tokens
+    assert value(reader, families.BAILS, outcome.reason) == (1 if outcome.reason else 0)
+
+
+def test_failures_and_retries(recording: Recording) -> None:
+    recorder, reader = recording
+    recorder.failed("r:1", "refused")
+    recorder.retried("refused")
+    assert value(reader, families.UPSTREAM_FAILURES, "r:1", "refused") == 1
+    assert value(reader, families.RETRIES, "refused") == 1
+
+
+def test_gauges_and_differences(recording: Recording) -> None:
+    recorder, reader = recording
+    for evictions in (3, 3, 5):
+        recorder.gauges(
+            connections=7,
+            upstream_open=9,
+            upstream_idle=4,
+            cache_entries=2,
+            cache_bytes=100,
+            cache_evictions=evictions,
+        )
+    assert value(reader, families.CONNECTIONS) == 7
+    assert value(reader, families.UPSTREAM_CONNECTIONS, "busy") == 5
+    assert value(reader, families.CACHE_BYTES, "request") == 100
+    assert value(reader, families.CACHE_EVICTIONS, "request") == 5
