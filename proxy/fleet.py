@@ -53,6 +53,9 @@ class Fleet:
         self.models = tuple(dict.fromkeys(name for now in state.replicas for name in now.models))
         self._complete = bool(state.replicas) and all(now.models for now in state.replicas)
 
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._replicas
+
     def __getitem__(self, slot: int) -> Replica:
         return self._replicas[slot]
 

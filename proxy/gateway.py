@@ -149,6 +149,8 @@ class Gateway:
         left = len(decision.ranked)
         for number, choice in enumerate(decision.ranked, 1):
             left -= 1
+            if choice.slot not in self.fleet:  # gone with a snapshot that came meanwhile
+                continue
             attempt = _Attempt(query, decision, choice, number, left)
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
@@ -156,6 +158,7 @@ class Gateway:
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, life)
                 return
+        raise _nobody(Nobody.DOWN)
 
     def _query(
         self, model: str | None, request: ChatBody | CompletionBody, tokens: Outcome

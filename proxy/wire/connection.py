@@ -76,7 +76,11 @@ class ServerConnection(asyncio.Protocol):
         self.server.closed(self)
         self._transport = None
         if self._task is not None:
-            self._task.cancel()
+            if self._exchange is not None and self._exchange.ended:
+                # The answer was broken off: its handler was woken, and says why before it goes.
+                self.loop.call_soon(self._task.cancel)
+            else:
+                self._task.cancel()
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 

@@ -126,7 +126,7 @@ class Relay:
         assert self.head is not None
         self._read_facts()
         if self._held is not None:
-            refusable = self._may_retry and (self.aborted or self.head.status == 503)
+            refusable = self.aborted or self.head.status == 503
             if refusable and self._generated_nothing():
                 self._settle(RelayEnd.REFUSED)
                 return
