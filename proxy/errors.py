@@ -47,6 +47,9 @@ class RequestError(TokenlaneError):
         self.headers = headers
 
 
+INTERNAL = RequestError(500, "Internal error.", kind="server_error", code="internal")
+
+
 class UpstreamError(TokenlaneError):
     """A replica misbehaved. `sent`: request bytes may have reached it, so it may have run.
 

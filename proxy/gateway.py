@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from proxy import answers
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect, prompt_bytes, salt
-from proxy.errors import RequestError, UpstreamError
+from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import Fleet, Replica
 from proxy.life import Life, Recorder
 from proxy.model import FleetState
@@ -99,8 +99,9 @@ class Gateway:
             life.outcome = "gateway_error" if exchange.ended else "client_gone"
             raise
         except Exception:
+            log.exception("a request failed for no foreseen reason")
             life.outcome = "gateway_error"
-            raise
+            exchange.fail(INTERNAL)
         finally:
             life.ended_s = time.monotonic()
             self._recorder.record(life, exchange.status or 499)

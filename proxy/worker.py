@@ -96,7 +96,7 @@ class Worker:
             life.outcome = "gateway_error"
             recorder.record(life, exchange.status)
 
-        server = HttpServer(gateway.handle, settings.server, on_refused=refused)
+        server = HttpServer(gateway.handle, settings.server, guarded=True, on_refused=refused)
         await server.listen(listener)
         heartbeat = Heartbeat(recorder.stall.observe)
         heartbeat.start()

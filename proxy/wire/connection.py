@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from proxy.errors import RequestError
 from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, FixedReader
-from proxy.wire.deadline import Deadline
+from proxy.wire.deadline import NEVER, Deadline
 from proxy.wire.exchange import Exchange
 from proxy.wire.framing import RequestLine
 from proxy.wire.heads import RequestHead, head_too_large, target_too_long
@@ -38,7 +38,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._exchange: Exchange | None = None
-        self._reader: BodyReader | None = None
+        self.reader: BodyReader | None = None
         self._body_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._deadline = Deadline(self.loop, self._late)
@@ -60,7 +60,7 @@ class ServerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        if self._reader is not None:
+        if self.reader is not None:
             self._body(data)
             return
         self._buffer = self._buffer + data if self._buffer else data
@@ -121,7 +121,7 @@ class ServerConnection(asyncio.Protocol):
         except RequestError as error:
             self._refuse(error)
             return
-        self._deadline.clear()
+        self._deadline.due_s = NEVER
         self._head_began = False
         self._exchange = exchange = Exchange(self, self.server, head)
         if length_bytes > settings.body_limit_bytes:
@@ -143,7 +143,7 @@ class ServerConnection(asyncio.Protocol):
             exchange.body_whole(rest[:length_bytes] if self._buffer else rest)
             return
         self._body_bytes = 0
-        self._reader = ChunkedReader() if exchange.head.chunked else FixedReader(length_bytes)
+        self.reader = ChunkedReader() if exchange.head.chunked else FixedReader(length_bytes)
         self._deadline.set(self.server.settings.body_deadline_s)
         self._resume_reading()
         if rest:
@@ -165,7 +165,7 @@ class ServerConnection(asyncio.Protocol):
             self._deadline.set(self.server.settings.head_deadline_s)
 
     def _body(self, data: bytes) -> None:
-        exchange, reader = self._exchange, self._reader
+        exchange, reader = self._exchange, self.reader
         assert exchange is not None
         assert reader is not None
         try:
@@ -187,7 +187,7 @@ class ServerConnection(asyncio.Protocol):
             self._bad_body(self._body_too_large())
             return
         if reader.done:
-            self._reader = None
+            self.reader = None
             self._buffer = data[consumed:]
             self._deadline.clear()
             exchange.body_end()
@@ -202,7 +202,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _bad_body(self, error: RequestError) -> None:
         """The rest of the connection cannot be read as requests any more."""
-        self._reader = None
+        self.reader = None
         self._deaf = True
         exchange = self._exchange
         assert exchange is not None
@@ -243,21 +243,21 @@ class ServerConnection(asyncio.Protocol):
 
     def may_keep_alive(self, exchange: Exchange) -> bool:
         """Whether the connection can serve another request after this answer."""
-        if self._reader is not None:
-            left = getattr(self._reader, "left_bytes", _DRAINED_REST_LIMIT_BYTES)
+        if self.reader is not None:
+            left = getattr(self.reader, "left_bytes", _DRAINED_REST_LIMIT_BYTES)
             if left > _DRAINED_REST_LIMIT_BYTES or exchange.head.expects_continue:
                 return False
         return not self.server.draining
 
     def answer_ended(self, exchange: Exchange) -> None:
         """The answer is written; on to the next request, or out."""
-        exchange.on_flow = None
         self._task = None
+        exchange.on_flow = None
         if self._transport is None:
             return
         if not exchange.keep_alive:
-            self._close_lingering() if self._deaf or self._reader or self._buffer else self._close()
-        elif self._reader is None:
+            self._close_lingering() if self._deaf or self.reader or self._buffer else self._close()
+        elif self.reader is None:
             self._next()
         else:
             self._body_bytes = 0
@@ -302,7 +302,7 @@ class ServerConnection(asyncio.Protocol):
         reset the connection and could destroy the answer on its way."""
         assert self._transport is not None
         self._deaf = True
-        self._reader = None
+        self.reader = None
         self._buffer = b""
         self._deadline.set(_LINGER_S)
         if self._transport.can_write_eof():
@@ -326,7 +326,7 @@ class ServerConnection(asyncio.Protocol):
         exchange = self._exchange
         if self._room is not None or self._deaf or self._transport.is_closing():
             self._transport.abort()
-        elif exchange is not None and self._reader is not None:
+        elif exchange is not None and self.reader is not None:
             error = RequestError(
                 408, "The request body did not arrive in time.", code="body_timeout", close=True
             )

@@ -11,30 +11,34 @@ import time
 from collections.abc import Callable
 
 _TICK_S = 2.0
+NEVER = float("inf")
 
 
 class Deadline:
-    """One deadline of one owner; `fire` is called on the loop when it passes."""
+    """One deadline of one owner; `fire` is called on the loop when it passes.
 
-    __slots__ = ("_armed_at_s", "_due_s", "_fire", "_handle", "_loop")
+    due_s: time.monotonic() seconds; owners on the hot path clear it by writing NEVER there.
+    """
+
+    __slots__ = ("_armed_at_s", "_fire", "_handle", "_loop", "due_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
         self._loop = loop
         self._fire = fire
         self._handle: asyncio.TimerHandle | None = None
-        self._due_s = float("inf")
-        self._armed_at_s = float("inf")
+        self.due_s = NEVER
+        self._armed_at_s = NEVER
 
     def set(self, delay_s: float) -> None:
         """Due in `delay_s` seconds, replacing what was set before."""
         now_s = time.monotonic()
-        self._due_s = now_s + delay_s
-        if self._handle is None or self._due_s < self._armed_at_s:
+        self.due_s = now_s + delay_s
+        if self._handle is None or self.due_s < self._armed_at_s:
             self._arm(now_s)
 
     def clear(self) -> None:
         """Nothing is due; an armed tick may still come and find that."""
-        self._due_s = float("inf")
+        self.due_s = NEVER
 
     def close(self) -> None:
         """Clears, and lets go of the owner at once."""
@@ -46,18 +50,18 @@ class Deadline:
     def _arm(self, now_s: float) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        wait_s = min(self._due_s - now_s, _TICK_S)
+        wait_s = min(self.due_s - now_s, _TICK_S)
         self._armed_at_s = now_s + wait_s
         self._handle = self._loop.call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         self._handle = None
-        if self._due_s == float("inf"):
+        if self.due_s == NEVER:
             return
         now_s = time.monotonic()
         # The loop's clock may run a little ahead of ours; a millisecond is not worth a tick.
-        if now_s >= self._due_s - 0.001:
-            self._due_s = float("inf")
+        if now_s >= self.due_s - 0.001:
+            self.due_s = NEVER
             self._fire()
         else:
             self._arm(now_s)

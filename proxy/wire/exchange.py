@@ -8,11 +8,11 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from proxy.errors import RequestError, error_body
-from proxy.wire.chunked import LAST_CHUNK, frame
+from proxy.wire.chunked import LAST_CHUNK, BodyReader, frame
 from proxy.wire.headers import Field, lines, status_line
 from proxy.wire.heads import RequestHead
 
@@ -20,7 +20,9 @@ _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 
 
 class Downstream(Protocol):
-    """What an exchange needs of the connection it came on."""
+    """What an exchange needs of the connection it came on. reader: of a body still coming."""
+
+    reader: BodyReader | None
 
     def write(self, data: bytes) -> None:
         """Bytes to the client, if it is still there."""
@@ -44,14 +46,15 @@ class Downstream(Protocol):
 
 
 class Serving(Protocol):
-    """What an exchange needs of the server."""
+    """What an exchange needs of the server. lines: header lines it adds to every head, and the
+    request's id too if `add_request_id`."""
+
+    draining: bool
+    lines: bytes
+    add_request_id: bool
 
     def request_id(self, offered: bytes | None) -> bytes:
         """The id a request gets."""
-        ...
-
-    def own_lines(self, exchange: "Exchange") -> bytes:
-        """Header lines the server adds to every head."""
         ...
 
 
@@ -60,19 +63,22 @@ class Exchange:
 
     head: the request's (method, path, query, headers …). started_s: time.monotonic() when it was
     complete. request_id: kept or made. status: of the answer, 0 while there is none.
-    on_flow: called with True when the client reads too slowly, with False when it caught up.
+    body: the request's, None until it was read. on_flow: called with True when the client reads
+    too slowly, with False when it caught up. splice: writes bytes of a begun answer that are
+    framed already, exactly as `begin` announced.
     """
 
     began = False
     ended = False
     status = 0
     on_flow: Callable[[bool], None] | None = None
-    _body: bytes | None = None
+    body: bytes | None = None
     _body_done = False
     _waiter: asyncio.Future[None] | None = None
     _chunked = False
     _eof_framed = False
     _continued = False
+    _pieces: list[bytes] | None = None
 
     def __init__(self, connection: Downstream, server: Serving, head: RequestHead) -> None:
         self._connection = connection
@@ -84,7 +90,7 @@ class Exchange:
         self.keep_alive = head.keep_alive
         self.started_s = time.monotonic()
         self.request_id = server.request_id(head.request_id)
-        self._pieces: list[bytes] = []
+        self.splice = connection.write
 
     @property
     def query(self) -> str:
@@ -106,16 +112,17 @@ class Exchange:
                 self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._waiter = self._connection.new_waiter()
             await self._waiter
-        if self._body is None:
-            self._body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            self._pieces = []
-        return self._body
+        if self.body is None:
+            self.body = b"".join(self._pieces or ())
+            self._pieces = None
+        return self.body
 
     def respond(self, status: int, headers: Sequence[Field] | bytes, body: bytes) -> None:
         """A whole answer. headers: fields, or lines made of them."""
         head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
         self._connection.write(head + body if self.method != "HEAD" else head)
-        self._end()
+        self.ended = True
+        self._connection.answer_ended(self)
 
     def fail(self, error: RequestError) -> None:
         """The answer to a request that cannot be served; aborts one that was begun."""
@@ -155,10 +162,6 @@ class Exchange:
         if payload:
             self._connection.write(frame(payload) if self._chunked else payload)
 
-    def splice(self, framed: bytes) -> None:
-        """Bytes of a begun answer that are framed already, exactly as `begin` announced."""
-        self._connection.write(framed)
-
     async def drain(self) -> None:
         """Returns when the client has room for more."""
         await self._connection.room()
@@ -175,18 +178,15 @@ class Exchange:
         self.ended = True
         self._connection.abort_answer(reset=self._eof_framed)
 
-    @property
-    def body(self) -> bytes | None:
-        """The whole body, if it is here and was put together."""
-        return self._body
-
     def body_whole(self, body: bytes) -> None:
         """The connection read the whole body at once."""
-        self._body = body
+        self.body = body
         self._body_done = True
 
     def body_bytes(self, piece: bytes) -> None:
         """The connection read a piece of the body."""
+        if self._pieces is None:
+            self._pieces = []
         self._pieces.append(piece)
 
     def body_end(self) -> None:
@@ -205,21 +205,22 @@ class Exchange:
     def _head(self, status: int, headers: Sequence[Field] | bytes, length_line: bytes) -> bytes:
         self.began = True
         self.status = status
-        self.keep_alive = self.keep_alive and self._connection.may_keep_alive(self)
+        server = self._server
+        if server.draining or self._connection.reader is not None:
+            self.keep_alive = self.keep_alive and self._connection.may_keep_alive(self)
         if not self.keep_alive:
             length_line += b"connection: close\r\n"
         elif self.head.minor == 0:
             length_line += b"connection: keep-alive\r\n"
-        return b"%b%b%b%b\r\n" % (
-            status_line(status),
-            headers if isinstance(headers, bytes) else lines(headers),
-            length_line,
-            self._server.own_lines(self),
-        )
+        if server.add_request_id:
+            length_line += b"x-request-id: %b\r\n" % self.request_id
+        if not isinstance(headers, bytes):
+            headers = lines(headers)
+        return b"%b%b%b%b\r\n" % (status_line(status), headers, length_line, server.lines)
 
     def _end(self) -> None:
         self.ended = True
         self._connection.answer_ended(self)
 
 
-Handler = Callable[[Exchange], Awaitable[None]]
+Handler = Callable[[Exchange], Coroutine[Any, Any, None]]

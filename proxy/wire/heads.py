@@ -1,8 +1,9 @@
 """Message heads, parsed once: a keep-alive peer sends the same head again and again.
 
 Invariants:
-- A remembered head gives exactly what parsing it anew would give. Only the value of its one
-  Content-Length may differ; it is cut out here, and the head was parsed whole the first time.
+- A remembered head gives exactly what parsing it anew would give. It is known by all of its
+  bytes, or by all but the value of its one Content-Length, which is cut out and put back here;
+  either way the head was parsed whole the first time.
 - Memory is bounded: few heads, short ones only, all forgotten when the room is used up.
 """
 
@@ -126,20 +127,26 @@ class RequestHeads:
         self._header_limit_count = header_limit_count
         self._target_limit_bytes = target_limit_bytes
         self._memo: _Memo[RequestHead] = _Memo()
+        self._exact: _Memo[tuple[RequestHead, int]] = _Memo()
 
     def parse(self, data: bytes) -> tuple[RequestHead, int]:
         """A whole head (with its empty line) and its body's length in bytes (0 if it is chunked).
 
         Raises RequestError as framing does, and 414 or 431 for what is too long.
         """
+        known = self._exact.get(data)
+        if known is not None:
+            return known
         key, length_bytes = _cut_length(data)
         head = self._memo.get(key)
         if head is not None:
-            return head, max(length_bytes, 0)
-        head, parsed_bytes = self._new(data)
-        # A length in another spelling was not cut out, so it is not known again by its bytes.
-        if parsed_bytes == max(length_bytes, 0):
-            self._memo.put(key, head)
+            parsed_bytes = max(length_bytes, 0)
+        else:
+            head, parsed_bytes = self._new(data)
+            # A length in another spelling was not cut out, so its head is not known again.
+            if parsed_bytes == max(length_bytes, 0):
+                self._memo.put(key, head)
+        self._exact.put(data, (head, parsed_bytes))
         return head, parsed_bytes
 
     def _new(self, data: bytes) -> tuple[RequestHead, int]:
@@ -167,6 +174,8 @@ class RequestHeads:
 
 
 _responses: _Memo[ResponseHead] = _Memo()
+_exact_responses: _Memo[tuple[ResponseHead, int]] = _Memo()
+_BODILESS = frozenset((*range(100, 200), 204, 304))
 
 
 def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
@@ -175,10 +184,25 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     Interim answers (1xx) come back as such. Raises ValueError for what is no HTTP/1.x head, or
     whose end could be read in two ways.
     """
+    if method == "HEAD":
+        return _new_response(data, method)
+    known = _exact_responses.get(data)
+    if known is not None:
+        return known
     key, length_bytes = _cut_length(data)
-    head = _responses.get(key) if method != "HEAD" else None
+    head = _responses.get(key)
     if head is not None:
-        return head, max(length_bytes, 0)
+        parsed_bytes = max(length_bytes, 0)
+    else:
+        head, parsed_bytes = _new_response(data, method)
+        # Nor where the status says that there is no body, whatever its length.
+        if parsed_bytes == max(length_bytes, 0) and head.status not in _BODILESS:
+            _responses.put(key, head)
+    _exact_responses.put(data, (head, parsed_bytes))
+    return head, parsed_bytes
+
+
+def _new_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     fields = _Fields()
     parser = httptools.HttpResponseParser(fields)
     try:
@@ -199,10 +223,7 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     head.chunked = length is not None and length.chunked
     minor = 0 if version == "1.0" else 1
     head.keep_alive = length is not None and framing.keep_alive(minor, fields.headers)
-    parsed_bytes = length.length_bytes if length is not None else 0
-    if method != "HEAD" and status not in (204, 304) and parsed_bytes == max(length_bytes, 0):
-        _responses.put(key, head)
-    return head, parsed_bytes
+    return head, length.length_bytes if length is not None else 0
 
 
 def head_too_large(message: str) -> RequestError:

@@ -83,6 +83,21 @@ class Relay:
 
     # -- ResponseSink ------------------------------------------------------------------------
 
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """The whole answer at once; what a short one mostly is."""
+        self.first_byte_s = time.monotonic()
+        self.head = head
+        if len(body) <= _READ_LIMIT_BYTES:
+            self._read(body)
+        if self._generated_nothing():
+            self._pieces.append(body)
+            self._settle(RelayEnd.REFUSED)
+            return
+        self._held = None
+        self._exchange.respond(head.status, head.fields + self._lines, body)
+        if not self.done.done():
+            self.done.set_result(RelayEnd.COMPLETE)
+
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         """The replica began to answer."""
         self.first_byte_s = time.monotonic()
@@ -126,8 +141,7 @@ class Relay:
         assert self.head is not None
         self._read_facts()
         if self._held is not None:
-            refusable = self.aborted or self.head.status == 503
-            if refusable and self._generated_nothing():
+            if self._generated_nothing():
                 self._settle(RelayEnd.REFUSED)
                 return
             self.release()
@@ -208,17 +222,24 @@ class Relay:
             self.aborted = self._scanner.failed
             self.usage = self._scanner.usage()
         elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
-            answer = read_answer(b"".join(self._pieces))
-            if answer is not None:
-                self.usage = answer.usage
-                self.aborted = answer.aborted
+            self._read(b"".join(self._pieces))
+
+    def _read(self, body: bytes) -> None:
+        answer = read_answer(body)
+        if answer is not None:
+            self.usage = answer.usage
+            self.aborted = b'"abort"' in body and answer.aborted
 
     def _generated_nothing(self) -> bool:
+        """The answer says so, or is a stream that ended before its first token."""
         assert self.head is not None
-        if self.head.status == 503:
+        status = self.head.status
+        if status == 503:
+            return True
+        if self._scanner is not None and status == 200 and not self.first_token_s:
             return True
         tokens = self.usage.completion_tokens if self.usage is not None else 0
-        return self.aborted and not tokens and not self.first_token_s
+        return self.aborted and not tokens
 
     def _settle(self, end: RelayEnd) -> None:
         if not self.done.done():

@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 
-from proxy.errors import RequestError
+from proxy.errors import INTERNAL, RequestError
 from proxy.settings import ServerSettings
 from proxy.wire.connection import ServerConnection
 from proxy.wire.exchange import Exchange, Handler
@@ -29,10 +29,26 @@ log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
+def _guarded(handler: Handler) -> Handler:
+    """`handler`, with an answer to whatever it raises."""
+
+    async def run(exchange: Exchange) -> None:
+        try:
+            await handler(exchange)
+        except RequestError as error:
+            exchange.fail(error)
+        except Exception:
+            log.exception("a request handler failed")
+            exchange.fail(INTERNAL)
+
+    return run
+
+
 class HttpServer:
     """Listens and counts.
 
     fields: added to every answer's head. add_request_id: put `x-request-id` there too.
+    guarded: the handler answers whatever goes wrong in it by itself.
     on_refused: told of answers to requests that never reached the handler.
     """
 
@@ -43,16 +59,17 @@ class HttpServer:
         *,
         fields: Sequence[Field] = (),
         add_request_id: bool = True,
+        guarded: bool = False,
         on_refused: Callable[[Exchange], None] | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.connections: set[ServerConnection] = set()
         self.draining = False
-        self._handler = handler
-        self._lines = lines(fields)
+        self.run = handler if guarded else _guarded(handler)
+        self.lines = lines(fields)
         self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes)
-        self._add_request_id = add_request_id
+        self.add_request_id = add_request_id
         self._on_refused = on_refused
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
@@ -65,20 +82,6 @@ class HttpServer:
             lambda: ServerConnection(self), sock=sock, backlog=1024
         )
 
-    async def run(self, exchange: Exchange) -> None:
-        """One request, whatever its handler does."""
-        try:
-            await self._handler(exchange)
-        except RequestError as error:
-            exchange.fail(error)
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("a request handler failed")
-            exchange.fail(
-                RequestError(500, "Internal error.", kind="server_error", code="internal")
-            )
-
     def refused(self, exchange: Exchange) -> None:
         """A request that was refused before there was a handler."""
         if self._on_refused is not None:
@@ -89,12 +92,6 @@ class HttpServer:
         if offered is not None and _REQUEST_ID.fullmatch(offered):
             return offered
         return b"%b%012x" % (self._id_prefix, next(self._made_ids))
-
-    def own_lines(self, exchange: Exchange) -> bytes:
-        """Header lines this server adds to an answer's head."""
-        if self._add_request_id:
-            return b"%bx-request-id: %b\r\n" % (self._lines, exchange.request_id)
-        return self._lines
 
     def opened(self, connection: ServerConnection) -> None:
         """A client connected."""

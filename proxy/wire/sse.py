@@ -95,6 +95,11 @@ class EventScanner:
             self._carry = b""
         if payload.endswith(b"\n\n") and not self._blind_tail:
             self.at_boundary = True
+            if self.tokens_seen and not (
+                b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload
+            ):
+                self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
+                return
             self._look(payload)
             return
         self._split(payload)
@@ -132,7 +137,7 @@ class EventScanner:
         for number, data in enumerate(lines):
             if _is_failure(data):
                 return
-            if not (b'"role":' in data and b'""' in data):
+            if data != b"[DONE]" and not (b'"role":' in data and b'""' in data):
                 self.tokens_seen = True
                 self.token_events = len(lines) - number
                 return

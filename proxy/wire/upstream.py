@@ -21,18 +21,21 @@ from urllib.parse import urlsplit
 from proxy.errors import UpstreamError
 from proxy.settings import UpstreamSettings
 from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, EofReader, FixedReader
-from proxy.wire.deadline import Deadline
+from proxy.wire.deadline import NEVER, Deadline
 from proxy.wire.heads import ResponseHead, parse_response
 
 _INTERIM_LIMIT_COUNT = 8
 # One small write is cheaper than two gathered ones; large bodies are not copied.
 _JOINED_LIMIT_BYTES = 16 * 1024
 # No server ends a connection that was in use so short a while ago, except by shutting down.
-_FRESH_S = 0.1
+_FRESH_S = 0.005
 
 
 class ResponseSink(Protocol):
     """Who hears an answer. Called on the loop, straight from the socket's callback."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Head and body of an answer of fixed length, where they came at once: nothing follows."""
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         """The final head (interim ones are swallowed). length_bytes: of a body of fixed length,
@@ -77,8 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader = None
         self._interim_count = 0
         self._body_began = False
-        size_bytes = sum(map(len, pieces))
-        if size_bytes <= _JOINED_LIMIT_BYTES:
+        if len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)
@@ -179,15 +181,22 @@ class UpstreamConnection(asyncio.Protocol):
                 raise ValueError("interim answers out of bounds")
         self._buffer = b""
         self._keep_alive = head.keep_alive
+        sink = self._sink
+        assert sink is not None
+        if len(data) == length_bytes and not (head.chunked or head.endless or head.stream):
+            self._sink = None
+            self._deadline.due_s = NEVER
+            self._release()
+            sink.on_whole(head, data)
+            return b""
         # The first-byte deadline stands until the body begins: vLLM sends the head of a stream
         # before its prefill.
-        assert self._sink is not None
         if head.chunked or head.endless:
             self._reader = ChunkedReader() if head.chunked else EofReader()
-            self._sink.on_head(head, None)
+            sink.on_head(head, None)
         else:
             self._reader = FixedReader(length_bytes)
-            self._sink.on_head(head, length_bytes)
+            sink.on_head(head, length_bytes)
         return data
 
     def _body(self, data: bytes) -> None:
@@ -204,11 +213,10 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_body(data[:consumed] if surplus else data, payload)
             if self._sink is None:  # aborted while hearing
                 return
-            self._body_began = True
             self._keep_alive = self._keep_alive and not surplus
         if not reader.done:
             if data and not self._paused:
-                self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+                self._chunk_came()
         else:
             self._sink = None
             self._deadline.clear()
@@ -216,6 +224,15 @@ class UpstreamConnection(asyncio.Protocol):
                 self.pause(False)
             self._release()
             sink.on_end()
+
+    def _chunk_came(self) -> None:
+        delay_s = self._pool.settings.between_chunks_deadline_s
+        if self._body_began:
+            # Only ever later than before, so the armed timer need not be touched.
+            self._deadline.due_s = time.monotonic() + delay_s
+        else:
+            self._body_began = True
+            self._deadline.set(delay_s)
 
     @property
     def at_edge(self) -> bool:
@@ -274,8 +291,9 @@ class ReplicaPool:
     def idle(self) -> UpstreamConnection | None:
         """The most recently used idle connection that can carry a request."""
         now_s = time.monotonic()
-        while self._idle:
-            connection = self._idle.pop()
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
             if connection.usable(now_s):
                 return connection
             connection.close()

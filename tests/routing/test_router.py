@@ -37,7 +37,8 @@ class Bench:
 
     def query(self, name: int, tokens: int) -> Query:
         ids = b"".join((name * 100_000 + at).to_bytes(4, "little") for at in range(tokens))
-        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, len(ids) // 4), self.router.draw())
+        prompt = Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, tokens)
+        return Query.of(prompt, self.router.draw())
 
     def decide(self, query: Query, now: float = 0.0) -> Decision:
         return self.router.decide(query, self.router.eligible("m", now), now)
