@@ -9,6 +9,7 @@ Invariants:
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -64,8 +65,8 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
 }
 _CHAT_FIELDS = len(ChatFields.__struct_fields__)
 _COMPLETION_FIELDS = len(CompletionFields.__struct_fields__)
-_CHAT_ABSENT = [ABSENT] * (_CHAT_FIELDS - 1)
-_COMPLETION_ABSENT = [ABSENT] * (_COMPLETION_FIELDS - 1)
+_CHAT_ABSENT = (ABSENT,) * (_CHAT_FIELDS - 1)
+_COMPLETION_ABSENT = (ABSENT,) * (_COMPLETION_FIELDS - 1)
 
 
 def inspect(kind: Kind, body: bytes) -> Body:
@@ -98,8 +99,9 @@ def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
     chat = isinstance(body, ChatBody)
     # The fields that decide ids come first, in the order of the base struct; the first of them
     # is the prompt itself, and mostly the only one.
-    first, *others = msgspec.structs.astuple(body)[: _CHAT_FIELDS if chat else _COMPLETION_FIELDS]
-    hasher = xxhash.xxh3_128(first)
+    values = msgspec.structs.astuple(body)
+    others = values[1 : _CHAT_FIELDS if chat else _COMPLETION_FIELDS]
+    hasher = xxhash.xxh3_128(values[0])
     apart = salt(model, body)
     hasher.update(b"%d:%d:%b" % (chat, len(apart), apart))
     if others != (_CHAT_ABSENT if chat else _COMPLETION_ABSENT):
@@ -113,7 +115,14 @@ def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
 
 def salt(model: str, body: ChatBody | CompletionBody) -> bytes:
     """What keeps this prompt's blocks apart from equal ones: the model, and vLLM's cache_salt."""
-    return f"{model}\0{body.cache_salt or ''}".encode("utf-8", "surrogatepass")
+    if not body.cache_salt:
+        return _plain_salt(model)
+    return f"{model}\0{body.cache_salt}".encode("utf-8", "surrogatepass")
+
+
+@lru_cache(maxsize=256)
+def _plain_salt(model: str) -> bytes:
+    return f"{model}\0".encode("utf-8", "surrogatepass")
 
 
 def prompt_bytes(body: ChatBody | CompletionBody) -> memoryview:

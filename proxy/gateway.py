@@ -127,7 +127,9 @@ class Gateway:
 
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
         request = inspect(route.kind, body)
-        model = self.fleet.resolve(request.model)
+        model = request.model
+        if model not in self.fleet.models:
+            model = self.fleet.resolve(model)
         life.model = model if model in self.fleet.models else families.OTHER
         life.inspected_s = time.monotonic()
 

@@ -57,6 +57,10 @@ class Marks:
         self._until = {slot: until for slot, until in self._until.items() if now < until}
         return frozenset(self._until)
 
+    def __bool__(self) -> bool:
+        """Whether any replica is marked, perhaps no longer."""
+        return bool(self._until)
+
     def __repr__(self) -> str:
         return f"<Marks {dict(sorted(self._until.items()))}>"
 

@@ -82,6 +82,8 @@ class Router:
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
         known = self._eligible.get(model)
+        if known is not None and not self._marks:
+            return known
         if known is None:
             known = eligible(self._fleet, model)
             if known.nobody is None:  # names that nobody has are endless, and not remembered

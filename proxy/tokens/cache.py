@@ -33,11 +33,12 @@ class PromptCache:
 
     def get(self, key: bytes) -> Prompt | None:
         """The prompt under a key, now the most recently used one."""
-        prompt = self._lru.get(key)
-        if prompt is None:
+        try:
+            prompt = self._lru[key]
+        except KeyError:
             self.misses += 1
-        else:
-            self.hits += 1
+            return None
+        self.hits += 1
         return prompt
 
     def put(self, key: bytes, prompt: Prompt) -> bool:

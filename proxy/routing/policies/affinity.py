@@ -27,34 +27,26 @@ class Affinity:
 
     def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
         alpha, prompt_tokens = self._alpha, query.prompt_tokens
-        costs = [
-            prompt_tokens - one.cached_tokens + alpha * one.load.queued_tokens for one in candidates
-        ]
-        tie = tie_tokens(query)
-        equal = min(costs) + tie
-        # One tuple each, compared in C: the cost, then cost.idleness, written out to save a call
+        # One row each, compared in C: the cost, then cost.idleness, written out to save a call
         # per candidate. The slot only keeps a sort of candidates alike in everything from
         # comparing the candidates themselves.
-        rows = [
-            (
-                max(equal, cost),
-                one.load.queued_tokens,
-                one.load.requests,
-                one.recent_tokens,
-                one.chosen_at,
-                one.slot,
-                cost,
-                one,
-            )
-            for cost, one in zip(costs, candidates, strict=True)
-        ]
-        rows.sort()
-        ordered = [(row[-2], row[-1]) for row in rows]
-        return decide(self.name, query, ordered, _reason(ordered[0][1], candidates, tie))
-
-
-def _reason(first: Candidate, candidates: Sequence[Candidate], tie: float) -> Reason:
-    longest = max([candidate.cached_tokens for candidate in candidates])
-    if longest - first.cached_tokens > tie:
-        return Reason.SPILL
-    return Reason.PREFIX if first.cached_tokens > tie else Reason.COLD
+        rows = []
+        lowest, longest = float("inf"), 0
+        for one in candidates:
+            load, cached_tokens = one.load, one.cached_tokens
+            cost = prompt_tokens - cached_tokens + alpha * load.queued_tokens
+            idle = (load.queued_tokens, load.requests, one.recent_tokens, one.chosen_at, one.slot)
+            rows.append((cost, idle, one))
+            lowest = min(lowest, cost)
+            longest = max(longest, cached_tokens)
+        tie = tie_tokens(query)
+        equal = lowest + tie
+        ranked = sorted(
+            [(max(equal, cost), idle, cost, one) for cost, idle, one in rows]
+        )
+        first_tokens = ranked[0][3].cached_tokens
+        if longest - first_tokens > tie:
+            reason = Reason.SPILL
+        else:
+            reason = Reason.PREFIX if first_tokens > tie else Reason.COLD
+        return decide(self.name, query, [(row[2], row[3]) for row in ranked], reason)
