@@ -11,7 +11,8 @@ import re
 from typing import Protocol
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
-_SIZE = re.compile(rb"[0-9A-Fa-f]+")
+# Size lines of usual chunks, as servers write them.
+_SIZES = {line: size for size in range(1, 4096) for line in (b"%x" % size, b"%X" % size)}
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _LINE_LIMIT_BYTES = 1024
 _TRAILERS_LIMIT_BYTES = 8 * 1024
@@ -104,12 +105,11 @@ class ChunkedReader:
         """As BodyReader.feed."""
         if not (self._left or self._need_crlf or self._in_trailers or self._carry):
             # Servers write a chunk at a time, and mostly that is what arrives.
-            end = data.find(b"\r\n")
-            if 0 < end <= 8 and _SIZE.fullmatch(data, 0, end):
-                length_bytes = int(data[:end], 16)
-                stop = end + 2 + length_bytes
-                if length_bytes and stop + 2 == len(data) and data.endswith(b"\r\n"):
-                    return [data[end + 2 : stop]], stop + 2
+            end = data.find(b"\r\n", 0, 8)
+            length_bytes = _SIZES.get(data[:end], 0)
+            stop = end + 2 + length_bytes
+            if length_bytes and stop + 2 == len(data) and data.endswith(b"\r\n"):
+                return [data[end + 2 : stop]], stop + 2
         payload: list[bytes] = []
         at = 0
         size = len(data)

@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from proxy.errors import RequestError
@@ -231,6 +232,10 @@ class ServerConnection(asyncio.Protocol):
         """Bytes to the client, if it is still there."""
         if self._transport is not None:
             self._transport.write(data)
+
+    def raw_write(self) -> Callable[[bytes], object]:
+        """As Downstream."""
+        return self.write if self._transport is None else self._transport.write
 
     def new_waiter(self) -> asyncio.Future[None]:
         """As Downstream."""

@@ -27,6 +27,10 @@ class Downstream(Protocol):
     def write(self, data: bytes) -> None:
         """Bytes to the client, if it is still there."""
 
+    def raw_write(self) -> Callable[[bytes], object]:
+        """`write` without its look whether the client is still there (then it does nothing)."""
+        ...
+
     async def room(self) -> None:
         """Returns when the client takes more, or is gone."""
 
@@ -90,7 +94,7 @@ class Exchange:
         self.keep_alive = head.keep_alive
         self.started_s = time.monotonic()
         self.request_id = server.request_id(head.request_id)
-        self.splice = connection.write
+        self.splice: Callable[[bytes], object] = connection.write
 
     @property
     def query(self) -> str:
@@ -156,6 +160,7 @@ class Exchange:
             self.keep_alive = False
             line = b""
         self._connection.write(self._head(status, headers, line))
+        self.splice = self._connection.raw_write()
 
     def write(self, payload: bytes) -> None:
         """Payload of a begun answer, framed here."""

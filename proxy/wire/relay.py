@@ -115,11 +115,12 @@ class Relay:
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
         """More of it."""
-        if self._scanner is not None:
+        scanner = self._scanner
+        if scanner is not None:
             for piece in payload:
-                self._scanner.feed(piece)
-            if self._scanner.tokens_seen:
-                self.last_token_s = time.monotonic()
+                scanner.feed(piece)
+            if scanner.tokens_seen:
+                self.last_token_s = self._connection.heard_s
                 if not self.first_token_s:
                     self.first_token_s = self.last_token_s
                     self._on_computed()
@@ -129,7 +130,10 @@ class Relay:
             self._pieces.extend(payload)
             self._read_bytes += len(framed)
         if self._held is None:
-            self._forward(framed, payload)
+            if self._spliced:
+                self._exchange.splice(framed)
+            else:
+                self._forward(framed, payload)
             return
         self._held.append((framed, payload))
         self._held_bytes += len(framed)

@@ -52,7 +52,7 @@ class ResponseSink(Protocol):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to a replica."""
+    """One connection to a replica. heard_s: time.monotonic() of the last bytes."""
 
     def __init__(self, pool: "ReplicaPool") -> None:
         self._pool = pool
@@ -68,6 +68,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll = select.poll()
         self._deadline = Deadline(asyncio.get_running_loop(), self._late)
         self._idle_since_s = 0.0
+        self.heard_s = 0.0
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -133,6 +134,7 @@ class UpstreamConnection(asyncio.Protocol):
             # Nobody asked: the peer speaks out of turn, or ends a drained connection.
             self.close()
             return
+        self.heard_s = time.monotonic()
         try:
             if self._reader is None:
                 data = self._head(self._buffer + data if self._buffer else data)
@@ -229,7 +231,7 @@ class UpstreamConnection(asyncio.Protocol):
         delay_s = self._pool.settings.between_chunks_deadline_s
         if self._body_began:
             # Only ever later than before, so the armed timer need not be touched.
-            self._deadline.due_s = time.monotonic() + delay_s
+            self._deadline.due_s = self.heard_s + delay_s
         else:
             self._body_began = True
             self._deadline.set(delay_s)

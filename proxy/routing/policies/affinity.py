@@ -41,9 +41,7 @@ class Affinity:
             longest = max(longest, cached_tokens)
         tie = tie_tokens(query)
         equal = lowest + tie
-        ranked = sorted(
-            [(max(equal, cost), idle, cost, one) for cost, idle, one in rows]
-        )
+        ranked = sorted([(max(equal, cost), idle, cost, one) for cost, idle, one in rows])
         first_tokens = ranked[0][3].cached_tokens
         if longest - first_tokens > tie:
             reason = Reason.SPILL
