@@ -72,6 +72,7 @@ class Relay:
         self._lines = lines
         self._may_retry = may_retry
         self._on_computed = on_computed
+        self._splice = exchange.splice
         self._held: list[tuple[bytes, list[bytes]]] | None = []
         self._pieces: list[bytes] = []
         self.done: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
@@ -119,6 +120,10 @@ class Relay:
         if scanner is not None:
             for piece in payload:
                 scanner.feed(piece)
+            if self.first_token_s and self._spliced:  # every chunk but the first few
+                self.last_token_s = self._connection.heard_s
+                self._splice(framed)
+                return
             if scanner.tokens_seen:
                 self.last_token_s = self._connection.heard_s
                 if not self.first_token_s:
@@ -130,10 +135,7 @@ class Relay:
             self._pieces.extend(payload)
             self._read_bytes += len(framed)
         if self._held is None:
-            if self._spliced:
-                self._exchange.splice(framed)
-            else:
-                self._forward(framed, payload)
+            self._forward(framed, payload)
             return
         self._held.append((framed, payload))
         self._held_bytes += len(framed)
@@ -211,12 +213,13 @@ class Relay:
         self._spliced = length_bytes is not None or (head.chunked and exchange.head.minor == 1)
         exchange.on_flow = self._connection.pause
         exchange.begin(head.status, head.fields + self._lines, length_bytes=length_bytes)
+        self._splice = exchange.splice
         for framed, payload in held:
             self._forward(framed, payload)
 
     def _forward(self, framed: bytes, payload: list[bytes]) -> None:
         if self._spliced:
-            self._exchange.splice(framed)
+            self._splice(framed)
         else:
             for piece in payload:
                 self._exchange.write(piece)

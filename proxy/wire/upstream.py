@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from proxy.errors import UpstreamError
 from proxy.settings import UpstreamSettings
-from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, EofReader, FixedReader
+from proxy.wire.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
 from proxy.wire.deadline import NEVER, Deadline
 from proxy.wire.heads import ResponseHead, parse_response
 
@@ -65,6 +65,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._body_began = False
         self._keep_alive = False
         self._paused = False
+        self._between_s = pool.settings.between_chunks_deadline_s
         self._poll = select.poll()
         self._deadline = Deadline(asyncio.get_running_loop(), self._late)
         self._idle_since_s = 0.0
@@ -109,7 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
             if self._sink is not None:
-                self._deadline.set(self._pool.settings.between_chunks_deadline_s)
+                self._deadline.set(self._between_s)
 
     def usable(self, now_s: float) -> bool:
         """Whether an idle connection can carry a request: young enough, no bytes, no close."""
@@ -130,7 +131,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
 
     def data_received(self, data: bytes) -> None:
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             # Nobody asked: the peer speaks out of turn, or ends a drained connection.
             self.close()
             return
@@ -138,10 +140,29 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             if self._reader is None:
                 data = self._head(self._buffer + data if self._buffer else data)
-            if self._reader is not None:
-                self._body(data)
+            reader = self._reader
+            if reader is None:
+                return
+            payload, consumed = reader.feed(data)
         except ValueError:
             self._fail("protocol")
+            return
+        if self._sink is not sink:  # aborted when it heard the head
+            return
+        if consumed < len(data):
+            self._keep_alive = False
+            data = data[:consumed]
+        if data:
+            sink.on_body(data, payload)
+        if reader.done:
+            self._ended()
+        elif data and not self._paused:
+            if self._body_began:
+                # Only ever later than before, so the armed timer need not be touched.
+                self._deadline.due_s = self.heard_s + self._between_s
+            else:
+                self._body_began = True
+                self._deadline.set(self._between_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
@@ -201,40 +222,14 @@ class UpstreamConnection(asyncio.Protocol):
             sink.on_head(head, length_bytes)
         return data
 
-    def _body(self, data: bytes) -> None:
-        reader, sink = self._reader, self._sink
-        if sink is None or reader is None:  # the sink aborted us when it heard the head
-            return
-        if data:
-            try:
-                payload, consumed = reader.feed(data)
-            except ChunkError:
-                self._fail("protocol")
-                return
-            surplus = consumed < len(data)
-            sink.on_body(data[:consumed] if surplus else data, payload)
-            if self._sink is None:  # aborted while hearing
-                return
-            self._keep_alive = self._keep_alive and not surplus
-        if not reader.done:
-            if data and not self._paused:
-                self._chunk_came()
-        else:
-            self._sink = None
-            self._deadline.clear()
-            if self._paused:  # the end came with the bytes that were too many
-                self.pause(False)
-            self._release()
+    def _ended(self) -> None:
+        sink, self._sink = self._sink, None
+        self._deadline.clear()
+        if self._paused:  # the end came with the bytes that were too many
+            self.pause(False)
+        self._release()
+        if sink is not None:
             sink.on_end()
-
-    def _chunk_came(self) -> None:
-        delay_s = self._pool.settings.between_chunks_deadline_s
-        if self._body_began:
-            # Only ever later than before, so the armed timer need not be touched.
-            self._deadline.due_s = self.heard_s + delay_s
-        else:
-            self._body_began = True
-            self._deadline.set(delay_s)
 
     @property
     def at_edge(self) -> bool:
