@@ -28,7 +28,8 @@ class BodyReader(Protocol):
     done: bool
 
     @property
-    def at_edge(self) -> bool: ...
+    def at_edge(self) -> bool:
+        """Whether a chunk may be added here."""
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """(payload pieces, bytes consumed); raises ChunkError."""
@@ -86,9 +87,18 @@ class EofReader:
 class ChunkedReader:
     """A chunked body. State is what comes next: a size line, data, its CRLF, or trailers."""
 
-    __slots__ = ("_carry", "_in_trailers", "_left", "_need_crlf", "_trailers_bytes", "done")
+    __slots__ = (
+        "_carry",
+        "_in_trailers",
+        "_left",
+        "_need_crlf",
+        "_trailers_bytes",
+        "at_edge",
+        "done",
+    )
 
     def __init__(self) -> None:
+        self.at_edge = True
         self._left = 0
         self._need_crlf = False
         self._in_trailers = False
@@ -96,23 +106,23 @@ class ChunkedReader:
         self._carry = b""
         self.done = False
 
-    @property
-    def at_edge(self) -> bool:
-        """Between two chunks."""
-        return not (self._left or self._need_crlf or self._in_trailers or self._carry)
-
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """As BodyReader.feed."""
-        if not (self._left or self._need_crlf or self._in_trailers or self._carry):
-            # Servers write a chunk at a time, and mostly that is what arrives.
-            end = data.find(b"\r\n", 0, 8)
-            length_bytes = _SIZES.get(data[:end], 0)
-            stop = end + 2 + length_bytes
-            if length_bytes and stop + 2 == len(data) and data.endswith(b"\r\n"):
-                return [data[end + 2 : stop]], stop + 2
         payload: list[bytes] = []
         at = 0
         size = len(data)
+        if self.at_edge:
+            # Servers write a chunk at a time, so whole ones are mostly what arrives.
+            while True:
+                end = data.find(b"\r\n", at, at + 8)
+                length_bytes = _SIZES.get(data[at:end], 0) if end > 0 else 0
+                stop = end + 2 + length_bytes
+                if not length_bytes or data[stop : stop + 2] != b"\r\n":
+                    break
+                payload.append(data[end + 2 : stop])
+                at = stop + 2
+                if at == size:
+                    return payload, at
         while at < size and not self.done:
             if self._left:
                 piece = data[at : at + self._left]
@@ -124,6 +134,7 @@ class ChunkedReader:
             line, at = self._line(data, at)
             if line is not None:
                 self._take(line)
+        self.at_edge = not (self._left or self._need_crlf or self._in_trailers or self._carry)
         return payload, at
 
     def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -57,6 +57,7 @@ class Relay:
     _held_bytes = 0
     _read_bytes = 0
     _spliced = True
+    _flowing = False
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Relay:
         if scanner is not None:
             for piece in payload:
                 scanner.feed(piece)
-            if self.first_token_s and self._spliced:  # every chunk but the first few
+            if self._flowing:  # every chunk but the first few
                 self.last_token_s = self._connection.heard_s
                 self._splice(framed)
                 return
@@ -136,6 +137,7 @@ class Relay:
             self._read_bytes += len(framed)
         if self._held is None:
             self._forward(framed, payload)
+            self._flowing = self._spliced and self.first_token_s > 0.0
             return
         self._held.append((framed, payload))
         self._held_bytes += len(framed)

@@ -72,6 +72,7 @@ class EventScanner:
     __slots__ = (
         "_blind_tail",
         "_carry",
+        "_steady",
         "_usage",
         "at_boundary",
         "failed",
@@ -83,6 +84,7 @@ class EventScanner:
         self._carry = b""
         self._blind_tail = b""
         self._usage = b""
+        self._steady = False
         self.at_boundary = True
         self.token_events = 0
         self.failed = False
@@ -90,19 +92,23 @@ class EventScanner:
 
     def feed(self, payload: bytes) -> None:
         """The next payload bytes of the stream."""
+        if (
+            self._steady
+            and payload.endswith(b"\n\n")
+            and not (b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload)
+        ):
+            # Nearly every chunk of nearly every stream: whole events, nothing in them to decode.
+            self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
+            return
         if self._carry:
             payload = self._carry + payload
             self._carry = b""
         if payload.endswith(b"\n\n") and not self._blind_tail:
             self.at_boundary = True
-            if self.tokens_seen and not (
-                b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload
-            ):
-                self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
-                return
             self._look(payload)
-            return
-        self._split(payload)
+        else:
+            self._split(payload)
+        self._steady = self.tokens_seen and self.at_boundary
 
     def _split(self, payload: bytes) -> None:
         """The slow path: payload that does not end where an event does."""

@@ -163,3 +163,13 @@ def test_a_body_that_ends_with_its_connection(pieces: list[bytes]) -> None:
     assert fed(reader, pieces) == (b"".join(pieces), sum(map(len, pieces)))
     assert not reader.done
     assert reader.at_edge
+
+
+def test_a_size_line_cut_behind_its_first_digit_is_not_read_as_that_digit() -> None:
+    # The rest looked like `1` + the CRLF of the first chunk, and was read as a chunk of its own.
+    whole = b"1\r\na\r\n" * 3 + b"1c"
+    reader = ChunkedReader()
+    assert reader.feed(whole) == ([b"a"] * 3, len(whole))
+    assert not reader.at_edge
+    assert reader.feed(b"\r\n" + b"b" * 28 + b"\r\n") == ([b"b" * 28], 32)
+    assert reader.at_edge
