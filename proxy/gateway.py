@@ -39,9 +39,6 @@ log = logging.getLogger(__name__)
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 _NO_RETRY: Field = (b"x-should-retry", b"false")
-_REASONS = {
-    "no-tokenizer": Reason.NO_TOKENIZER,
-}
 
 
 class _Attempt(NamedTuple):
@@ -176,7 +173,7 @@ class Gateway:
         blocks = text_hashes(
             bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, salt(model or "", request)
         )
-        reason = _REASONS.get(tokens.reason, Reason.BAIL)
+        reason = Reason.NO_TOKENIZER if tokens.reason == "no-tokenizer" else Reason.BAIL
         return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
 
     def _decide(self, model: str | None, query: Query, life: Life) -> Decision:

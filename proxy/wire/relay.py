@@ -97,8 +97,7 @@ class Relay:
             return
         self._held = None
         self._exchange.respond(head.status, head.fields + self._lines, body)
-        if not self.done.done():
-            self.done.set_result(RelayEnd.COMPLETE)
+        self._settle(RelayEnd.COMPLETE)
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         """The replica began to answer."""
