@@ -22,7 +22,7 @@ from proxy.life import Life, Recorder
 from proxy.model import FleetState
 from proxy.routes import Action, Route, find
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
-from proxy.routing.candidates import Nobody
+from proxy.routing.candidates import Eligible, Nobody
 from proxy.routing.decision import Choice, Decision, Query, Reason
 from proxy.routing.lease import LoadBoard
 from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
@@ -44,7 +44,6 @@ _NO_RETRY: Field = (b"x-should-retry", b"false")
 class _Attempt(NamedTuple):
     """number: 1 for the first. left: candidates not tried yet."""
 
-    query: Query
     decision: Decision
     choice: Choice
     number: int
@@ -141,23 +140,21 @@ class Gateway:
             query = self._query(model, request, known)
         life.tokens_s = time.monotonic()
 
-        # Who may, who first, and why.
-        decision = self._decide(model, query, life)
-        life.routed_s = time.monotonic()
-
-        # One replica after the other, as far as the retry table allows.
-        left = len(decision.ranked)
-        for number, choice in enumerate(decision.ranked, 1):
-            left -= 1
-            if choice.slot not in self.fleet:  # gone with a snapshot that came meanwhile
-                continue
-            attempt = _Attempt(query, decision, choice, number, left)
+        # Who may, who does, and why; again after a failure, as far as the retry table allows.
+        among = self._eligible(model, life.tokens_s)
+        tried: set[int] = set()
+        while among.slots:
+            decision = life.decision = self.router.decide(query, among)
+            choice = decision.choice
+            tried.add(choice.slot)
+            attempt = _Attempt(decision, choice, len(tried), len(among.slots) - 1)
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
                 return
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, life)
                 return
+            among = self._eligible(model, time.monotonic()).without(tried)
         raise _nobody(Nobody.DOWN)
 
     def _query(
@@ -176,13 +173,11 @@ class Gateway:
         reason = Reason.NO_TOKENIZER if tokens.reason == "no-tokenizer" else Reason.BAIL
         return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
 
-    def _decide(self, model: str | None, query: Query, life: Life) -> Decision:
-        now_s = time.monotonic()
+    def _eligible(self, model: str | None, now_s: float) -> Eligible:
         among = self.router.eligible(model, now_s)
         if among.nobody is not None:
             raise _nobody(among.nobody)
-        life.decision = self.router.decide(query, among, now_s)
-        return life.decision
+        return among
 
     async def _attempt(
         self, exchange: Exchange, body: bytes, attempt: _Attempt, life: Life
@@ -190,8 +185,10 @@ class Gateway:
         """One replica: lease, connection, request, answer. Returns what follows a failure, None
         where there is nothing left to do."""
         choice = attempt.choice
+        query = attempt.decision.query
         replica = self.fleet[choice.slot]
-        with self.router.attempt(choice, attempt.query, time.monotonic()) as lease:
+        life.routed_s = now_s = time.monotonic()
+        with self.router.attempt(choice, query, now_s) as lease:
             try:
                 connection = replica.pool.idle() or await replica.pool.connect()
             except UpstreamError as error:
@@ -222,7 +219,7 @@ class Gateway:
                 connection.send(head.method, [request, body], relay)
                 life.sent_s = time.monotonic()
                 if exact and self._on_routed is not None:
-                    self._on_routed(choice.slot, attempt.query.blocks)
+                    self._on_routed(choice.slot, query.blocks)
                 end = await relay.done
             except asyncio.CancelledError:
                 connection.abort(relay)

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
 from proxy.life import Life, Recorder
 from proxy.model import Prompt, Rung
-from proxy.routing.decision import Decision, Reason
+from proxy.routing.decision import Candidates, Decision, Query, Reason
+from proxy.routing.recent import RecentWork
 from proxy.telemetry import families
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
@@ -75,7 +77,14 @@ def test_a_request_that_came_nowhere(recording: Recording) -> None:
 
 def test_decisions_and_stages(recording: Recording) -> None:
     recorder, reader = recording
-    decision = Decision("affinity", Reason.PREFIX, ())
+    decision = Decision(
+        "affinity",
+        Reason.PREFIX,
+        Query(b"", 16, 0, 0),
+        Candidates((), (), (), (), RecentWork(Random(1))),
+        (),
+        0,
+    )
     recorder.record(life_of(decision=decision, read_s=11.0, inspected_s=12.0), 200)
     assert value(reader, families.ROUTED, "affinity", "prefix") == 1
     counts = [value(reader, families.STAGE, stage) for stage in families.STAGES]

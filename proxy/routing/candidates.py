@@ -30,6 +30,10 @@ class Eligible(msgspec.Struct, frozen=True, gc=False):
     panic: bool = False
     nobody: Nobody | None = None
 
+    def without(self, tried: set[int]) -> "Eligible":
+        """The same without replicas that had their chance."""
+        return Eligible(tuple(slot for slot in self.slots if slot not in tried), self.panic)
+
 
 _NONE: frozenset[int] = frozenset()
 

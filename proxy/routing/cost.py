@@ -8,7 +8,7 @@ Invariants:
 
 from collections.abc import Sequence
 
-from proxy.routing.decision import Candidate, Choice, Decision, Query, Reason
+from proxy.routing.decision import Candidates, Decision, Query, Reason
 
 # Two costs closer than this are one cost. A chat template's first tokens, alike in all prompts,
 # would otherwise bind every cold conversation to whichever replica saw one first, while the
@@ -37,30 +37,35 @@ def tie_tokens(query: Query) -> float:
     return min(max(share, query.block_tokens), TIE_LIMIT_TOKENS)
 
 
-def idleness(candidate: Candidate) -> tuple[int, int, float, float]:
-    """Sort key among equals: the least busy, then the least used, then the longest ago."""
-    load = candidate.load
-    return load.queued_tokens, load.requests, candidate.recent_tokens, candidate.chosen_at
+def idlest(among: Candidates, places: Sequence[int]) -> int:
+    """Of these places the least busy, then the least used, then the one chosen longest ago."""
+    if len(places) == 1:
+        return places[0]
+    slots, weight, chosen_at = among.slots, among.history.weight, among.history.chosen_at
+    queued_tokens, requests = among.queued_tokens, among.requests
+    return min(
+        (
+            queued_tokens[place],
+            requests[place],
+            weight(slots[place]),
+            chosen_at(slots[place]),
+            place,
+        )
+        for place in places
+    )[-1]
 
 
 def decide(
-    policy: str, query: Query, ordered: Sequence[tuple[float, Candidate]], reason: Reason
+    policy: str,
+    query: Query,
+    among: Candidates,
+    costs: Sequence[float],
+    best: int,
+    reason: Reason,
 ) -> Decision:
-    """A decision from (cost, candidate) pairs in their order, with the words that outrank a
-    policy's own."""
+    """A decision, with the words that outrank a policy's own."""
     if query.inexact is not None:
         reason = query.inexact
-    elif len(ordered) == 1:
+    elif len(among.slots) == 1:
         reason = Reason.ONLY_ONE
-    tokens = query.prompt_tokens
-    return Decision(
-        policy,
-        reason,
-        tuple(
-            [
-                Choice(one.slot, one.cached_tokens, tokens - one.cached_tokens, one.load, cost)
-                for cost, one in ordered
-            ]
-        ),
-        query.inexact is None,
-    )
+    return Decision(policy, reason, query, among, costs, best)

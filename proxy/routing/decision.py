@@ -2,11 +2,14 @@
 
 Invariants:
 - Values only. A policy turns (Query, Candidates) into a Decision and touches nothing else.
-- A decision ranks every candidate it was given, so the next one is known before it is needed,
-  and carries its whole cost table, so that it can be explained afterwards.
+- A decision carries its whole cost table, so that it can be explained afterwards. It names one
+  replica: where that one fails, the rest are decided on anew, by what is true then.
+- Candidates are columns, not rows: what a decision costs the loop is mostly the objects it makes.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
@@ -56,23 +59,32 @@ class Query(msgspec.Struct, frozen=True, gc=False):
         return cls(prompt.blocks, prompt.block_tokens, prompt.tokens, first_tokens, draw)
 
 
-class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One replica that may take the request.
+class History(Protocol):
+    """What was sent where, for ties."""
 
-    cached_tokens: what it should report as cached. load: in flight now, all workers.
-    recent_tokens: uncached tokens sent there lately, finished or not (decayed).
-    chosen_at: rank of its last choice; smaller is longer ago.
+    def weight(self, slot: int) -> float:
+        """Work sent there lately, finished or not; comparable between slots only."""
+
+    def chosen_at(self, slot: int) -> float:
+        """Rank of its last choice; smaller is longer ago."""
+
+
+class Candidates(msgspec.Struct, frozen=True, gc=False):
+    """The replicas that may take the request (at least one), a column for each fact.
+
+    cached_tokens: what it should report as cached. requests, queued_tokens: in flight now, all
+    workers; tokens are uncached ones of requests without a first byte.
     """
 
-    slot: int
-    cached_tokens: int
-    load: Load
-    recent_tokens: float = 0.0
-    chosen_at: float = 0.0
+    slots: Sequence[int]
+    cached_tokens: Sequence[int]
+    requests: Sequence[int]
+    queued_tokens: Sequence[int]
+    history: History
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A candidate with its price. cost: tokens for policies that count them, else a rank."""
+    """A candidate with its price. cost: tokens where a policy counts them, else its own rank."""
 
     slot: int
     cached_tokens: int
@@ -82,14 +94,37 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """Candidates from best to worst; `policy` and `reason` explain the first."""
+    """What was decided, and the whole table it was decided by.
+
+    best: the chosen candidate's place in the columns. costs: of all candidates, by place.
+    `policy` and `reason` explain the choice.
+    """
 
     policy: str
     reason: Reason
-    ranked: tuple[Choice, ...]
-    exact: bool = True
+    query: Query
+    candidates: Candidates
+    costs: Sequence[float]
+    best: int
 
     @property
-    def first(self) -> Choice:
-        """The candidate to try first."""
-        return self.ranked[0]
+    def exact(self) -> bool:
+        """Whether the prompt was known by its ids."""
+        return self.query.inexact is None
+
+    @property
+    def choice(self) -> Choice:
+        """The candidate to send the request to."""
+        return self.row(self.best)
+
+    def row(self, place: int) -> Choice:
+        """A candidate, by its place."""
+        among = self.candidates
+        cached_tokens = among.cached_tokens[place]
+        return Choice(
+            among.slots[place],
+            cached_tokens,
+            self.query.prompt_tokens - cached_tokens,
+            Load(among.requests[place], among.queued_tokens[place]),
+            self.costs[place],
+        )

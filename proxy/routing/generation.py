@@ -3,15 +3,15 @@
 Invariants:
 - The set is prefix-closed: with a hash, every hash before it in its chain.
 - Runs lie on a fixed grid: run r holds blocks [RUN_BLOCKS * r, RUN_BLOCKS * (r + 1)) and is kept
-  under the hash of the block before it (no hash for run 0). So whether run r exists for a given
-  prefix is one dict lookup, and those lookups are a binary search too.
+  under the hash of the block before it. So whether run r exists for a given prefix is one dict
+  lookup, and those lookups are a binary search too. Run 0 of all prompts is one set, `roots`.
 - `blocks` is the exact number of distinct hashes held.
 
 Why runs: about 13 bytes a block instead of 56 (a set of ints) or 100 (a dict), an insertion of
 6,250 blocks makes 196 entries, and tables stay small enough that rehashing one while it grows,
 or freeing it, is no stall. Where many prompts part ways after the same block, their runs become
-one set of hashes (`_RUNS_LIMIT`); prompts of a single run all part ways after "nothing", so for
-them alone the price is that of a set.
+one set of hashes (`_RUNS_LIMIT`). All prompts part ways after "nothing", so run 0 is a set from the
+start: the prompts of a single run, which are the most, are looked up with one or two probes.
 """
 
 import sys
@@ -26,9 +26,6 @@ _RUNS_LIMIT = 8
 # What CPython pays around a packed run: the bytes object's head and the key's int object.
 _RUN_OVERHEAD_BYTES = 33 + 40
 _SET_BLOCK_BYTES = 60
-
-# Key of run 0: no uint64 equals it.
-_NOTHING = -1
 
 Runs = bytes | list[bytes] | set[int]
 
@@ -47,20 +44,21 @@ def _shared(left: bytes, right: bytes) -> int:
     return low
 
 
+def _held(known: set[int], hashes: memoryview, low: int, high: int) -> int:
+    """The first block in [low, high) that is not known, else `high`."""
+    while low < high:
+        middle = (low + high) // 2
+        if hashes[middle] in known:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def _shared_any(runs: Runs, blocks: bytes, hashes: memoryview, start: int) -> int:
     """Blocks of the run of `blocks` that begins at block `start` held by any of `runs`."""
     if isinstance(runs, set):
-        low, high = start, min(start + RUN_BLOCKS, len(hashes))
-        if hashes[low] not in runs:  # a cold prompt: the usual case where many part ways
-            return 0
-        low += 1
-        while low < high:
-            middle = (low + high) // 2
-            if hashes[middle] in runs:
-                low = middle + 1
-            else:
-                high = middle
-        return low - start
+        return _held(runs, hashes, start, min(start + RUN_BLOCKS, len(hashes))) - start
     packed = blocks[8 * start : 8 * start + _RUN_BYTES]
     if isinstance(runs, bytes):
         return _shared(runs, packed)
@@ -89,47 +87,57 @@ def _joined(runs: Runs | None, packed: bytes) -> Runs:
 
 
 class Generation:
-    """A growing prefix-closed set of chained hashes (see the module's invariants)."""
+    """A growing prefix-closed set of chained hashes (see the module's invariants).
 
-    __slots__ = ("_runs", "_set_blocks", "blocks")
+    roots: hashes of every prompt's first run. blocks: hashes held in all.
+    """
+
+    __slots__ = ("_runs", "_set_blocks", "blocks", "roots")
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
         self._set_blocks = 0
+        self.roots: set[int] = set()
         self.blocks = 0
 
     def match(self, blocks: bytes, hashes: memoryview) -> int:
         """Blocks held of the start of `blocks` (packed uint64; `hashes` is its "Q" view)."""
-        runs = self._runs
-        if not blocks or _NOTHING not in runs:
+        runs, count = self._runs, len(hashes)
+        if not count or hashes[0] not in self.roots:
             return 0
-        low, high = 0, (len(hashes) - 1) // RUN_BLOCKS  # run `low` is known to exist
+        low, high = 0, (count - 1) // RUN_BLOCKS  # run `low` is known to exist
         while low < high:
             middle = (low + high + 1) // 2
             if hashes[middle * RUN_BLOCKS - 1] in runs:
                 low = middle
             else:
                 high = middle - 1
+        if not low:
+            return _held(self.roots, hashes, 1, min(count, RUN_BLOCKS))
         start = low * RUN_BLOCKS
-        known = runs[hashes[start - 1] if low else _NOTHING]
-        return start + _shared_any(known, blocks, hashes, start)
+        return start + _shared_any(runs[hashes[start - 1]], blocks, hashes, start)
 
     def insert(self, blocks: bytes, hashes: memoryview, matched: int) -> None:
         """Add all of `blocks`, of which this generation holds `matched` (as `match` says)."""
         count = len(hashes)
         if matched == count:
             return
+        self.blocks += count - matched
         runs = self._runs
         start = matched // RUN_BLOCKS * RUN_BLOCKS
-        key = hashes[start - 1] if start else _NOTHING
-        known = runs.get(key)
-        held = len(known) if isinstance(known, set) else 0
-        joined = _joined(known, blocks[8 * start : 8 * start + _RUN_BYTES])
-        runs[key] = joined
-        if isinstance(joined, set):
-            self._set_blocks += len(joined) - held
-        # What follows is new to this generation, so no key below can be there already.
+        if not start:
+            self.roots.update(hashes[matched:RUN_BLOCKS])
+        else:
+            known = runs.get(hashes[start - 1])
+            held = len(known) if isinstance(known, set) else 0
+            joined = _joined(known, blocks[8 * start : 8 * start + _RUN_BYTES])
+            runs[hashes[start - 1]] = joined
+            if isinstance(joined, set):
+                self._set_blocks += len(joined) - held
         start += RUN_BLOCKS
+        if start >= count:
+            return
+        # What follows is new to this generation, so no key below can be there already.
         runs.update(
             zip(
                 hashes[start - 1 : count - 1 : RUN_BLOCKS],
@@ -137,7 +145,6 @@ class Generation:
                 strict=True,
             )
         )
-        self.blocks += count - matched
 
     @property
     def size_bytes(self) -> int:
@@ -145,6 +152,6 @@ class Generation:
         return (
             sys.getsizeof(self._runs)
             + _RUN_OVERHEAD_BYTES * len(self._runs)
-            + 8 * (self.blocks - self._set_blocks)
-            + _SET_BLOCK_BYTES * self._set_blocks
+            + 8 * (self.blocks - self._set_blocks - len(self.roots))
+            + _SET_BLOCK_BYTES * (self._set_blocks + len(self.roots))
         )

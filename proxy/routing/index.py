@@ -18,7 +18,7 @@ replica frees a sequence from its tail.
 
 from collections.abc import Iterable
 
-from proxy.routing.generation import Generation
+from proxy.routing.generation import RUN_BLOCKS, Generation
 
 
 class _Replica:
@@ -64,6 +64,8 @@ class PrefixIndex:
             blocks = blocks[: 8 * replica.capacity_blocks]
         hashes = memoryview(blocks).cast("Q")
         young = replica.young
+        if not hashes or (len(hashes) <= RUN_BLOCKS and hashes[-1] in young.roots):
+            return
         matched = young.match(blocks, hashes)
         if young.blocks + len(hashes) - matched > replica.capacity_blocks:
             replica.old = young
@@ -78,16 +80,25 @@ class PrefixIndex:
     def match_all(self, slots: Iterable[int], blocks: bytes) -> list[int]:
         """`match` for several replicas at once, in the order of `slots`."""
         hashes = memoryview(blocks).cast("Q")
+        count = len(hashes)
         replicas = self._replicas
         found = []
+        if not count:
+            return [0 for _ in slots]
+        first = hashes[0]
+        # A prefix-closed set that has the last hash has all; long prompts are not in `roots` whole.
+        last = hashes[-1] if count <= RUN_BLOCKS else None
         for slot in slots:
             replica = replicas.get(slot)
             if replica is None:
                 found.append(0)
                 continue
-            young = replica.young
-            matched = young.match(blocks, hashes) if young.blocks else 0
-            if 8 * matched < len(blocks) and replica.old.blocks:
+            roots = replica.young.roots
+            if last in roots:
+                found.append(count)
+                continue
+            matched = replica.young.match(blocks, hashes) if first in roots else 0
+            if matched < count and first in replica.old.roots:
                 # Both sets are prefix-closed, so the union's longest match is one of theirs.
                 matched = max(matched, replica.old.match(blocks, hashes))
             found.append(matched)

@@ -21,8 +21,9 @@ class LoadBoard(Protocol):
     def add(self, slot: int, requests: int, queued_tokens: int) -> None:
         """Change this worker's share of a replica's counts. Only leases call this."""
 
-    def loads(self, slots: Sequence[int]) -> list[Load]:
-        """The replicas' loads now, all workers together; zero for a slot never used."""
+    def columns(self, slots: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Requests and queued tokens of the replicas now, all workers together."""
+        ...
 
 
 class LocalBoard:
@@ -35,13 +36,13 @@ class LocalBoard:
         held_requests, held_tokens = self._counts.get(slot, (0, 0))
         self._counts[slot] = held_requests + requests, held_tokens + queued_tokens
 
-    def loads(self, slots: Sequence[int]) -> list[Load]:
-        counts = self._counts
-        return [Load(*counts.get(slot, (0, 0))) for slot in slots]
+    def columns(self, slots: Sequence[int]) -> tuple[list[int], list[int]]:
+        counts = [self._counts.get(slot, (0, 0)) for slot in slots]
+        return [requests for requests, _ in counts], [tokens for _, tokens in counts]
 
     def load(self, slot: int) -> Load:
         """One replica's load."""
-        return self.loads((slot,))[0]
+        return Load(*self._counts.get(slot, (0, 0)))
 
     def __repr__(self) -> str:
         return f"<LocalBoard {dict(sorted(self._counts.items()))}>"

@@ -12,7 +12,6 @@ Invariants:
   together do not all begin with the same one.
 """
 
-from collections.abc import Sequence
 from math import exp2
 from random import Random
 
@@ -49,14 +48,6 @@ class RecentWork:
     def scale(self, now: float) -> float:
         """What a weight counts for at `now`: tokens = weight * scale."""
         return exp2(max((self._base_s - now) / HALF_LIFE_S, -1000.0))
-
-    def columns(self, slots: Sequence[int], now: float) -> list[tuple[float, float]]:
-        """(work in tokens, rank of the last choice) of each slot."""
-        weights, chosen, scale = self._weights, self._chosen, self.scale(now)
-        return [
-            (weights.get(slot, 0.0) * scale, chosen.get(slot) or self.chosen_at(slot))
-            for slot in slots
-        ]
 
     def weight(self, slot: int) -> float:
         """Work sent there; comparable between slots at any one time."""

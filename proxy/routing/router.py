@@ -1,8 +1,8 @@
 """Router: one worker's routing state, and the three verbs the life of a request needs.
 
     eligible = router.eligible(model, now)              who may
-    decision = router.decide(query, eligible, now)      who first, and why
-    with router.attempt(decision.ranked[i], query, now) as lease: ...    counted, and remembered
+    decision = router.decide(query, eligible)           who does, and why
+    with router.attempt(decision.choice, query, now) as lease: ...      counted, and remembered
 
 Invariants:
 - `decide` changes nothing, so it also explains a request that is never sent.
@@ -11,12 +11,13 @@ Invariants:
 - Slots are the fleet's; a slot whose replica restarted or changed starts empty.
 """
 
+from functools import partial
 from random import Random
 
 from proxy.model import FleetState
 from proxy.routing.candidates import Eligible, Marks, eligible, restarted, undoubted
 from proxy.routing.cost import cached_limit_tokens
-from proxy.routing.decision import Candidate, Choice, Decision, Query
+from proxy.routing.decision import Candidates, Choice, Decision, Query
 from proxy.routing.index import PrefixIndex
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.policies import make_policy
@@ -25,7 +26,7 @@ from proxy.settings import RoutingSettings
 
 
 class Router:
-    """See the module's docstring. All times are monotonic seconds."""
+    """See the module's docstring. Times: monotonic seconds. draw: makes random bits for a Query."""
 
     def __init__(
         self, settings: RoutingSettings, board: LoadBoard, random: Random | None = None
@@ -33,12 +34,13 @@ class Router:
         """Raises ConfigError if the settings name no known policy."""
         self._policy = make_policy(settings)
         self._board = board
-        self._random = random or Random()
+        random = random or Random()
         self._block_tokens = settings.block_tokens
         self._fleet = FleetState(version=0, replicas=())
         self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
-        self._recent = RecentWork(self._random)
+        self._recent = RecentWork(random)
+        self.draw = partial(random.getrandbits, 64)
         self.index = PrefixIndex(settings.index_limit_blocks)
 
     def update(self, fleet: FleetState) -> None:
@@ -75,10 +77,6 @@ class Router:
         known = [replica.block_tokens for replica in self._fleet.replicas if replica.block_tokens]
         return min(known, default=16)
 
-    def draw(self) -> int:
-        """Random bits for a Query."""
-        return self._random.getrandbits(64)
-
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
         known = self._eligible.get(model)
@@ -90,25 +88,17 @@ class Router:
                 self._eligible[model] = known
         return undoubted(known, self._marks.out(now))
 
-    def decide(self, query: Query, among: Eligible, now: float) -> Decision:
-        """Rank the eligible replicas (at least one) for this request."""
-        slots = among.slots
-        block_tokens = query.block_tokens
-        cap_tokens = cached_limit_tokens(query)
-        # A column at a time, since a call per replica would cost more than what it finds out.
+    def decide(self, query: Query, among: Eligible) -> Decision:
+        """Choose among the eligible replicas (at least one) for this request."""
+        slots, block_tokens = among.slots, query.block_tokens
+        limit_tokens = cached_limit_tokens(query)
         # Prefixes are looked up under every policy: the prediction is always reported.
-        rows = zip(
-            slots,
-            self.index.match_all(slots, query.blocks),
-            self._board.loads(slots),
-            self._recent.columns(slots, now),
-            strict=True,
-        )
-        candidates = [
-            Candidate(slot, min(held * block_tokens, cap_tokens), load, recent, chosen_at)
-            for slot, held, load, (recent, chosen_at) in rows
-        ]
-        return self._policy.rank(query, candidates)
+        held = [blocks * block_tokens for blocks in self.index.match_all(slots, query.blocks)]
+        if max(held) > limit_tokens:
+            held = [min(tokens, limit_tokens) for tokens in held]
+        requests, queued_tokens = self._board.columns(slots)
+        among_these = Candidates(slots, held, requests, queued_tokens, self._recent)
+        return self._policy.choose(query, among_these)
 
     def attempt(self, choice: Choice, query: Query, now: float) -> Lease:
         """Remember that the request goes to this replica; the lease counts it while entered."""

@@ -52,20 +52,19 @@ class SharedBoard:
         if queued_tokens:
             cells[at + 1] += queued_tokens
 
-    def loads(self, slots: Sequence[int]) -> list[Load]:
-        """The replicas' loads, summed over the workers."""
+    def columns(self, slots: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Requests and queued tokens of the replicas, summed over the workers."""
         cells, row = self._cells, self._row
         if row == 2:
-            return [Load(cells[2 * slot], cells[2 * slot + 1]) for slot in slots]
-        loads = []
-        for slot in slots:
-            counts = cells[slot * row : slot * row + row].tolist()
-            loads.append(Load(sum(counts[::2]), sum(counts[1::2])))
-        return loads
+            words = cells[: 2 * max(slots, default=0) + 2].tolist()
+            return [words[2 * slot] for slot in slots], [words[2 * slot + 1] for slot in slots]
+        rows = [cells[slot * row : slot * row + row].tolist() for slot in slots]
+        return [sum(counts[::2]) for counts in rows], [sum(counts[1::2]) for counts in rows]
 
     def load(self, slot: int) -> Load:
         """One replica's load, summed over the workers."""
-        return self.loads((slot,))[0]
+        (requests,), (queued_tokens,) = self.columns((slot,))
+        return Load(requests, queued_tokens)
 
     def clear(self, worker: int) -> None:
         """Zeroes a dead worker's column. Supervisor only."""
@@ -74,6 +73,6 @@ class SharedBoard:
             self._cells[at + 1] = 0
 
     def __repr__(self) -> str:
-        loads = self.loads(range(self.slots))
-        rows = [f"{load.requests}/{load.queued_tokens}" for load in loads]
+        columns = self.columns(range(self.slots))
+        rows = [f"{requests}/{queued_tokens}" for requests, queued_tokens in zip(*columns)]
         return f"SharedBoard({' '.join(rows)})"

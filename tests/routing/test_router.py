@@ -41,10 +41,10 @@ class Bench:
         return Query.of(prompt, self.router.draw())
 
     def decide(self, query: Query, now: float = 0.0) -> Decision:
-        return self.router.decide(query, self.router.eligible("m", now), now)
+        return self.router.decide(query, self.router.eligible("m", now))
 
     def served(self, query: Query, now: float = 0.0) -> int:
-        choice = self.decide(query, now).first
+        choice = self.decide(query, now).choice
         with self.router.attempt(choice, query, now) as lease:
             lease.first_byte()
         return choice.slot
@@ -56,15 +56,15 @@ def test_a_conversation_follows_its_prefix_and_is_predicted() -> None:
     for turn in range(1, 6):
         query = bench.query(1, 1000 + 100 * turn)
         decision = bench.decide(query)
-        assert (decision.first.slot, decision.reason) == (home, Reason.PREFIX)
-        assert decision.first.cached_tokens == (900 + 100 * turn) // BLOCK * BLOCK
+        assert (decision.choice.slot, decision.reason) == (home, Reason.PREFIX)
+        assert decision.choice.cached_tokens == (900 + 100 * turn) // BLOCK * BLOCK
         assert bench.served(query) == home
 
 
 def test_the_same_prompt_again_computes_its_last_block() -> None:
     bench = Bench()
     bench.served(bench.query(1, 960))
-    assert bench.decide(bench.query(1, 960)).first.cached_tokens == 944
+    assert bench.decide(bench.query(1, 960)).choice.cached_tokens == 944
 
 
 def test_cold_conversations_spread_over_an_idle_fleet() -> None:
@@ -87,12 +87,12 @@ def test_a_shared_first_block_does_not_bind_them_together() -> None:
 def test_siblings_in_flight_are_seen_at_once() -> None:
     bench = Bench()
     query = bench.query(1, 1000)
-    first = bench.decide(query).first
+    first = bench.decide(query).choice
     with bench.router.attempt(first, query, 0.0):
         again = bench.decide(bench.query(1, 1100))
-        assert again.first.slot == first.slot
-        assert again.first.load == Load(requests=1, queued_tokens=1000)
-        assert again.first.cost == 1100 - 992 + 0.1 * 1000
+        assert again.choice.slot == first.slot
+        assert again.choice.load == Load(requests=1, queued_tokens=1000)
+        assert again.choice.cost == 1100 - 992 + 0.1 * 1000
 
 
 def test_deciding_changes_nothing() -> None:
@@ -110,7 +110,7 @@ def test_a_restart_forgets_and_a_slow_probe_does_not() -> None:
     others = [replica(slot) for slot in range(2) if slot != home]
     bench.router.update(fleet(*others, replica(home, up=False)))
     bench.router.update(fleet(*others, replica(home)))
-    assert bench.decide(query).first.slot == home
+    assert bench.decide(query).choice.slot == home
     bench.router.update(fleet(*others, replica(home, started_s=2.0)))
     assert bench.decide(query).reason is Reason.COLD
 
@@ -119,9 +119,9 @@ def test_a_refused_connection_puts_a_replica_out_and_forgets_its_cache() -> None
     bench = Bench(2, refused_out_s=2.0)
     query = bench.query(1, 1000)
     decision = bench.decide(query)
-    bench.router.attempt(decision.first, query, 0.0)
-    bench.router.unreachable(decision.first.slot, 0.0, refused=True)
-    assert [choice.slot for choice in bench.decide(query, 1.0).ranked] == [decision.ranked[1].slot]
+    bench.router.attempt(decision.choice, query, 0.0)
+    bench.router.unreachable(decision.choice.slot, 0.0, refused=True)
+    assert bench.decide(query, 1.0).candidates.slots == (1 - decision.choice.slot,)
     assert bench.decide(query, 3.0).reason is Reason.COLD
 
 
@@ -130,8 +130,8 @@ def test_a_timed_out_connection_keeps_the_cache() -> None:
     query = bench.query(1, 1000)
     home = bench.served(query)
     bench.router.unreachable(home, 0.0, refused=False)
-    assert bench.decide(query, 1.0).first.slot != home
-    assert bench.decide(query, 3.0).first.slot == home
+    assert bench.decide(query, 1.0).choice.slot != home
+    assert bench.decide(query, 3.0).choice.slot == home
 
 
 def test_a_replica_that_rises_is_trusted_again() -> None:
@@ -139,7 +139,7 @@ def test_a_replica_that_rises_is_trusted_again() -> None:
     bench.router.unreachable(0, 0.0, refused=True)
     bench.router.update(fleet(replica(0, up=False), replica(1)))
     bench.router.update(fleet(replica(0), replica(1)))
-    assert len(bench.decide(bench.query(1, 100), 0.1).ranked) == 2
+    assert bench.decide(bench.query(1, 100), 0.1).candidates.slots == (0, 1)
 
 
 def test_a_removed_replica_leaves_no_trace() -> None:
@@ -156,7 +156,7 @@ def test_what_another_worker_sent_counts_too() -> None:
     query = bench.query(1, 1000)
     bench.router.learn(2, query.blocks)
     decision = bench.decide(query)
-    assert (decision.first.slot, decision.reason) == (2, Reason.PREFIX)
+    assert (decision.choice.slot, decision.reason) == (2, Reason.PREFIX)
 
 
 def test_nobody_is_eligible() -> None:

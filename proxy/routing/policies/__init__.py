@@ -1,15 +1,15 @@
 """Policies: one small pure file each, found by name here.
 
 To add one: write a class with `name`, `uses_prefix`, a constructor that takes RoutingSettings
-and `rank`, which orders all candidates it is given (never empty, never dropping one), and add
-it to the tuple below.
+and `choose`, which picks one of the candidates it is given (never none), and add it to the tuple
+below.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from proxy.errors import ConfigError
-from proxy.routing.decision import Candidate, Decision, Query
+from proxy.routing.decision import Candidates, Decision, Query
 from proxy.routing.policies.affinity import Affinity
 from proxy.routing.policies.least_work import LeastWork
 from proxy.routing.policies.random import Random
@@ -18,7 +18,7 @@ from proxy.settings import RoutingSettings
 
 
 class Policy(Protocol):
-    """Turns what is known into an order. uses_prefix: `cached_tokens` matters to the order."""
+    """Turns what is known into a choice. uses_prefix: `cached_tokens` matters to it."""
 
     @property
     def name(self) -> str:
@@ -26,10 +26,10 @@ class Policy(Protocol):
 
     @property
     def uses_prefix(self) -> bool:
-        """False: the order would be the same if all caches were empty."""
+        """False: the choice would be the same if all caches were empty."""
 
-    def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
-        """All of `candidates` (at least one), best first, with the reason."""
+    def choose(self, query: Query, among: Candidates) -> Decision:
+        """The best of `among`, with the costs of all and the reason."""
 
 
 POLICIES: dict[str, Callable[[RoutingSettings], Policy]] = {

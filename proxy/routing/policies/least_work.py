@@ -1,9 +1,7 @@
 """least-work: to the replica with the fewest uncached tokens in its queue, prefixes ignored."""
 
-from collections.abc import Sequence
-
-from proxy.routing.cost import decide, idleness
-from proxy.routing.decision import Candidate, Decision, Query, Reason
+from proxy.routing.cost import decide, idlest
+from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.settings import RoutingSettings
 
 
@@ -16,6 +14,6 @@ class LeastWork:
     def __init__(self, settings: RoutingSettings) -> None:
         """Nothing to set."""
 
-    def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
-        ordered = [(one.load.queued_tokens, one) for one in sorted(candidates, key=idleness)]
-        return decide(self.name, query, ordered, Reason.LEAST_LOAD)
+    def choose(self, query: Query, among: Candidates) -> Decision:
+        best = idlest(among, range(len(among.slots)))
+        return decide(self.name, query, among, among.queued_tokens, best, Reason.LEAST_LOAD)

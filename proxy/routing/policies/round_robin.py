@@ -4,10 +4,8 @@ Taking turns by "longest ago" and not by a counter over a list: replicas may com
 two requests without anybody being skipped or served twice.
 """
 
-from collections.abc import Sequence
-
 from proxy.routing.cost import decide
-from proxy.routing.decision import Candidate, Decision, Query, Reason
+from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.settings import RoutingSettings
 
 
@@ -20,6 +18,7 @@ class RoundRobin:
     def __init__(self, settings: RoutingSettings) -> None:
         """Nothing to set."""
 
-    def rank(self, query: Query, candidates: Sequence[Candidate]) -> Decision:
-        ordered = sorted(candidates, key=lambda candidate: candidate.chosen_at)
-        return decide(self.name, query, list(enumerate(ordered)), Reason.TURN)
+    def choose(self, query: Query, among: Candidates) -> Decision:
+        chosen_at = list(map(among.history.chosen_at, among.slots))
+        best = chosen_at.index(min(chosen_at))
+        return decide(self.name, query, among, chosen_at, best, Reason.TURN)
