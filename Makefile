@@ -10,7 +10,7 @@ STAMP_RUN  := $(VENV)/.stamp-run
 STAMP_DEV  := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all-pythons test-other-pythons bench lint format test-vllm lock clean
+.PHONY: help run test test-all-pythons test-other-pythons test-compiled bench lint format test-vllm lock clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,12 @@ test-other-pythons:
 		echo "== Python $$version: $$python"; \
 		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
 	done
+
+# The safe path keeps the working directory, and so the sources, out of sys.path.
+test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
+	$(BIN)/python -m bench.build
+	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
+		-o pythonpath="build/compiled ." $(ARGS)
 
 bench: $(STAMP_DEV) ## throughput, streams and bursts: tables, JSON and PNG under bench/results
 	$(BIN)/python -m bench $(ARGS)

@@ -61,15 +61,28 @@ class Process:
     Its output goes to a file whose end is shown when it dies early.
     """
 
-    def __init__(self, name: str, argv: Sequence[str], *, core: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        core: int | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """folder: where it runs, and so which modules it imports first."""
         self.name = name
+        self.folder = folder
         self.argv = list(argv) if core is None else ["taskset", "-c", str(core), *argv]
         self.log = Path(tempfile.mkstemp(prefix=f"bench-{name}-", suffix=".log")[1])
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as out:
             self.popen = subprocess.Popen(
-                self.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                self.argv,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
         self.process = psutil.Process(self.popen.pid)
         return self

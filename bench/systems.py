@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench import workload
+from bench.build import compiled
 from bench.client import fetch
 from bench.processes import BenchError, Process, free_ports, module, pause
 
@@ -49,18 +50,21 @@ def gateway(
     core: int | None,
     *extra: str,
     name: str = "tokenlane",
+    plain: bool = False,
 ) -> Iterator[Proxy]:
     """The gateway, one worker, tokenization and `affinity` on, once it serves the demo model.
 
-    The whole of it, supervisor included, runs on that core. extra: more of its flags.
+    The whole of it, supervisor included, runs on that core. extra: more of its flags. plain: as
+    plain Python even where the compiled build can be made.
     """
+    folder = None if plain else compiled()
     port, admin_port = free_ports(2)
     argv = module(
         "proxy", "serve", "--port", str(port), "--admin-port", str(admin_port), "--workers", "1",
         "--policy", "affinity", "--tokenizer", f"{workload.MODEL}={MODEL_FOLDER}",
         *backends(urls), *extra,
     )  # fmt: skip
-    with Process(name, argv, core=core) as process:
+    with Process(name, argv, core=core, folder=folder) as process:
         process.wait_listening(port, 60)
         wait_ready(process, admin_port)
         yield Proxy(name, process, port, admin_port)

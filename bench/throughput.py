@@ -4,7 +4,8 @@
 
 The proxy under test has one core; wrk (-t1 -c32) and nginx, which answers with a canned
 completion on four ports, have the other. Tokenization and the policy `affinity` are on in the
-gateway. The proxies take turns, and the order of a round is the reverse of the one before.
+gateway, which is measured compiled (setup.py) and as plain Python. The proxies take turns, and
+the order of a round is the reverse of the one before.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from bench.statistics import Cell, median, ratio, table
 from bench.systems import Proxy, aiohttp_proxy, gateway
 
 PATH = "/v1/chat/completions"
+UNCOMPILED = "tokenlane-plain"
 DISTINCT = 1000
 PREFIXES = 32
 BUSY_SHARE = 0.85
@@ -123,17 +125,19 @@ def run(rounds: int, seconds_s: int) -> dict[str, Any]:
     with (
         Canned(free_ports(4), load_core) as canned,
         gateway(canned.urls, core) as ours,
+        gateway(canned.urls, core, name=UNCOMPILED, plain=True) as uncompiled,
         aiohttp_proxy(canned.urls, core) as plain,
     ):
+        proxies_of_run = [ours, uncompiled, plain]
         nginx = Proxy("nginx direct", canned.process, canned.ports[0])
         assert ours.admin_port is not None
         for load in loads():
             say(f"throughput, {load.name}")
             before = samples(ours.admin_port)
-            done = rounds_of(load, [ours, plain], rounds=rounds, seconds_s=seconds_s, cores=cores)
+            done = rounds_of(load, proxies_of_run, rounds=rounds, seconds_s=seconds_s, cores=cores)
             rungs = difference(before, samples(ours.admin_port), RUNG_COUNT, "rung")
             done += rounds_of(load, [nginx], rounds=1, seconds_s=2, cores=cores)
-            proxies = {one.name: summary(one.name, done) for one in (ours, plain, nginx)}
+            proxies = {one.name: summary(one.name, done) for one in (*proxies_of_run, nginx)}
             result["loads"][load.name] = {
                 "proxies": proxies,
                 "ratio": ratio(

@@ -30,8 +30,9 @@ _UNREADABLE = RequestHead(RequestLine(b"GET", b"/", 1), b"/", [])
 _DRAINED_REST_LIMIT_BYTES = 64 * 1024
 
 
-class ServerConnection(asyncio.Protocol):
-    """One client connection. Between heads `_exchange` is None; `_reader` reads a body."""
+class ServerConnection:
+    """One client connection, an asyncio.Protocol in all but name (see setup.py). Between heads
+    `_exchange` is None; `_reader` reads a body."""
 
     def __init__(self, server: "HttpServer") -> None:
         self.server = server

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from proxy.errors import INTERNAL, RequestError
 from proxy.settings import ServerSettings
@@ -79,7 +80,7 @@ class HttpServer:
     async def listen(self, sock: socket.socket) -> None:
         """Serves a bound socket."""
         self._server = await self.loop.create_server(
-            lambda: ServerConnection(self), sock=sock, backlog=1024
+            lambda: cast(asyncio.Protocol, ServerConnection(self)), sock=sock, backlog=1024
         )
 
     def refused(self, exchange: Exchange) -> None:

@@ -51,8 +51,9 @@ class ResponseSink(Protocol):
         """The answer will never be complete."""
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """One connection to a replica. heard_s: time.monotonic() of the last bytes."""
+class UpstreamConnection:
+    """One connection to a replica, an asyncio.Protocol in all but name (see setup.py). heard_s:
+    time.monotonic() of the last bytes."""
 
     def __init__(self, pool: "ReplicaPool") -> None:
         self._pool = pool
@@ -299,10 +300,12 @@ class ReplicaPool:
     async def connect(self) -> UpstreamConnection:
         """A new connection; raises UpstreamError (`refused`, `connect_timeout`, nothing sent)."""
         loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(self)
+        protocol = cast(asyncio.Protocol, connection)
         try:
             async with asyncio.timeout(self.settings.connect_deadline_s):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self), self._host, self._port, ssl=self._tls
+                await loop.create_connection(
+                    lambda: protocol, self._host, self._port, ssl=self._tls
                 )
         except TimeoutError:
             raise UpstreamError("connect_timeout", sent=False) from None

@@ -16,7 +16,8 @@ def fresh() -> RequestHeads:
 
 def facts(head: RequestHead | ResponseHead) -> dict[str, object]:
     """Everything a head says, but for the value and the place of its Content-Length."""
-    said = {name: getattr(head, name) for name in type(head).__slots__}
+    names = [name for name in dir(type(head)) if not name.startswith("_")]
+    said = {name: getattr(head, name) for name in names}
     said["headers"] = [field for field in head.headers if field[0] != b"content-length"]
     return said
 

@@ -8,6 +8,8 @@ hits is lost.
 Costs within `tie_tokens` of the lowest are equal; among them the usual tie rule decides.
 """
 
+from typing import ClassVar
+
 from proxy.routing.cost import decide, idlest, tie_tokens
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.settings import RoutingSettings
@@ -16,8 +18,8 @@ from proxy.settings import RoutingSettings
 class Affinity:
     """See the module's docstring."""
 
-    name = "affinity"
-    uses_prefix = True
+    name: ClassVar[str] = "affinity"
+    uses_prefix: ClassVar[bool] = True
 
     def __init__(self, settings: RoutingSettings) -> None:
         self._alpha = settings.alpha

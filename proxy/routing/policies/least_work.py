@@ -1,5 +1,7 @@
 """least-work: to the replica with the fewest uncached tokens in its queue, prefixes ignored."""
 
+from typing import ClassVar
+
 from proxy.routing.cost import decide, idlest
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.settings import RoutingSettings
@@ -8,8 +10,8 @@ from proxy.settings import RoutingSettings
 class LeastWork:
     """See the module's docstring."""
 
-    name = "least-work"
-    uses_prefix = False
+    name: ClassVar[str] = "least-work"
+    uses_prefix: ClassVar[bool] = False
 
     def __init__(self, settings: RoutingSettings) -> None:
         """Nothing to set."""

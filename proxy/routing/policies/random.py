@@ -3,6 +3,8 @@
 The draw comes with the query, so that the policy stays a function of its arguments.
 """
 
+from typing import ClassVar
+
 from xxhash import xxh3_64_intdigest
 
 from proxy.routing.cost import decide
@@ -13,8 +15,8 @@ from proxy.settings import RoutingSettings
 class Random:
     """See the module's docstring."""
 
-    name = "random"
-    uses_prefix = False
+    name: ClassVar[str] = "random"
+    uses_prefix: ClassVar[bool] = False
 
     def __init__(self, settings: RoutingSettings) -> None:
         """Nothing to set."""

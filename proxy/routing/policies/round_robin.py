@@ -4,6 +4,8 @@ Taking turns by "longest ago" and not by a counter over a list: replicas may com
 two requests without anybody being skipped or served twice.
 """
 
+from typing import ClassVar
+
 from proxy.routing.cost import decide
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.settings import RoutingSettings
@@ -12,8 +14,8 @@ from proxy.settings import RoutingSettings
 class RoundRobin:
     """See the module's docstring."""
 
-    name = "round-robin"
-    uses_prefix = False
+    name: ClassVar[str] = "round-robin"
+    uses_prefix: ClassVar[bool] = False
 
     def __init__(self, settings: RoutingSettings) -> None:
         """Nothing to set."""

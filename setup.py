@@ -1,0 +1,47 @@
+"""The compiled build: hot modules of the data path as C extensions, made by mypyc.
+
+    TOKENLANE_COMPILE=1 pip install --no-build-isolation .      (needs a C compiler and mypy)
+
+Without the variable, or from the source tree, the same modules run as plain Python. They stay
+plain Python with two habits that mypyc asks for: a class attribute that is not a default is a
+ClassVar, and a class inherits from no class of the standard library (protocols are recognized by
+their methods). Modules of msgspec structs are not compiled: msgspec reads their annotations at
+run time.
+"""
+
+import os
+
+from setuptools import setup
+
+COMPILED = [
+    "proxy/fleet.py",
+    "proxy/gateway.py",
+    "proxy/life.py",
+    "proxy/routing/cost.py",
+    "proxy/routing/generation.py",
+    "proxy/routing/index.py",
+    "proxy/routing/lease.py",
+    "proxy/routing/policies/affinity.py",
+    "proxy/routing/recent.py",
+    "proxy/routing/router.py",
+    "proxy/telemetry/board.py",
+    "proxy/telemetry/metrics.py",
+    "proxy/tokens/cache.py",
+    "proxy/tokens/service.py",
+    "proxy/wire/chunked.py",
+    "proxy/wire/connection.py",
+    "proxy/wire/deadline.py",
+    "proxy/wire/exchange.py",
+    "proxy/wire/headers.py",
+    "proxy/wire/heads.py",
+    "proxy/wire/relay.py",
+    "proxy/wire/server.py",
+    "proxy/wire/upstream.py",
+]
+
+if os.environ.get("TOKENLANE_COMPILE") == "1":
+    from mypyc.build import mypycify  # a build dependency of the compiled build alone
+
+    setup(ext_modules=mypycify(COMPILED, opt_level="3"))
+else:
+    setup()
