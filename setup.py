@@ -5,8 +5,8 @@
 Without the variable, or from the source tree, the same modules run as plain Python. They stay
 plain Python with two habits that mypyc asks for: a class attribute that is not a default is a
 ClassVar, and a class inherits from no class of the standard library (protocols are recognized by
-their methods). Modules of msgspec structs are not compiled: msgspec reads their annotations at
-run time.
+their methods). Modules whose msgspec structs are decoded are not compiled: msgspec reads their
+annotations at run time.
 """
 
 import os
@@ -17,16 +17,21 @@ COMPILED = [
     "proxy/fleet.py",
     "proxy/gateway.py",
     "proxy/life.py",
+    "proxy/routes.py",
+    "proxy/routing/candidates.py",
     "proxy/routing/cost.py",
+    "proxy/routing/decision.py",
     "proxy/routing/generation.py",
     "proxy/routing/index.py",
     "proxy/routing/lease.py",
     "proxy/routing/policies/affinity.py",
     "proxy/routing/recent.py",
+    "proxy/routing/retry.py",
     "proxy/routing/router.py",
     "proxy/telemetry/board.py",
     "proxy/telemetry/metrics.py",
     "proxy/tokens/cache.py",
+    "proxy/tokens/keys.py",
     "proxy/tokens/service.py",
     "proxy/wire/chunked.py",
     "proxy/wire/connection.py",

@@ -9,11 +9,9 @@ Invariants:
 """
 
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
 import msgspec
-import xxhash
 
 from proxy.errors import RequestError
 from proxy.tokens.fields import ABSENT, ChatFields, CompletionFields
@@ -63,10 +61,6 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
     Kind.COMPLETION: msgspec.json.Decoder(CompletionBody, strict=False),
     Kind.OTHER: msgspec.json.Decoder(OtherBody, strict=False),
 }
-_CHAT_FIELDS = len(ChatFields.__struct_fields__)
-_COMPLETION_FIELDS = len(CompletionFields.__struct_fields__)
-_CHAT_ABSENT = (ABSENT,) * (_CHAT_FIELDS - 1)
-_COMPLETION_ABSENT = (ABSENT,) * (_COMPLETION_FIELDS - 1)
 
 
 def inspect(kind: Kind, body: bytes) -> Body:
@@ -92,39 +86,3 @@ def _path(error: msgspec.ValidationError) -> str | None:
     """The top-level field a validation error names (`… - at `$.stream``)."""
     _, found, path = str(error).partition("`$.")
     return path.rstrip("`") if found else None
-
-
-def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
-    """A digest of everything that decides the prompt's ids and block hashes (16 bytes)."""
-    chat = isinstance(body, ChatBody)
-    # The fields that decide ids come first, in the order of the base struct; the first of them
-    # is the prompt itself, and mostly the only one.
-    values = msgspec.structs.astuple(body)
-    others = values[1 : _CHAT_FIELDS if chat else _COMPLETION_FIELDS]
-    hasher = xxhash.xxh3_128(values[0])
-    apart = salt(model, body)
-    hasher.update(b"%d:%d:%b" % (chat, len(apart), apart))
-    if others != (_CHAT_ABSENT if chat else _COMPLETION_ABSENT):
-        for position, raw in enumerate(others):
-            if raw is not ABSENT:
-                view = memoryview(raw)
-                hasher.update(b"%d:%d:" % (position, view.nbytes))
-                hasher.update(view)
-    return hasher.digest()
-
-
-def salt(model: str, body: ChatBody | CompletionBody) -> bytes:
-    """What keeps this prompt's blocks apart from equal ones: the model, and vLLM's cache_salt."""
-    if not body.cache_salt:
-        return _plain_salt(model)
-    return f"{model}\0{body.cache_salt}".encode("utf-8", "surrogatepass")
-
-
-@lru_cache(maxsize=256)
-def _plain_salt(model: str) -> bytes:
-    return f"{model}\0".encode("utf-8", "surrogatepass")
-
-
-def prompt_bytes(body: ChatBody | CompletionBody) -> memoryview:
-    """The raw JSON of the prompt itself: its size predicts the work, its head names a prefix."""
-    return memoryview(body.messages if isinstance(body, ChatBody) else body.prompt)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from proxy import answers
-from proxy.body import ChatBody, CompletionBody, OtherBody, inspect, prompt_bytes, salt
+from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import Fleet, Replica
 from proxy.life import Life, Recorder
@@ -30,6 +30,7 @@ from proxy.routing.router import Router
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.tokens.fields import Unrenderable
+from proxy.tokens.keys import prompt_bytes, salt
 from proxy.tokens.service import Outcome, TokenService
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import Field, request_head

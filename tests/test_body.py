@@ -14,11 +14,9 @@ from proxy.body import (
     Kind,
     OtherBody,
     inspect,
-    prompt_bytes,
-    salt,
-    token_key,
 )
 from proxy.errors import RequestError
+from proxy.tokens.keys import prompt_bytes, salt, token_key
 
 CANARY = "Xq7canary"
 MESSAGES = [{"role": "user", "content": "hello"}]

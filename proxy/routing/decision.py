@@ -56,7 +56,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     def of(cls, prompt: Prompt, draw: int = 0) -> "Query":
         """The query of a request whose ids are known."""
         first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else 0
-        return cls(prompt.blocks, prompt.block_tokens, prompt.tokens, first_tokens, draw)
+        return Query(prompt.blocks, prompt.block_tokens, prompt.tokens, first_tokens, draw)
 
 
 class History(Protocol):

@@ -12,7 +12,7 @@ import asyncio
 import time
 from typing import NamedTuple
 
-from proxy.body import ChatBody, CompletionBody, prompt_bytes, salt, token_key
+from proxy.body import ChatBody, CompletionBody
 from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
@@ -20,6 +20,7 @@ from proxy.tokens import ladder
 from proxy.tokens.cache import PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
+from proxy.tokens.keys import prompt_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
 from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer

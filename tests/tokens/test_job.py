@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.body import ChatBody, CompletionBody, Kind, inspect, prompt_bytes, salt
+from proxy.body import ChatBody, CompletionBody, Kind, inspect
 from proxy.errors import RequestError
 from proxy.model import Prompt
 from proxy.routing.blocks import block_hashes
 from proxy.tokens.encode import pack
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import TokenJob, finish
+from proxy.tokens.keys import prompt_bytes, salt
 from proxy.tokens.ladder import Speed
 from tests.support import demo_tokenizer
 
