@@ -10,6 +10,8 @@ Invariants:
   cut stands BEFORE the token and the token stays with the text after it: Metaspace asks whether a
   stretch is the first of its text, and bare text between tokens would wrongly say yes.
 - Where such a token looks at its left neighbour (`lstrip`, `single_word`), there are no cuts.
+- Where no token begins inside another, every place a search finds is a cut, wherever the search
+  began (`cuts_anywhere`); else only a search from a cut on finds cuts.
 """
 
 import re
@@ -32,7 +34,11 @@ class Encoder:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._cut = _cut_pattern(backend)
+        contents = _cut_contents(backend)
+        self._cut = re.compile("|".join(map(re.escape, contents))) if contents else None
+        self._longest = max(map(len, contents), default=0)
+        firsts = {content[0] for content in contents}
+        self._anywhere = not any(firsts & set(content[1:]) for content in contents)
         self._affixes = self._find_affixes()
 
     def __repr__(self) -> str:
@@ -57,12 +63,33 @@ class Encoder:
             raise _not_unicode() from None
         return pack(encodings[0].ids)
 
+    @property
+    def cuts(self) -> bool:
+        """Whether any cut is known to be exact."""
+        return self._cut is not None
+
+    @property
+    def cuts_anywhere(self) -> bool:
+        """Whether `starts` may begin its search anywhere."""
+        return self._anywhere
+
+    def starts(self, text: str, from_at: int = 0, until: int = sys.maxsize) -> list[int]:
+        """Where `text` may be cut, from_at <= place < until, ascending: what stands before such a
+        place is encoded independently of the rest. `from_at` must be 0 or such a place, unless
+        `cuts_anywhere`. [] where no cut is known to be exact."""
+        if self._cut is None:
+            return []
+        # A token that begins before `until` is seen whole.
+        end = min(until + self._longest - 1, len(text))
+        found = [match.start() for match in self._cut.finditer(text, from_at, end)]
+        while found and found[-1] >= until:
+            found.pop()
+        return found
+
     def pieces(self, text: str) -> list[str]:
         """`text` cut where it is exact: the ids of the pieces, joined, are the ids of the text.
         [text] where no cut is known to be exact. Never an empty piece, except for text ""."""
-        if self._cut is None:
-            return [text]
-        starts = [match.start() for match in self._cut.finditer(text)]
+        starts = self.starts(text)
         if not starts or starts[0] != 0:
             starts.insert(0, 0)
         ends = [*starts[1:], len(text)]
@@ -84,6 +111,14 @@ class Encoder:
     def encode_piece(self, piece: str) -> bytes:
         """Packed ids of one piece, without special tokens around it."""
         return self.encode(piece, add_special_tokens=False)
+
+    def encode_each(self, pieces: list[str]) -> list[bytes]:
+        """Packed ids of each piece, in one call of the backend."""
+        try:
+            encodings = self._backend.encode_batch_fast(pieces, add_special_tokens=False)
+        except (UnicodeEncodeError, TypeError):
+            raise _not_unicode() from None
+        return [pack(encoding.ids) for encoding in encodings]
 
     def decode(self, ids: bytes) -> str:
         """Text of packed ids, special tokens included; ids outside the vocabulary vanish."""
@@ -131,18 +166,19 @@ def unpack(ids: bytes) -> "array[int]":
     return unpacked
 
 
-def _cut_pattern(backend: Backend) -> re.Pattern[str] | None:
-    """Matches the added tokens that split raw text; None where a cut would not be exact."""
+def _cut_contents(backend: Backend) -> list[str]:
+    """The added tokens that split raw text, longest first; [] where a cut would not be exact."""
     if backend.encode_special_tokens:
-        return None
+        return []
     tokens = [
         token for token in backend.get_added_tokens_decoder().values() if not token.normalized
     ]
-    if not tokens or any(token.lstrip or token.single_word for token in tokens):
-        return None
-    # The backend takes the leftmost match and the longest of those: so does this alternation.
+    if any(token.lstrip or token.single_word for token in tokens):
+        return []
+    # The backend takes the leftmost match and the longest of those: so does an alternation in
+    # this order.
     contents = sorted((token.content for token in tokens), key=len, reverse=True)
-    return re.compile("|".join(re.escape(content) for content in contents if content))
+    return [content for content in contents if content]
 
 
 def _not_unicode() -> RequestError:
