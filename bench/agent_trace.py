@@ -192,7 +192,8 @@ def run(
             if not block_tokens:
                 block_tokens = replica_block_tokens(ports[0])
                 bound_tokens = trace.bound_tokens(ids, block_tokens)
-            with gateway(urls, None, "--policy", policy) as ours:
+            # Where prompts go does not depend on the build, and the plain one is always there.
+            with gateway(urls, None, "--policy", policy, plain=True) as ours:
                 assert ours.admin_port is not None
                 wait_known(ours.admin_port)
                 say(f"agent trace: {policy}, about {turns[-1].due_s / speed:.0f} s")
