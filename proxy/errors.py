@@ -19,7 +19,7 @@ class ConfigError(TokenlaneError):
 class RequestError(TokenlaneError):
     """The request cannot be served, and this is the answer to it.
 
-    status: HTTP status. kind: OpenAI `error.type`. code: stable machine word.
+    status: HTTP status. kind: OpenAI `error.type`. code: stable machine word, or vLLM's number.
     param: the offending field. retry_after_s: sent as `Retry-After`, in whole seconds.
     close: the connection cannot be used any further (framing is lost).
     """
@@ -30,7 +30,7 @@ class RequestError(TokenlaneError):
         message: str,
         *,
         kind: str = "invalid_request_error",
-        code: str | None = None,
+        code: str | int | None = None,
         param: str | None = None,
         retry_after_s: int | None = None,
         close: bool = False,
@@ -64,7 +64,7 @@ class UpstreamError(TokenlaneError):
 
 
 def error_body(
-    message: str, kind: str, *, param: str | None = None, code: str | None = None
+    message: str, kind: str, *, param: str | None = None, code: str | int | None = None
 ) -> bytes:
     """The JSON body of an error in OpenAI's shape (openai-python reads all four fields)."""
     error = {"message": message, "type": kind, "param": param, "code": code}

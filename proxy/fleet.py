@@ -12,6 +12,8 @@ from proxy.model import FleetState, ReplicaState
 from proxy.settings import UpstreamSettings
 from proxy.wire.upstream import ReplicaPool
 
+NO_LIMIT = 2**62  # tokens; fits a compiled integer
+
 
 class Replica:
     """One replica as requests see it. label: its id as a header value."""
@@ -25,13 +27,16 @@ class Replica:
 
 
 class Fleet:
-    """The replicas by slot. models: everything some replica serves, in the fleet's order."""
+    """The replicas by slot. models: everything some replica serves, in the fleet's order.
+    context_tokens: by model, the longest prompt that some replica takes, where all have said it.
+    """
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
         self._replicas: dict[int, Replica] = {}
         self._complete = False
         self.models: tuple[str, ...] = ()
+        self.context_tokens: dict[str, int] = {}
         self.state = FleetState(version=0, replicas=())
 
     def update(self, state: FleetState) -> None:
@@ -51,6 +56,11 @@ class Fleet:
         self._replicas = replicas
         self.state = state
         self.models = tuple(dict.fromkeys(name for now in state.replicas for name in now.models))
+        self.context_tokens = {}
+        for model in self.models:
+            limits = [now.max_model_tokens for now in state.replicas if model in now.models]
+            if None not in limits:
+                self.context_tokens[model] = max(filter(None, limits))
         self._complete = bool(state.replicas) and all(now.models for now in state.replicas)
 
     def __contains__(self, slot: int) -> bool:

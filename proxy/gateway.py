@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from proxy import answers
+from proxy import answers, context
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
-from proxy.fleet import Fleet, Replica
+from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
 from proxy.model import FleetState
 from proxy.routes import Action, Route, find
@@ -30,7 +30,7 @@ from proxy.routing.router import Router
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.tokens.fields import Unrenderable
-from proxy.tokens.keys import prompt_bytes, salt
+from proxy.tokens.keys import is_ids, prompt_bytes, salt
 from proxy.tokens.service import Outcome, TokenService
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import Field, request_head
@@ -138,6 +138,10 @@ class Gateway:
             if isinstance(known, bytes):
                 known = await self._tokens.make(model or "", request, known)
             life.tokens = known
+            # What no replica has room for is refused before one computes anything.
+            limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
+            if known.prompt is not None and known.prompt.tokens > limit_tokens:
+                context.check(known.prompt, limit_tokens, text=not is_ids(request))
             query = self._query(model, request, known)
         life.tokens_s = time.monotonic()
 

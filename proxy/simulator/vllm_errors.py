@@ -7,6 +7,7 @@ Invariants:
 
 import msgspec
 
+from proxy import context
 from proxy.errors import RequestError, TokenlaneError
 
 
@@ -113,16 +114,9 @@ def unknown_model(served: str, asked: str) -> ReplicaError:
 
 
 def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> ReplicaError:
-    """More prompt than context. cut: the tokenizer stopped one token past the limit, as it does
-    with text."""
-    shown = limit_tokens + 1 if cut else prompt_tokens
-    least = "at least " if shown == limit_tokens + 1 else ""
-    text = (
-        f"This model's maximum context length is {limit_tokens} tokens. However, your prompt "
-        f"contains {least}{shown} input tokens, which exceeds this limit even without "
-        "any output tokens. Please reduce the length of the input prompt."
-    )
-    return parameter(text, "input_tokens", shown)
+    """More prompt than context; see `proxy.context.too_long`."""
+    error = context.too_long(limit_tokens, prompt_tokens, cut=cut)
+    return ReplicaError(error.message, param=error.param)
 
 
 def no_output(asked_tokens: int) -> ReplicaError:

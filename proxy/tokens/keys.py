@@ -62,3 +62,12 @@ def _seed(chat: bool, apart: bytes) -> int:
 def prompt_bytes(body: ChatBody | CompletionBody) -> memoryview:
     """The raw JSON of the prompt itself: its size predicts the work, its head names a prefix."""
     return memoryview(body.messages if isinstance(body, ChatBody) else body.prompt)
+
+
+def is_ids(body: ChatBody | CompletionBody) -> bool:
+    """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
+    if isinstance(body, ChatBody):
+        return False
+    raw = memoryview(body.prompt)
+    head = bytes(raw[:64]).replace(b" ", b"").lstrip(b"[\n\r\t")
+    return raw[0] == ord("[") and head[:1].isdigit()

@@ -20,7 +20,7 @@ from proxy.tokens import ladder
 from proxy.tokens.cache import PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
-from proxy.tokens.keys import prompt_bytes, salt, token_key
+from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
 from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer
@@ -100,7 +100,7 @@ class TokenService:
         render_s = speed.render_s(raw.nbytes)
         total_s = render_s + speed.encode_s(raw.nbytes)
         outcome = await self._climb(job, JobView(raw.nbytes, render_s, total_s))
-        if outcome.prompt is not None and _is_ids(body, raw):
+        if outcome.prompt is not None and is_ids(body):
             return outcome._replace(rung=Rung.TOKEN_INPUT)
         return outcome
 
@@ -175,11 +175,3 @@ def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
     if result.error is not None:
         return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
     return Outcome(result.prompt, rung, "", queue_s, result.seconds)
-
-
-def _is_ids(body: ChatBody | CompletionBody, raw: memoryview) -> bool:
-    """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
-    if isinstance(body, ChatBody):
-        return False
-    head = bytes(raw[:64]).replace(b" ", b"").lstrip(b"[\n\r\t")
-    return raw[0] == ord("[") and head[:1].isdigit()
