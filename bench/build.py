@@ -43,12 +43,12 @@ def compiled() -> Path | None:
         say("no C compiler here: the gateway is measured as plain Python")
         return None
     say("compiling the hot modules into build/compiled (about a minute) …")
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    made = FOLDER.with_name(f"compiled-{os.getpid()}")
     for stale in (ROOT / "build").glob("lib*"):
         shutil.rmtree(stale)
     argv = [
         sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
-        "--no-deps", "--no-build-isolation", "--target", str(FOLDER), str(ROOT),
+        "--no-deps", "--no-build-isolation", "--target", str(made), str(ROOT),
     ]  # fmt: skip
     done = subprocess.run(
         argv,
@@ -59,7 +59,9 @@ def compiled() -> Path | None:
     )
     if done.returncode:
         raise BenchError(f"the compiled build failed:\n{done.stderr[-2000:]}")
-    shutil.copyfile(ROOT / "setup.py", _SETUP)
+    shutil.copyfile(ROOT / "setup.py", made / _SETUP.name)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    made.rename(FOLDER)  # at once, so that nobody imports half a package
     return FOLDER
 
 
