@@ -61,12 +61,19 @@ class UpstreamSettings(Section, frozen=True):
 class TokenSettings(Section, frozen=True):
     """The ladder. `folders`: model name -> folder with tokenizer.json. `threads` 0: as many as
     cores, at least 2, at most 8. `short_lane_s`: jobs predicted shorter than this never wait
-    behind longer ones."""
+    behind longer ones. `cache_…`: whole requests; `segment_…` and `prefix_…`: stretches of text
+    and beginnings of prompts, for each model."""
 
     folders: dict[str, str] = {}
     cache_limit_entries: int = 10_000
     cache_limit_bytes: int = 256 * 1024 * 1024
     cache_entry_limit_bytes: int = 1024 * 1024
+    segment_limit_entries: int = 100_000
+    segment_limit_bytes: int = 64 * 1024 * 1024
+    segment_entry_limit_bytes: int = 256 * 1024
+    prefix_limit_entries: int = 10_000
+    prefix_limit_bytes: int = 128 * 1024 * 1024
+    prefix_entry_limit_bytes: int = 8 * 1024 * 1024
     threads: int = 0
     queue_limit_jobs: int = 256
     queue_limit_bytes: int = 64 * 1024 * 1024

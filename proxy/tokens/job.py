@@ -3,22 +3,33 @@
 Invariants:
 - The steps are the same whoever runs them: a thread runs them through, the loop a few at a time.
 - A job knows no loop, no thread and no queue, and leaves no list of ids behind.
+- What the caches know is taken at exact cuts only: the ids are those of the whole text.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from proxy.body import ChatBody, CompletionBody
 from proxy.errors import RequestError
 from proxy.model import Prompt
-from proxy.routing.blocks import block_hashes
+from proxy.routing.blocks import HASH_BYTES, block_hashes
 from proxy.tokens import fields
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.ladder import Speed
+from proxy.tokens.prefixes import Found, Mark, Prefix, TokenCaches, marked
+from proxy.tokens.segments import stretches
 from proxy.tokens.tokenizer import Tokenizer
 
 Steps = Generator[None, None, Prompt]
+
+# Shorter texts are no prefixes: to encode them anew costs no more than to look for them.
+_PREFIX_CHARS = 1024
+# Blocks hashed per step: about 1 ms.
+_STEP_BLOCKS = 8192
+# A job whose text was mostly known says little about the encoder's speed.
+_FRESH_SHARE = 0.25
 
 
 class Tokenized(NamedTuple):
@@ -30,16 +41,35 @@ class Tokenized(NamedTuple):
     seconds: float
 
 
+class _Source(NamedTuple):
+    """What a sequence was made of, for those that begin as it does; see `Prefix`."""
+
+    root: bytes
+    text: str
+    found: Found | None
+    marks: list[Mark]
+
+
+class _Sequence(NamedTuple):
+    """Packed ids of one prompt."""
+
+    ids: bytes
+    source: _Source | None = None
+
+
 class TokenJob:
     """A prompt to make ids of. size_bytes: raw JSON bytes; block_tokens: per hashed
-    block; salt: what its hashes start from."""
+    block; salt: what its hashes start from; caches: those of the model."""
 
     __slots__ = (
         "_block_tokens",
         "_body",
+        "_caches",
+        "_encoded_chars",
         "_rendered_s",
         "_salt",
         "_speed",
+        "_text_chars",
         "_tokenizer",
         "key",
         "size_bytes",
@@ -50,6 +80,7 @@ class TokenJob:
         tokenizer: Tokenizer,
         speed: Speed,
         body: ChatBody | CompletionBody,
+        caches: TokenCaches,
         *,
         key: bytes,
         size_bytes: int,
@@ -59,9 +90,11 @@ class TokenJob:
         self._tokenizer = tokenizer
         self._speed = speed
         self._body = body
+        self._caches = caches
         self._block_tokens = block_tokens
         self._salt = salt
         self._rendered_s = 0.0
+        self._text_chars = self._encoded_chars = 0
         self.key = key
         self.size_bytes = size_bytes
 
@@ -74,9 +107,9 @@ class TokenJob:
         else:
             sequences = yield from self._completions(body, piece_limit_s)
         yield
-        blocks = block_hashes(sequences[0], self._block_tokens, self._salt) if sequences else b""
-        tokens = sum(map(len, sequences)) // 4
-        return Prompt(tuple(sequences), blocks, self._block_tokens, tokens)
+        blocks = (yield from self._hashed(sequences[0])) if sequences else b""
+        prompt = tuple(sequence.ids for sequence in sequences)
+        return Prompt(prompt, blocks, self._block_tokens, sum(map(len, prompt)) // 4)
 
     def run(self) -> Tokenized:
         """All steps at once; learns from how long they took."""
@@ -84,17 +117,18 @@ class TokenJob:
         started_cpu_s = self._rendered_s = time.thread_time()
         result = finish(self.steps(), started_s)
         if result.prompt is not None:
-            self._speed.learn(
-                self.size_bytes,
-                self._rendered_s - started_cpu_s,
-                time.thread_time() - self._rendered_s,
-            )
+            encode_s = time.thread_time() - self._rendered_s
+            if self._text_chars:
+                # As if all of the text had been encoded: that is what is predicted.
+                share = self._encoded_chars / self._text_chars
+                encode_s = encode_s / share if share >= _FRESH_SHARE else 0.0
+            self._speed.learn(self.size_bytes, self._rendered_s - started_cpu_s, encode_s)
         return result
 
-    def _chat(self, body: ChatBody, limit_s: float) -> Generator[None, None, bytes]:
+    def _chat(self, body: ChatBody, limit_s: float) -> Generator[None, None, _Sequence]:
         if fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
-            return self._tokenizer.chat_ids(body)
+            return _Sequence(self._tokenizer.chat_ids(body))
         text = self._tokenizer.chat_text(body)
         special = fields.flag(body.add_special_tokens, False)
         self._rendered_s = time.thread_time()
@@ -103,10 +137,10 @@ class TokenJob:
 
     def _completions(
         self, body: CompletionBody, limit_s: float
-    ) -> Generator[None, None, list[bytes]]:
+    ) -> Generator[None, None, list[_Sequence]]:
         if fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
-            return list(self._tokenizer.completion_ids(body))
+            return [_Sequence(ids) for ids in self._tokenizer.completion_ids(body)]
         special = fields.flag(body.add_special_tokens, True)
         prompts = self._tokenizer.prompts(body)
         self._rendered_s = time.thread_time()
@@ -116,22 +150,91 @@ class TokenJob:
             if isinstance(prompt, str):
                 sequences.append((yield from self._encoded(prompt, special, limit_s)))
             else:
-                sequences.append(prompt)
+                sequences.append(_Sequence(prompt))
         return sequences
 
-    def _encoded(self, text: str, special: bool, limit_s: float) -> Generator[None, None, bytes]:
+    def _encoded(
+        self, text: str, special: bool, limit_s: float
+    ) -> Generator[None, None, _Sequence]:
         encoder = self._tokenizer.encoder
         affixes = encoder.affixes if special else (b"", b"")
-        pieces = encoder.pieces(text) if affixes is not None else [text]
-        self._within(max(map(len, pieces)), limit_s)
-        if affixes is None:
-            return encoder.encode(text, add_special_tokens=special)
-        ids = [affixes[0]]
-        for piece in pieces:
-            ids.append(encoder.encode_piece(piece))
+        self._text_chars += len(text)
+        if affixes is None or not encoder.cuts:
+            self._within(len(text), limit_s)
+            self._encoded_chars += len(text)
+            return _Sequence(encoder.encode(text, add_special_tokens=special))
+        root, found, at = b"", None, 0
+        parts: list[bytes | memoryview] = [affixes[0]]
+        if len(text) >= _PREFIX_CHARS:
+            root = b"%d:%d:%b" % (special, self._block_tokens, self._salt)
+            found = self._caches.prefixes.find(encoder, root, text)
+            if found is not None:
+                at = found.mark.chars
+                parts = [memoryview(found.prefix.ids)[: found.mark.ids_bytes]]
             yield
-        ids.append(affixes[1])
-        return b"".join(ids)
+        starts: list[int] = []
+        for pieces in stretches(encoder, text, at):
+            for piece in pieces:
+                starts.append(at)
+                at += len(piece)
+            parts += yield from self._pieces(pieces, limit_s)
+            yield
+        # The bytes of ids before each piece, those that specials put before the text included.
+        before = list(accumulate(map(len, parts)))[:-1]
+        ids = b"".join((*parts, affixes[1]))
+        if not root:
+            return _Sequence(ids)
+        return _Sequence(ids, _Source(root, text, found, marked(root, text, found, starts, before)))
+
+    def _pieces(self, pieces: list[str], limit_s: float) -> Generator[None, None, list[bytes]]:
+        """The ids of each piece: known ones, and the others in calls that keep the limit."""
+        segments = self._caches.segments
+        known = segments.get(pieces)
+        wanted = zip(pieces, known, strict=True)
+        missing = list(dict.fromkeys(piece for piece, ids in wanted if ids is None))
+        if not missing:
+            return [ids for ids in known if ids is not None]
+        self._within(max(map(len, missing)), limit_s)
+        fresh: dict[str, bytes] = {}
+        for batch in self._batches(missing, limit_s):
+            yield
+            made = self._tokenizer.encoder.encode_each(batch)
+            segments.put(batch, made)
+            fresh.update(zip(batch, made, strict=True))
+        return [
+            fresh[piece] if ids is None else ids for piece, ids in zip(pieces, known, strict=True)
+        ]
+
+    def _batches(self, pieces: list[str], limit_s: float) -> Iterator[list[str]]:
+        """`pieces` in runs predicted to take no longer than the limit, one piece at least."""
+        batch: list[str] = []
+        chars = 0
+        for piece in pieces:
+            if batch and self._speed.encode_s(chars + len(piece)) > limit_s:
+                yield batch
+                batch, chars = [], 0
+            batch.append(piece)
+            chars += len(piece)
+        self._encoded_chars += sum(map(len, pieces))
+        yield batch
+
+    def _hashed(self, sequence: _Sequence) -> Generator[None, None, bytes]:
+        """The block hashes of a sequence, which becomes a prefix for others."""
+        ids, source, blocks = sequence.ids, sequence.source, b""
+        if source is not None and source.found is not None:
+            prefix, mark = source.found
+            full = mark.ids_bytes // 4 // self._block_tokens
+            blocks = prefix.blocks[: full * HASH_BYTES]
+        done = len(blocks) // HASH_BYTES * self._block_tokens * 4
+        view = memoryview(ids)
+        for stop in range(done, len(ids), _STEP_BLOCKS * self._block_tokens * 4):
+            end = stop + _STEP_BLOCKS * self._block_tokens * 4
+            blocks = block_hashes(view[:end], self._block_tokens, self._salt, blocks)
+            yield
+        if source is not None:
+            new = Prefix(source.root, source.text, ids, blocks, source.marks)
+            self._caches.prefixes.put(new, source.found)
+        return blocks
 
     def _within(self, piece_bytes: int, limit_s: float) -> None:
         if self._speed.encode_s(piece_bytes) > limit_s:

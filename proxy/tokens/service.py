@@ -22,6 +22,7 @@ from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
 from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
+from proxy.tokens.prefixes import TokenCaches
 from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer
 
@@ -47,6 +48,7 @@ class TokenService:
         self._speeds = {model: Speed() for model in tokenizers}
         self._block_tokens = block_tokens
         self._permit = asyncio.Lock()
+        self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
         self.cache = PromptCache(
             limit_entries=settings.cache_limit_entries,
             limit_bytes=settings.cache_limit_bytes,
@@ -92,6 +94,7 @@ class TokenService:
             tokenizer,
             speed,
             body,
+            self.caches[model],
             key=b"" if tokenizer.volatile else key,
             size_bytes=raw.nbytes,
             block_tokens=self._block_tokens,

@@ -106,8 +106,8 @@ async def test_local() -> None:
 
 async def test_local_lets_others_run_between_its_pieces() -> None:
     """A permit around one synchronous call would bound nothing."""
-    pieces = 300
-    prompt = "<|im_end|>".join(["some words of a piece"] * pieces)
+    pieces = 600
+    prompt = "<|im_end|>".join(f"some words of piece {number}" for number in range(pieces))
     async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
         waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
         turns = 0
