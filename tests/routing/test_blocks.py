@@ -52,6 +52,14 @@ def test_batches_do_not_show(blocks: int) -> None:
     assert block_hashes(ids[: 4 * blocks], 1) == whole[: 8 * blocks]
 
 
+@given(PAYLOADS, st.integers(0, 150), SIZES)
+def test_a_chain_goes_on_from_what_is_known(ids: bytes, tokens: int, block_tokens: int) -> None:
+    known = block_hashes(ids[: 4 * tokens], block_tokens, b"salt")
+    whole = block_hashes(ids, block_tokens, b"salt")
+    assert block_hashes(ids, block_tokens, b"salt", known) == whole
+    assert block_hashes(memoryview(ids), block_tokens, b"salt", known) == whole
+
+
 def test_a_tail_that_fills_no_block_changes_nothing() -> None:
     ids = bytes(range(128))
     assert block_hashes(ids + bytes(60), 16) == block_hashes(ids, 16)
