@@ -14,12 +14,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from proxy import answers, context
+from proxy import answers, context, forward, refusals
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
-from proxy.model import FleetState
+from proxy.model import FleetState, Prompt
 from proxy.routes import Action, Route, find
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
 from proxy.routing.candidates import Eligible, Nobody
@@ -39,7 +39,8 @@ from proxy.wire.relay import Relay, RelayEnd
 log = logging.getLogger(__name__)
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
-_NO_RETRY: Field = (b"x-should-retry", b"false")
+# A body that is rewritten faster than a thread is asked to do it.
+_SHORT_BODY_BYTES = 8 * 1024
 
 
 class _Attempt(NamedTuple):
@@ -74,6 +75,8 @@ class Gateway:
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream)
         self.router = Router(settings.routing, board)
+        # Models whose replicas once counted other tokens than we did.
+        self._distrusted: set[str | None] = set()
         self.draining = False
 
     def update(self, state: FleetState) -> None:
@@ -140,8 +143,11 @@ class Gateway:
             life.tokens = known
             # What no replica has room for is refused before one computes anything.
             limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
-            if known.prompt is not None and known.prompt.tokens > limit_tokens:
-                context.check(known.prompt, limit_tokens, text=not is_ids(request))
+            if known.prompt is not None:
+                if known.prompt.tokens > limit_tokens:
+                    context.check(known.prompt, limit_tokens, text=not is_ids(request))
+                if self._forwards(model, request):
+                    body = await _forwarded(body, request, known.prompt)
             query = self._query(model, request, known)
         life.tokens_s = time.monotonic()
 
@@ -155,12 +161,13 @@ class Gateway:
             attempt = _Attempt(decision, choice, len(tried), len(among.slots) - 1)
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
+                self._compare(model, life)
                 return
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, life)
                 return
             among = self._eligible(model, time.monotonic()).without(tried)
-        raise _nobody(Nobody.DOWN)
+        raise refusals.nobody(Nobody.DOWN)
 
     def _query(
         self, model: str | None, request: ChatBody | CompletionBody, tokens: Outcome
@@ -178,10 +185,27 @@ class Gateway:
         reason = Reason.NO_TOKENIZER if tokens.reason == "no-tokenizer" else Reason.BAIL
         return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
 
+    def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
+        """Whether replicas get this request's ids in the place of its text."""
+        mode = self._settings.tokens.forward_tokens
+        return (
+            mode == "all" or (mode == "completions" and isinstance(request, CompletionBody))
+        ) and model not in self._distrusted
+
+    def _compare(self, model: str | None, life: Life) -> None:
+        """Ids that a replica counts otherwise are not forwarded any more."""
+        usage = life.relay.usage if life.relay is not None else None
+        prompt = life.tokens.prompt if life.tokens is not None else None
+        if usage is None or prompt is None or usage.prompt_tokens == prompt.tokens:
+            return
+        if model not in self._distrusted:
+            self._distrusted.add(model)
+            log.warning("a replica counts other prompt tokens for %s than we do", life.model)
+
     def _eligible(self, model: str | None, now_s: float) -> Eligible:
         among = self.router.eligible(model, now_s)
         if among.nobody is not None:
-            raise _nobody(among.nobody)
+            raise refusals.nobody(among.nobody)
         return among
 
     async def _attempt(
@@ -258,7 +282,7 @@ class Gateway:
             # The replica's own answer, which was held back while another might have done better.
             life.relay.release(b"x-should-retry: false\r\n" if step.should_retry is False else b"")
         elif step.ending is Ending.ERROR:
-            exchange.fail(_upstream_error(step))
+            exchange.fail(refusals.upstream(step))
 
     def _lines(self, replica: Replica, attempt: _Attempt) -> bytes:
         """The gateway's own headers of an answer."""
@@ -315,36 +339,9 @@ class Gateway:
         return True
 
 
-def _nobody(nobody: Nobody) -> RequestError:
-    if nobody is Nobody.UNKNOWN_MODEL:
-        return RequestError(
-            404,
-            "The model does not exist.",
-            kind="NotFoundError",
-            code="model_not_found",
-            param="model",
-        )
-    return RequestError(
-        503,
-        "No replica can take this request now.",
-        kind="server_error",
-        code=f"replicas_{nobody.value}",
-        retry_after_s=1,
-    )
-
-
-def _upstream_error(step: Step) -> RequestError:
-    messages = {
-        502: "The replica failed before it answered.",
-        503: "No replica accepted the request.",
-        504: "The replica did not answer in time.",
-    }
-    codes = {502: "upstream_failed", 503: "upstream_unreachable", 504: "upstream_timeout"}
-    return RequestError(
-        step.status,
-        messages[step.status],
-        kind="server_error",
-        code=codes[step.status],
-        retry_after_s=step.retry_after_s,
-        headers=(_NO_RETRY,) if step.should_retry is False else (),
-    )
+async def _forwarded(body: bytes, request: ChatBody | CompletionBody, prompt: Prompt) -> bytes:
+    """The body with its ids, where they may go; made off the loop where there are many."""
+    make = partial(forward.with_ids, body, request, prompt.sequences)
+    if len(body) <= _SHORT_BODY_BYTES:
+        return make() or body
+    return await asyncio.get_running_loop().run_in_executor(None, make) or body

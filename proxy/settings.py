@@ -62,7 +62,8 @@ class TokenSettings(Section, frozen=True):
     """The ladder. `folders`: model name -> folder with tokenizer.json. `threads` 0: as many as
     cores, at least 2, at most 8. `short_lane_s`: jobs predicted shorter than this never wait
     behind longer ones. `cache_…`: whole requests; `segment_…` and `prefix_…`: stretches of text
-    and beginnings of prompts, for each model."""
+    and beginnings of prompts, for each model. `forward_tokens`: which requests' ids go to the
+    replica in the place of their text, so that it need not tokenize again."""
 
     folders: dict[str, str] = {}
     cache_limit_entries: int = 10_000
@@ -82,6 +83,7 @@ class TokenSettings(Section, frozen=True):
     thread_hop_s: float = 65e-6
     stall_budget_s: float = 0.002
     fallback: Literal["wait", "bail"] = "bail"
+    forward_tokens: Literal["off", "completions", "all"] = "completions"
 
 
 class RoutingSettings(Section, frozen=True):

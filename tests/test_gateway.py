@@ -6,7 +6,7 @@ import pytest
 
 from proxy.model import FleetState, ReplicaState
 from proxy.routes import FORWARDED
-from proxy.settings import ServerSettings, Settings
+from proxy.settings import ServerSettings, Settings, TokenSettings
 from proxy.telemetry import families
 from tests.raw import (
     CHAT,
@@ -299,11 +299,14 @@ async def test_a_prefix_is_followed() -> None:
 PROMPTS: list[object] = ["hello", ["hello", "world"], [1, 2, 3], [[1, 2], [3]]]
 
 
+TEXT_ONLY = Settings(tokens=TokenSettings(forward_tokens="off"))
+
+
 @pytest.mark.parametrize("prompt", PROMPTS, ids=str)
 async def test_every_kind_of_prompt(prompt: object) -> None:
     body = json_bytes({"model": "demo", "prompt": prompt})
     async with Upstream(answering(ok())) as upstream:
-        async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
+        async with gateway(upstream.url, settings=TEXT_ONLY, tokenizer=demo_tokenizer()) as bench:
             _, reason, cached = await tokens_of(bench, body, TEXT)
             assert (reason, cached) == ("affinity only-one", "0")
             assert upstream.asked[0].body == body

@@ -1,0 +1,49 @@
+"""Answers to requests that no replica answers, in OpenAI's shape.
+
+Invariants:
+- Each says by its status and code who is at fault, and by `Retry-After` and `x-should-retry`
+  whether trying again can help.
+"""
+
+from proxy.errors import RequestError
+from proxy.routing.candidates import Nobody
+from proxy.routing.retry import Step
+
+_NO_RETRY = (b"x-should-retry", b"false")
+
+
+def nobody(why: Nobody) -> RequestError:
+    """There is no replica to send the request to: 404 or 503."""
+    if why is Nobody.UNKNOWN_MODEL:
+        return RequestError(
+            404,
+            "The model does not exist.",
+            kind="NotFoundError",
+            code="model_not_found",
+            param="model",
+        )
+    return RequestError(
+        503,
+        "No replica can take this request now.",
+        kind="server_error",
+        code=f"replicas_{why.value}",
+        retry_after_s=1,
+    )
+
+
+def upstream(step: Step) -> RequestError:
+    """What the retry table says when nothing is tried any more: 502, 503 or 504."""
+    messages = {
+        502: "The replica failed before it answered.",
+        503: "No replica accepted the request.",
+        504: "The replica did not answer in time.",
+    }
+    codes = {502: "upstream_failed", 503: "upstream_unreachable", 504: "upstream_timeout"}
+    return RequestError(
+        step.status,
+        messages[step.status],
+        kind="server_error",
+        code=codes[step.status],
+        retry_after_s=step.retry_after_s,
+        headers=(_NO_RETRY,) if step.should_retry is False else (),
+    )
