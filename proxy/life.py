@@ -12,6 +12,7 @@ from proxy.model import Rung
 from proxy.routing.decision import Decision
 from proxy.telemetry import families
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
+from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
 from proxy.wire.relay import Relay
 
@@ -92,15 +93,10 @@ class Recorder:
         }
         self._sizes = segment.histogram(families.PROMPT_SIZE)
         self.stall = segment.histogram(families.LOOP_STALL, str(worker))
-        self._cache_hits = segment.counter(families.CACHE_HITS, "request")
-        self._cache_misses = segment.counter(families.CACHE_MISSES, "request")
-        self._cache_evictions = segment.counter(families.CACHE_EVICTIONS, "request")
-        self._cache_entries = segment.gauge(families.CACHE_ENTRIES, "request")
-        self._cache_bytes = segment.gauge(families.CACHE_BYTES, "request")
         self._connections = segment.gauge(families.CONNECTIONS)
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
-        self._evictions = 0
+        self._caches: dict[str, CacheCounts] = {}
         # The sets behind these are closed and small; the bound keeps a mistake from leaking.
         self._requests = lru_cache(1024)(
             lambda route, status, outcome: segment.counter(
@@ -140,25 +136,25 @@ class Recorder:
         connections: int,
         upstream_open: int,
         upstream_idle: int,
-        cache_entries: int,
-        cache_bytes: int,
-        cache_evictions: int,
     ) -> None:
         """What is sampled now and then rather than counted."""
         self._connections.set(connections)
         self._upstream_idle.set(upstream_idle)
         self._upstream_busy.set(upstream_open - upstream_idle)
-        self._cache_entries.set(cache_entries)
-        self._cache_bytes.set(cache_bytes)
-        self._cache_evictions.inc(cache_evictions - self._evictions)
-        self._evictions = cache_evictions
+
+    def cache(self, cache: str, now: CacheCounts) -> None:
+        """A kind of cache, sampled now and then: its counts only grow."""
+        segment = self._segment
+        before = self._caches.get(cache, CacheCounts())
+        self._caches[cache] = now
+        segment.gauge(families.CACHE_ENTRIES, cache).set(now.entries)
+        segment.gauge(families.CACHE_BYTES, cache).set(now.size_bytes)
+        segment.counter(families.CACHE_HITS, cache).inc(now.hits - before.hits)
+        segment.counter(families.CACHE_MISSES, cache).inc(now.misses - before.misses)
+        segment.counter(families.CACHE_EVICTIONS, cache).inc(now.evictions - before.evictions)
 
     def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
         rung = tokens.rung
-        if rung is Rung.CACHE:
-            self._cache_hits.inc()
-        elif tokens.reason != "no-tokenizer":
-            self._cache_misses.inc()
         if rung is Rung.BAIL:
             self._segment.counter(families.BAILS, tokens.reason).inc()
         model.tokenize[rung].observe(tokens.run_s)

@@ -128,10 +128,9 @@ class Worker:
             connections=len(server.connections),
             upstream_open=gateway.fleet.open_connections,
             upstream_idle=gateway.fleet.idle_connections,
-            cache_entries=len(tokens.cache),
-            cache_bytes=tokens.cache.size_bytes,
-            cache_evictions=tokens.cache.evictions,
         )
+        for cache, counts in tokens.cache_counts().items():
+            recorder.cache(cache, counts)
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:

@@ -14,6 +14,7 @@ from proxy.routing.recent import RecentWork
 from proxy.telemetry import families
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
+from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
 
 Recording = tuple[Recorder, SegmentReader]
@@ -93,21 +94,19 @@ def test_decisions_and_stages(recording: Recording) -> None:
 
 PROMPT = Prompt((b"\1\0\0\0" * 5,), b"", 16, 5)
 RUNGS = [
-    (Outcome(PROMPT, Rung.CACHE), 1, 0, 0),
-    (Outcome(PROMPT, Rung.THREADS, "", 0.1, 0.2), 0, 1, 1),
-    (Outcome(PROMPT, Rung.LOCAL, "", 0.1, 0.2), 0, 1, 1),
-    (Outcome(PROMPT, Rung.SHORT, "", 0.0, 0.2), 0, 1, 0),
-    (Outcome(None, Rung.BAIL, "multimodal"), 0, 1, 0),
-    (Outcome(None, Rung.BAIL, "no-tokenizer"), 0, 0, 0),
+    (Outcome(PROMPT, Rung.CACHE), 0),
+    (Outcome(PROMPT, Rung.THREADS, "", 0.1, 0.2), 1),
+    (Outcome(PROMPT, Rung.LOCAL, "", 0.1, 0.2), 1),
+    (Outcome(PROMPT, Rung.SHORT, "", 0.0, 0.2), 0),
+    (Outcome(None, Rung.BAIL, "multimodal"), 0),
+    (Outcome(None, Rung.BAIL, "no-tokenizer"), 0),
 ]
 
 
-@pytest.mark.parametrize(("outcome", "hits", "misses", "queued"), RUNGS)
-def test_rungs(recording: Recording, outcome: Outcome, hits: int, misses: int, queued: int) -> None:
+@pytest.mark.parametrize(("outcome", "queued"), RUNGS)
+def test_rungs(recording: Recording, outcome: Outcome, queued: int) -> None:
     recorder, reader = recording
     recorder.record(life_of(tokens=outcome, model="demo"), 200)
-    assert value(reader, families.CACHE_HITS, "request") == hits
-    assert value(reader, families.CACHE_MISSES, "request") == misses
     assert value(reader, families.TOKENIZE_QUEUE, outcome.rung.value) == queued
     assert value(reader, families.TOKENIZE, outcome.rung.value, "demo") == 1
     tokens = 5 if outcome.prompt else 0
@@ -126,15 +125,11 @@ def test_failures_and_retries(recording: Recording) -> None:
 def test_gauges_and_differences(recording: Recording) -> None:
     recorder, reader = recording
     for evictions in (3, 3, 5):
-        recorder.gauges(
-            connections=7,
-            upstream_open=9,
-            upstream_idle=4,
-            cache_entries=2,
-            cache_bytes=100,
-            cache_evictions=evictions,
-        )
+        recorder.gauges(connections=7, upstream_open=9, upstream_idle=4)
+        recorder.cache("segment", CacheCounts(2, 100, evictions * 10, 1, evictions))
     assert value(reader, families.CONNECTIONS) == 7
     assert value(reader, families.UPSTREAM_CONNECTIONS, "busy") == 5
-    assert value(reader, families.CACHE_BYTES, "request") == 100
-    assert value(reader, families.CACHE_EVICTIONS, "request") == 5
+    assert value(reader, families.CACHE_BYTES, "segment") == 100
+    assert value(reader, families.CACHE_EVICTIONS, "segment") == 5
+    assert value(reader, families.CACHE_HITS, "segment") == 50
+    assert value(reader, families.CACHE_MISSES, "segment") == 1

@@ -5,9 +5,47 @@ Invariants:
 - Counts only grow; who exports them takes differences.
 """
 
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
 import cachetools
 
 from proxy.model import Prompt
+
+
+class Counted(Protocol):
+    """A cache as metrics see it."""
+
+    @property
+    def hits(self) -> int: ...
+    @property
+    def misses(self) -> int: ...
+    @property
+    def evictions(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def __len__(self) -> int: ...
+
+
+class CacheCounts(NamedTuple):
+    """What one kind of cache holds now, and what it did since the start."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+
+    @classmethod
+    def of(cls, caches: Collection[Counted]) -> "CacheCounts":
+        """Those of several caches together."""
+        return cls(
+            sum(map(len, caches)),
+            sum(cache.size_bytes for cache in caches),
+            sum(cache.hits for cache in caches),
+            sum(cache.misses for cache in caches),
+            sum(cache.evictions for cache in caches),
+        )
 
 
 class _Lru(cachetools.LRUCache[bytes, Prompt]):

@@ -17,7 +17,7 @@ from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
 from proxy.tokens import ladder
-from proxy.tokens.cache import PromptCache
+from proxy.tokens.cache import CacheCounts, PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
 from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
@@ -70,6 +70,14 @@ class TokenService:
     def tokenizer(self, model: str) -> Tokenizer | None:
         """The tokenizer of a model, if there is one."""
         return self._tokenizers.get(model)
+
+    def cache_counts(self) -> dict[str, CacheCounts]:
+        """By kind of cache, all models together."""
+        return {
+            "request": CacheCounts.of([self.cache]),
+            "segment": CacheCounts.of([one.segments for one in self.caches.values()]),
+            "prefix": CacheCounts.of([one.prefixes for one in self.caches.values()]),
+        }
 
     def close(self) -> None:
         """Ends the threads."""
