@@ -20,6 +20,7 @@ from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
 from proxy.model import FleetState, Prompt
+from proxy.parity import Parity
 from proxy.routes import Action, Route, find
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
 from proxy.routing.candidates import Eligible, Nobody
@@ -75,8 +76,7 @@ class Gateway:
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream)
         self.router = Router(settings.routing, board)
-        # Models whose replicas once counted other tokens than we did.
-        self._distrusted: set[str | None] = set()
+        self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         self.draining = False
 
     def update(self, state: FleetState) -> None:
@@ -190,17 +190,17 @@ class Gateway:
         mode = self._settings.tokens.forward_tokens
         return (
             mode == "all" or (mode == "completions" and isinstance(request, CompletionBody))
-        ) and model not in self._distrusted
+        ) and self.parity.trusts(model or "")
 
     def _compare(self, model: str | None, life: Life) -> None:
-        """Ids that a replica counts otherwise are not forwarded any more."""
+        """What the replica counted is held against what we did."""
         usage = life.relay.usage if life.relay is not None else None
         prompt = life.tokens.prompt if life.tokens is not None else None
         if usage is None or prompt is None or usage.prompt_tokens == prompt.tokens:
             return
-        if model not in self._distrusted:
-            self._distrusted.add(model)
-            log.warning("a replica counts other prompt tokens for %s than we do", life.model)
+        slot = life.decision.choice.slot if life.decision is not None else -1
+        if slot in self.fleet:
+            self.parity.differs(model or "", self.fleet[slot].state.id)
 
     def _eligible(self, model: str | None, now_s: float) -> Eligible:
         among = self.router.eligible(model, now_s)

@@ -73,7 +73,6 @@ class _ModelMetrics:
         self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model)
         self.predicted = segment.counter(families.PREDICTED_CACHED, model)
         self.actual = segment.counter(families.ACTUAL_CACHED, model)
-        self.mismatches = segment.counter(families.MISMATCHES, model)
         self.tokenize = {
             rung: segment.histogram(families.TOKENIZE, rung.value, model) for rung in Rung
         }
@@ -126,6 +125,10 @@ class Recorder:
         """An attempt failed at a replica."""
         self._segment.counter(families.UPSTREAM_FAILURES, replica, reason).inc()
 
+    def mismatch(self, model: str, replica: str) -> None:
+        """A replica counted other prompt tokens than we did."""
+        self._segment.counter(families.MISMATCHES, model, replica).inc()
+
     def retried(self, reason: str) -> None:
         """A request went on to another replica."""
         self._segment.counter(families.RETRIES, reason).inc()
@@ -175,8 +178,6 @@ class Recorder:
         prompt = life.tokens.prompt if life.tokens is not None else None
         if usage is None or prompt is None:
             return
-        if usage.prompt_tokens != prompt.tokens:
-            model.mismatches.inc()
         if usage.cached_tokens is not None and life.cached_tokens is not None:
             model.predicted.inc(life.cached_tokens)
             model.actual.inc(usage.cached_tokens)

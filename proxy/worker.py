@@ -88,8 +88,8 @@ class Worker:
             on_routed=self._end.learned if settings.server.workers > 1 else None,
             on_suspect=self._end.suspect,
         )
-        gateway.update(self._waiting or hello.fleet)
         self._gateway = gateway
+        self._fleet(self._waiting or hello.fleet)
 
         def refused(exchange: Exchange) -> None:
             life = Life(exchange.started_s)
@@ -113,6 +113,7 @@ class Worker:
         cut = await server.drain(settings.server.drain_deadline_s)
         self._sample(gateway, server, tokens, recorder)
         heartbeat.stop()
+        gateway.parity.close()
         gateway.fleet.close()
         tokens.close()
         self._end.close()
@@ -137,6 +138,7 @@ class Worker:
             self._waiting = state
         else:
             self._gateway.update(state)
+            self._gateway.parity.update(state, self._gateway.fleet)
 
     def _learned(self, slot: int, blocks: bytes) -> None:
         if self._gateway is not None:

@@ -330,7 +330,7 @@ async def test_the_replicas_count_is_compared_with_ours(streamed: bool) -> None:
     async with Upstream(answering(answer_bytes)) as upstream:
         async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
             await bench.ask(post(CHAT, chat(stream=streamed)))
-            await until(lambda: bench.metric(families.MISMATCHES, "demo") == 1)
+            await until(lambda: bench.metric(families.MISMATCHES, "demo", upstream.url[7:]) == 1)
             assert bench.metric(families.ACTUAL_CACHED, "demo") == 16
 
 

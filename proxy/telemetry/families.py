@@ -190,8 +190,10 @@ ACTUAL_CACHED = Family(
 MISMATCHES = Family(
     "counter",
     "tokenlane_prompt_token_mismatches_total",
-    "Answers whose usage.prompt_tokens differed from the gateway's count.",
-    ("model",),
+    "Times a replica counted other prompt tokens than the gateway: in an answer's usage, or when "
+    "it was asked to tokenize a few prompts as it appeared.",
+    ("model", "replica"),
+    child_limit=1024,
 )
 UPSTREAM_FAILURES = Family(
     "counter",
