@@ -14,10 +14,12 @@ Invariants:
   began (`cuts_anywhere`); else only a search from a cut on finds cuts.
 """
 
+import os
 import re
 import sys
 from array import array
 from collections.abc import Iterable
+from itertools import groupby
 
 from tokenizers import Tokenizer as Backend
 
@@ -35,7 +37,7 @@ class Encoder:
         backend.no_padding()
         self._backend = backend
         contents = _cut_contents(backend)
-        self._cut = re.compile("|".join(map(re.escape, contents))) if contents else None
+        self._cut = re.compile(_longest_of(contents)) if contents else None
         self._longest = max(map(len, contents), default=0)
         firsts = {content[0] for content in contents}
         self._anywhere = not any(firsts & set(content[1:]) for content in contents)
@@ -164,7 +166,7 @@ def unpack(ids: bytes) -> "array[int]":
 
 
 def _cut_contents(backend: Backend) -> list[str]:
-    """The added tokens that split raw text, longest first; [] where a cut would not be exact."""
+    """The added tokens that split raw text; [] where a cut would not be exact."""
     if backend.encode_special_tokens:
         return []
     tokens = [
@@ -172,10 +174,27 @@ def _cut_contents(backend: Backend) -> list[str]:
     ]
     if any(token.lstrip or token.single_word for token in tokens):
         return []
-    # The backend takes the leftmost match and the longest of those: so does an alternation in
-    # this order.
-    contents = sorted((token.content for token in tokens), key=len, reverse=True)
-    return [content for content in contents if content]
+    return sorted({token.content for token in tokens} - {""})
+
+
+def _longest_of(words: list[str]) -> str:
+    """The regular expression of the longest of these words (sorted, none empty), as the backend
+    takes the leftmost match and the longest of those.
+
+    Common beginnings are factored out: a plain alternation of a thousand tokens tries each of
+    them wherever one could begin, for seconds on 400 KB of `<`.
+    """
+    ways = []
+    for _, group in groupby(words, key=lambda word: word[0]):
+        alike = list(group)
+        shared = os.path.commonprefix(alike)
+        rest = [word[len(shared) :] for word in alike]
+        way = re.escape(shared)
+        if len(rest) > 1:
+            longer = _longest_of([word for word in rest if word])
+            way += f"(?:{longer})" + ("?" if rest[0] == "" else "")
+        ways.append(way)
+    return "|".join(ways)
 
 
 def _not_unicode() -> RequestError:
