@@ -88,7 +88,7 @@ class Recorder:
         )
         self._queue = {
             rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value)
-            for rung in (Rung.THREADS, Rung.LOCAL)
+            for rung in (Rung.THREADS, Rung.PROCESSES, Rung.LOCAL)
         }
         self._sizes = segment.histogram(families.PROMPT_SIZE)
         self.stall = segment.histogram(families.LOOP_STALL, str(worker))

@@ -60,7 +60,9 @@ class UpstreamSettings(Section, frozen=True):
 
 class TokenSettings(Section, frozen=True):
     """The ladder. `folders`: model name -> folder with tokenizer.json. `threads` 0: as many as
-    cores, at least 2, at most 8. `short_lane_s`: jobs predicted shorter than this never wait
+    cores, at least 2, at most 8. `processes`: tokenizer processes, for jobs that would hold the GIL
+    too long and for when the threads have all they take; `process_limit_bytes`: prompts under way
+    in each. `short_lane_s`: jobs predicted shorter than this never wait
     behind longer ones. `cache_…`: whole requests; `segment_…` and `prefix_…`: stretches of text
     and beginnings of prompts, for each model. `forward_tokens`: which requests' ids go to the
     replica in the place of their text, so that it need not tokenize again."""
@@ -79,6 +81,9 @@ class TokenSettings(Section, frozen=True):
     queue_limit_jobs: int = 256
     queue_limit_bytes: int = 64 * 1024 * 1024
     queue_wait_limit_s: float = 1.0
+    processes: int = 0
+    process_limit_bytes: int = 32 * 1024 * 1024
+    dispatch: Literal["p2c", "round-robin"] = "p2c"
     short_lane_s: float = 0.005
     thread_hop_s: float = 65e-6
     stall_budget_s: float = 0.002

@@ -30,7 +30,7 @@ class Unrenderable(TokenlaneError):
         self.reason = reason
 
 
-class ChatFields(msgspec.Struct):
+class ChatFields(msgspec.Struct, omit_defaults=True):
     """What decides the ids of a chat request."""
 
     messages: msgspec.Raw = ABSENT
@@ -47,7 +47,7 @@ class ChatFields(msgspec.Struct):
     kv_transfer_params: msgspec.Raw = ABSENT
 
 
-class CompletionFields(msgspec.Struct):
+class CompletionFields(msgspec.Struct, omit_defaults=True):
     """What decides the ids of a completion request."""
 
     prompt: msgspec.Raw = ABSENT

@@ -62,17 +62,17 @@ class TokenJob:
     block; salt: what its hashes start from; caches: those of the model."""
 
     __slots__ = (
-        "_block_tokens",
-        "_body",
         "_caches",
         "_encoded_chars",
         "_rendered_s",
-        "_salt",
         "_speed",
         "_text_chars",
-        "_tokenizer",
+        "block_tokens",
+        "body",
         "key",
+        "salt",
         "size_bytes",
+        "tokenizer",
     )
 
     def __init__(
@@ -87,12 +87,12 @@ class TokenJob:
         block_tokens: int,
         salt: bytes = b"",
     ) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._speed = speed
-        self._body = body
+        self.body = body
         self._caches = caches
-        self._block_tokens = block_tokens
-        self._salt = salt
+        self.block_tokens = block_tokens
+        self.salt = salt
         self._rendered_s = 0.0
         self._text_chars = self._encoded_chars = 0
         self.key = key
@@ -101,7 +101,7 @@ class TokenJob:
     def steps(self, piece_limit_s: float = float("inf")) -> Steps:
         """Does a step per `next` and returns the prompt. Raises RequestError as vLLM would, and
         Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
-        body = self._body
+        body = self.body
         if isinstance(body, ChatBody):
             sequences = [(yield from self._chat(body, piece_limit_s))]
         else:
@@ -109,7 +109,7 @@ class TokenJob:
         yield
         blocks = (yield from self._hashed(sequences[0])) if sequences else b""
         prompt = tuple(sequence.ids for sequence in sequences)
-        return Prompt(prompt, blocks, self._block_tokens, sum(map(len, prompt)) // 4)
+        return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
 
     def run(self) -> Tokenized:
         """All steps at once; learns from how long they took."""
@@ -128,8 +128,8 @@ class TokenJob:
     def _chat(self, body: ChatBody, limit_s: float) -> Generator[None, None, _Sequence]:
         if fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
-            return _Sequence(self._tokenizer.chat_ids(body))
-        text = self._tokenizer.chat_text(body)
+            return _Sequence(self.tokenizer.chat_ids(body))
+        text = self.tokenizer.chat_text(body)
         special = fields.flag(body.add_special_tokens, False)
         self._rendered_s = time.thread_time()
         yield
@@ -140,9 +140,9 @@ class TokenJob:
     ) -> Generator[None, None, list[_Sequence]]:
         if fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
-            return [_Sequence(ids) for ids in self._tokenizer.completion_ids(body)]
+            return [_Sequence(ids) for ids in self.tokenizer.completion_ids(body)]
         special = fields.flag(body.add_special_tokens, True)
-        prompts = self._tokenizer.prompts(body)
+        prompts = self.tokenizer.prompts(body)
         self._rendered_s = time.thread_time()
         sequences = []
         for prompt in prompts:
@@ -156,7 +156,7 @@ class TokenJob:
     def _encoded(
         self, text: str, special: bool, limit_s: float
     ) -> Generator[None, None, _Sequence]:
-        encoder = self._tokenizer.encoder
+        encoder = self.tokenizer.encoder
         affixes = encoder.affixes if special else (b"", b"")
         self._text_chars += len(text)
         if affixes is None or not encoder.cuts:
@@ -166,7 +166,7 @@ class TokenJob:
         root, found, at = b"", None, 0
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:
-            root = b"%d:%d:%b" % (special, self._block_tokens, self._salt)
+            root = b"%d:%d:%b" % (special, self.block_tokens, self.salt)
             found = self._caches.prefixes.find(encoder, root, text)
             if found is not None:
                 at = found.mark.chars
@@ -198,7 +198,7 @@ class TokenJob:
         fresh: dict[str, bytes] = {}
         for batch in self._batches(missing, limit_s):
             yield
-            made = self._tokenizer.encoder.encode_each(batch)
+            made = self.tokenizer.encoder.encode_each(batch)
             segments.put(batch, made)
             fresh.update(zip(batch, made, strict=True))
         return [
@@ -223,13 +223,13 @@ class TokenJob:
         ids, source, blocks = sequence.ids, sequence.source, b""
         if source is not None and source.found is not None:
             prefix, mark = source.found
-            full = mark.ids_bytes // 4 // self._block_tokens
+            full = mark.ids_bytes // 4 // self.block_tokens
             blocks = prefix.blocks[: full * HASH_BYTES]
-        done = len(blocks) // HASH_BYTES * self._block_tokens * 4
+        done = len(blocks) // HASH_BYTES * self.block_tokens * 4
         view = memoryview(ids)
-        for stop in range(done, len(ids), _STEP_BLOCKS * self._block_tokens * 4):
-            end = stop + _STEP_BLOCKS * self._block_tokens * 4
-            blocks = block_hashes(view[:end], self._block_tokens, self._salt, blocks)
+        for stop in range(done, len(ids), _STEP_BLOCKS * self.block_tokens * 4):
+            end = stop + _STEP_BLOCKS * self.block_tokens * 4
+            blocks = block_hashes(view[:end], self.block_tokens, self.salt, blocks)
             yield
         if source is not None:
             new = Prefix(source.root, source.text, ids, blocks, source.marks)

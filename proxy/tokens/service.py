@@ -23,6 +23,7 @@ from proxy.tokens.job import Steps, Tokenized, TokenJob
 from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
 from proxy.tokens.prefixes import TokenCaches
+from proxy.tokens.processes import LostError, ProcessPool
 from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer
 
@@ -55,6 +56,7 @@ class TokenService:
             entry_limit_bytes=settings.cache_entry_limit_bytes,
         )
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
+        self.processes = ProcessPool(settings, self._finished)
 
     @property
     def block_tokens(self) -> int:
@@ -80,8 +82,9 @@ class TokenService:
         }
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Ends the threads and the processes."""
         self.threads.close()
+        self.processes.close()
 
     def known(self, model: str, body: ChatBody | CompletionBody) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
@@ -110,7 +113,10 @@ class TokenService:
         )
         render_s = speed.render_s(raw.nbytes)
         total_s = render_s + speed.encode_s(raw.nbytes)
-        outcome = await self._climb(job, JobView(raw.nbytes, render_s, total_s))
+        # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
+        ids_gil_s = 0.0 if tokenizer.encoder.cuts else raw.nbytes * ladder.IDS_GIL_S_PER_BYTE
+        gil_s = max(render_s, ids_gil_s)
+        outcome = await self._climb(job, JobView(raw.nbytes, render_s, total_s, gil_s))
         if outcome.prompt is not None and is_ids(body):
             return outcome._replace(rung=Rung.TOKEN_INPUT)
         return outcome
@@ -129,6 +135,8 @@ class TokenService:
             threads.queued_bytes,
             threads.wait_s(short=short),
             self._permit.locked(),
+            self.processes.ready_count,
+            self.processes.outstanding_bytes,
         )
         rung = ladder.choose(view, pool, self._settings)
         if rung is Rung.SHORT:
@@ -137,6 +145,12 @@ class TokenService:
             return _outcome(result, rung)
         if rung is Rung.THREADS:
             done = await threads.submit(job, view.total_s, short=short)
+            return _outcome(done.result, rung, done.queue_s)
+        if rung is Rung.PROCESSES:
+            try:
+                done = await self.processes.submit(job, view.total_s)
+            except LostError:
+                return Outcome(None, Rung.BAIL, "process-lost")
             return _outcome(done.result, rung, done.queue_s)
         if rung is Rung.LOCAL:
             return await self._local(job)
