@@ -106,6 +106,9 @@ class Recorder:
         self._routed = lru_cache(256)(
             lambda policy, reason: segment.counter(families.ROUTED, policy, reason)
         )
+        self._mismatches = lru_cache(1024)(
+            lambda model, replica: segment.counter(families.MISMATCHES, model, replica)
+        )
         self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model))
 
     def record(self, life: Life, status: int) -> None:
@@ -127,7 +130,7 @@ class Recorder:
 
     def mismatch(self, model: str, replica: str) -> None:
         """A replica counted other prompt tokens than we did."""
-        self._segment.counter(families.MISMATCHES, model, replica).inc()
+        self._mismatches(model, replica).inc()
 
     def retried(self, reason: str) -> None:
         """A request went on to another replica."""
