@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from proxy import answers, context, forward, refusals
-from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
+from proxy.body import Body, ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
@@ -77,6 +77,12 @@ class Gateway:
         self.fleet = Fleet(settings.upstream)
         self.router = Router(settings.routing, board)
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
+        # Where nothing consumes ids, none are made.
+        self._wants_ids = (
+            self.router.uses_prefix
+            or settings.tokens.context_check
+            or settings.tokens.forward_tokens != "off"
+        )
         self.draining = False
 
     def update(self, state: FleetState) -> None:
@@ -134,8 +140,8 @@ class Gateway:
         life.inspected_s = time.monotonic()
 
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
-        if isinstance(request, OtherBody):
-            query = Query(b"", self._tokens.block_tokens, 0, 0, 0, Reason.NO_TOKENS)
+        if isinstance(request, OtherBody) or not self._wants_ids:
+            query = self._unread(request)
         else:
             known = self._tokens.known(model or "", request)
             if isinstance(known, bytes):
@@ -144,7 +150,7 @@ class Gateway:
             # What no replica has room for is refused before one computes anything.
             limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
             if known.prompt is not None:
-                if known.prompt.tokens > limit_tokens:
+                if known.prompt.tokens > limit_tokens and self._settings.tokens.context_check:
                     context.check(known.prompt, limit_tokens, text=not is_ids(request))
                 if self._forwards(model, request):
                     body = await _forwarded(body, request, known.prompt)
@@ -184,6 +190,13 @@ class Gateway:
         )
         reason = Reason.NO_TOKENIZER if tokens.reason == "no-tokenizer" else Reason.BAIL
         return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
+
+    def _unread(self, request: Body) -> Query:
+        """A request whose prompt is not looked at: only its size is known."""
+        size_bytes = 0 if isinstance(request, OtherBody) else prompt_bytes(request).nbytes
+        tokens = size_bytes // TEXT_BYTES_PER_TOKEN
+        block_tokens = self._tokens.block_tokens
+        return Query(b"", block_tokens, tokens, tokens, self.router.draw(), Reason.NO_TOKENS)
 
     def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
         """Whether replicas get this request's ids in the place of its text."""

@@ -6,10 +6,12 @@ Invariants:
 - Children of metric families are bound once per label set; labels come from closed sets.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from proxy.model import Rung
 from proxy.routing.decision import Decision
+from proxy.settings import Price
 from proxy.telemetry import families
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
 from proxy.tokens.cache import CacheCounts
@@ -67,7 +69,10 @@ class Life:
 class _ModelMetrics:
     """The children of one model."""
 
-    def __init__(self, segment: MetricsSegment, model: str) -> None:
+    def __init__(self, segment: MetricsSegment, model: str, price: Price | None) -> None:
+        self.price = price
+        self.cost = segment.counter(families.COST, model) if price is not None else None
+        self.output_tokens = segment.counter(families.OUTPUT_TOKENS, model)
         self.ttft = segment.histogram(families.TTFT, model)
         self.tpot = segment.histogram(families.TPOT, model)
         self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model)
@@ -79,9 +84,13 @@ class _ModelMetrics:
 
 
 class Recorder:
-    """Writes lives into a worker's metrics segment. worker: its number, as a label."""
+    """Writes lives into a worker's metrics segment. worker: its number, as a label. prices: by
+    model name."""
 
-    def __init__(self, segment: MetricsSegment, worker: int) -> None:
+    def __init__(
+        self, segment: MetricsSegment, worker: int, prices: Mapping[str, Price] | None = None
+    ) -> None:
+        known = prices or {}
         self._segment = segment
         self._stages = HistogramRow(
             [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
@@ -109,7 +118,7 @@ class Recorder:
         self._mismatches = lru_cache(1024)(
             lambda model, replica: segment.counter(families.MISMATCHES, model, replica)
         )
-        self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model))
+        self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
 
     def record(self, life: Life, status: int) -> None:
         """The request is over; status: what the client got (499: it left before)."""
@@ -178,9 +187,38 @@ class Recorder:
                 between_s = (relay.last_token_s - relay.first_token_s) / (relay.token_events - 1)
                 model.tpot.observe(between_s)
         usage = relay.usage
+        output_tokens = usage.completion_tokens if usage is not None else None
+        if output_tokens is None:
+            output_tokens = relay.token_events
+        model.output_tokens.inc(output_tokens)
+        if model.price is not None:
+            _charge(model, life, relay, output_tokens)
         prompt = life.tokens.prompt if life.tokens is not None else None
         if usage is None or prompt is None:
             return
         if usage.cached_tokens is not None and life.cached_tokens is not None:
             model.predicted.inc(life.cached_tokens)
             model.actual.inc(usage.cached_tokens)
+
+
+def _charge(model: _ModelMetrics, life: Life, relay: Relay, output_tokens: int) -> None:
+    """Adds an answer's estimated cost: the replica's own counts where it gave any, else ours."""
+    price, usage, tokens = model.price, relay.usage, life.tokens
+    assert price is not None
+    assert model.cost is not None
+    prompt_tokens, cached_tokens = 0, life.cached_tokens or 0
+    if usage is not None:
+        prompt_tokens = usage.prompt_tokens
+        if usage.cached_tokens is not None:
+            cached_tokens = usage.cached_tokens
+    elif tokens is not None and tokens.prompt is not None:
+        prompt_tokens = tokens.prompt.tokens
+    cached_tokens = min(cached_tokens, prompt_tokens)
+    model.cost.inc(
+        (
+            (prompt_tokens - cached_tokens) * price.input_per_million
+            + cached_tokens * price.cached_input_per_million
+            + output_tokens * price.output_per_million
+        )
+        / 1e6
+    )

@@ -65,7 +65,8 @@ class TokenSettings(Section, frozen=True):
     in each. `short_lane_s`: jobs predicted shorter than this never wait
     behind longer ones. `cache_…`: whole requests; `segment_…` and `prefix_…`: stretches of text
     and beginnings of prompts, for each model. `forward_tokens`: which requests' ids go to the
-    replica in the place of their text, so that it need not tokenize again."""
+    replica in the place of their text, so that it need not tokenize again. `context_check`: refuse
+    what no replica has room for. Where nothing wants ids, the policy included, none are made."""
 
     folders: dict[str, str] = {}
     cache_limit_entries: int = 10_000
@@ -88,7 +89,17 @@ class TokenSettings(Section, frozen=True):
     thread_hop_s: float = 65e-6
     stall_budget_s: float = 0.002
     fallback: Literal["wait", "bail"] = "bail"
+    context_check: bool = True
     forward_tokens: Literal["off", "completions", "all"] = "completions"
+
+
+class Price(Section, frozen=True):
+    """What a model's tokens cost, in one currency unit per million. Prompt tokens that the
+    replica had cached cost `cached_input_per_million`."""
+
+    input_per_million: float = 0.0
+    cached_input_per_million: float = 0.0
+    output_per_million: float = 0.0
 
 
 class RoutingSettings(Section, frozen=True):
@@ -112,7 +123,7 @@ class ControlSettings(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """Everything. `backends`: base URLs of the replicas."""
+    """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
     backends: tuple[str, ...] = ()
     server: ServerSettings = ServerSettings()
@@ -121,6 +132,7 @@ class Settings(Section, frozen=True):
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()
+    prices: dict[str, Price] = {}
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class Worker:
         self, hello: Hello, listener: socket.socket, tokenizers: dict[str, Tokenizer]
     ) -> int:
         settings = hello.settings
-        recorder = Recorder(MetricsSegment(hello.metrics_fd), hello.worker)
+        recorder = Recorder(MetricsSegment(hello.metrics_fd), hello.worker, settings.prices)
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
         gateway = Gateway(

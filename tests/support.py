@@ -147,7 +147,9 @@ async def gateway(
     tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
     tokens = TokenService(settings.tokens, tokenizers, 16)
     board = LocalBoard()
-    made = Gateway(settings, tokens, board, Recorder(MetricsSegment(descriptor), 0))
+    made = Gateway(
+        settings, tokens, board, Recorder(MetricsSegment(descriptor), 0, settings.prices)
+    )
     reader = SegmentReader(descriptor)
     os.close(descriptor)
     made.update(replicas(urls) if state is None else state)

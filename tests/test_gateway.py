@@ -1,12 +1,13 @@
 """The life of a request against replicas made of raw bytes: what reaches them, what comes back."""
 
 import json
+from typing import Any
 
 import pytest
 
 from proxy.model import FleetState, ReplicaState
 from proxy.routes import FORWARDED
-from proxy.settings import ServerSettings, Settings, TokenSettings
+from proxy.settings import Price, RoutingSettings, ServerSettings, Settings, TokenSettings
 from proxy.telemetry import families
 from tests.raw import (
     CHAT,
@@ -383,3 +384,52 @@ async def test_many_at_once_leave_nothing_behind() -> None:
                     assert (await client.answer()).body == b"".join(EVENTS)
             await until(lambda: bench.idle)
             assert bench.outcomes() == {("200", "ok"): 120}
+
+
+@pytest.mark.parametrize(
+    ("policy", "tokens", "made"),
+    [
+        ("round-robin", {}, True),
+        ("affinity", {"context_check": False, "forward_tokens": "off"}, True),
+        ("round-robin", {"context_check": False, "forward_tokens": "off"}, False),
+        ("least-work", {"context_check": False, "forward_tokens": "completions"}, True),
+    ],
+)
+async def test_ids_are_made_where_something_wants_them(
+    policy: str, tokens: dict[str, Any], made: bool
+) -> None:
+    settings = Settings(
+        routing=RoutingSettings(policy=policy), tokens=TokenSettings(thread_hop_s=1.0, **tokens)
+    )
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+            answer = await bench.ask(post(CHAT, chat()))
+            assert answer.status == 200
+            assert ("x-tokenlane-cached-tokens" in answer.headers) is made
+            await until(lambda: bench.metric(families.REQUESTS, CHAT, "200", "ok") == 1)
+            assert bench.metric(families.TOKENIZE, "short", "demo") == made
+            assert bench.metric(families.TOKENIZE, "bail", "demo") == 0
+
+
+PRICE = Price(input_per_million=2.0, cached_input_per_million=0.5, output_per_million=10.0)
+COUNTS = {"prompt_tokens": 1000, "completion_tokens": 10}
+PRICED = [
+    (
+        {**COUNTS, "prompt_tokens_details": {"cached_tokens": 600}},
+        400 * 2.0 + 600 * 0.5 + 10 * 10.0,
+    ),
+    (COUNTS, 1000 * 2.0 + 10 * 10.0),
+    ({**COUNTS, "completion_tokens": None}, 1000 * 2.0),
+]
+
+
+@pytest.mark.parametrize(("usage", "cost"), PRICED)
+async def test_what_an_answer_costs(usage: dict[str, Any], cost: float) -> None:
+    settings = Settings(prices={"demo": PRICE})
+    async with Upstream(answering(ok(json_bytes({"choices": [], "usage": usage})))) as upstream:
+        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+            await bench.ask(post(CHAT, chat()))
+            await until(lambda: bench.metric(families.COST, "demo") > 0)
+            assert bench.metric(families.COST, "demo") == pytest.approx(cost / 1e6)
+            tokens = bench.metric(families.OUTPUT_TOKENS, "demo")
+            assert tokens == (usage["completion_tokens"] or 0)

@@ -26,7 +26,8 @@ from proxy.settings import RoutingSettings
 
 
 class Router:
-    """See the module's docstring. Times: monotonic seconds. draw: makes random bits for a Query."""
+    """See the module's docstring. Times: monotonic seconds. draw: makes random bits for a Query.
+    uses_prefix: the policy looks at what replicas hold."""
 
     def __init__(
         self, settings: RoutingSettings, board: LoadBoard, random: Random | None = None
@@ -40,6 +41,7 @@ class Router:
         self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
         self._recent = RecentWork(random)
+        self.uses_prefix = self._policy.uses_prefix
         self.draw = partial(random.getrandbits, 64)
         self.index = PrefixIndex(settings.index_limit_blocks)
 

@@ -167,6 +167,18 @@ PROMPT_TOKENS = Family(
     "Prompt tokens of routed requests, as counted by the gateway.",
     ("model",),
 )
+OUTPUT_TOKENS = Family(
+    "counter",
+    "tokenlane_output_tokens_total",
+    "Generated tokens, as the replicas report them (for streams without usage: their events).",
+    ("model",),
+)
+COST = Family(
+    "counter",
+    "tokenlane_estimated_cost_total",
+    "Estimated cost of the answers by the prices of the settings, in their currency.",
+    ("model",),
+)
 PROMPT_SIZE = Family(
     "histogram",
     "tokenlane_prompt_size_tokens",
@@ -281,6 +293,7 @@ BUILD = Family(
 FAMILIES: tuple[Family, ...] = (
     REQUESTS, DURATION, TTFT, TPOT, STAGE, TOKENIZE, TOKENIZE_QUEUE, BAILS, CACHE_HITS,
     CACHE_MISSES, CACHE_EVICTIONS, CACHE_ENTRIES, CACHE_BYTES, LOOP_STALL, ROUTED, PROMPT_TOKENS,
+    OUTPUT_TOKENS, COST,
     PROMPT_SIZE, PREDICTED_CACHED, ACTUAL_CACHED, MISMATCHES, UPSTREAM_FAILURES, RETRIES,
     CONNECTIONS, UPSTREAM_CONNECTIONS, IN_FLIGHT, QUEUED_TOKENS, REPLICA_UP, REPLICA_RUNNING,
     REPLICA_WAITING, REPLICA_KV_USAGE, PROBE_FAILURES, WORKERS, WORKER_RESTARTS, BUILD,
