@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import RequestError
-from proxy.tokens.conversation import conversation, developer_as_system, tool_list
+from proxy.tokens.conversation import (
+    BILLING_LINE,
+    ContentFormat,
+    _message,
+    _plain,
+    conversation,
+    developer_as_system,
+    tool_list,
+)
 from proxy.tokens.fields import Unrenderable
 
 
@@ -253,3 +261,19 @@ def test_no_tools_is_none_and_an_empty_list_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
         tool_list([])
     assert refused.value.param == "tools"
+
+
+@given(
+    st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"]),
+    st.text() | st.just(BILLING_LINE + ": x\nrules") | st.none(),
+    st.sampled_from(["string", "openai"]),
+)
+def test_plain_messages_become_what_any_message_does(
+    role: str, content: str | None, content_format: ContentFormat
+) -> None:
+    message = {"role": role, "content": content}
+    plain = _plain(message, content_format)
+    if plain is not None:
+        slow = _message(message, content_format)
+        assert plain == slow
+        assert list(plain) == list(slow)
