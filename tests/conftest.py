@@ -2,11 +2,17 @@
 how busy the machine is."""
 
 import asyncio
+import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+# What probes of tokenizers find is kept from one run to the next, and never in a developer's cache.
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"tokenlane-tests-{os.getuid()}")
 
 settings.register_profile("tokenlane", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tokenlane")

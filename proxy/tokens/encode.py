@@ -5,6 +5,7 @@ Invariants:
   borrow, and a concurrent encode would fail with "Already borrowed". They are cleared once, here.
 - `encode_batch_fast` releases the GIL for its whole work, `encode` does not: only the former is
   used. Ids leave as packed little-endian uint32.
+- A faster engine (`use`) gives the same, or gives up.
 - A cut is exact because an added token that is not normalized is found in the raw text before
   normalization and pre-tokenization, which then see each stretch between such tokens alone. The
   cut stands BEFORE the token and the token stays with the text after it: Metaspace asks whether a
@@ -14,7 +15,6 @@ Invariants:
   began (`cuts_anywhere`); else only a search from a cut on finds cuts.
 """
 
-import os
 import re
 import sys
 from array import array
@@ -24,6 +24,7 @@ from itertools import groupby
 from tokenizers import Tokenizer as Backend
 
 from proxy.errors import RequestError
+from proxy.tokens.fast import FastEncoder
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
 PROBES = ("a", "the quick brown fox", "0 1")
@@ -41,6 +42,7 @@ class Encoder:
         self._longest = max(map(len, contents), default=0)
         firsts = {content[0] for content in contents}
         self._anywhere = not any(firsts & set(content[1:]) for content in contents)
+        self._fast: FastEncoder | None = None
         self._affixes = self._find_affixes()
 
     def __repr__(self) -> str:
@@ -57,6 +59,9 @@ class Encoder:
     def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Packed ids of a whole text. Raises RequestError(400) for text that is not Unicode
         (a lone surrogate)."""
+        found = self._fast_ids([text], add_special_tokens)
+        if found is not None:
+            return found[0]
         try:
             encodings = self._backend.encode_batch_fast(
                 [text], add_special_tokens=add_special_tokens
@@ -64,6 +69,20 @@ class Encoder:
         except (UnicodeEncodeError, TypeError):
             raise _not_unicode() from None
         return pack(encodings[0].ids)
+
+    def use(self, fast: FastEncoder) -> None:
+        """Encodes with `fast` from now on. At load only, before the encoder is shared."""
+        self._fast = fast
+
+    @property
+    def holds_gil(self) -> bool:
+        """Whether one call may hold the GIL for long: the library's ids leave it as a list."""
+        return self._fast is None
+
+    @property
+    def added(self) -> list[str]:
+        """The added tokens, special ones and others."""
+        return [token.content for token in self._backend.get_added_tokens_decoder().values()]
 
     @property
     def cuts(self) -> bool:
@@ -115,9 +134,10 @@ class Encoder:
         return self.encode(piece, add_special_tokens=False)
 
     def encode_each(self, pieces: list[str]) -> list[bytes]:
-        """Packed ids of each piece, on this thread alone: one call of the backend with all of
+        """Packed ids of each piece, on this thread alone: one call of the library with all of
         them would spread over the cores."""
-        return [self.encode_piece(piece) for piece in pieces]
+        found = self._fast_ids(pieces, False)
+        return [self.encode_piece(piece) for piece in pieces] if found is None else found
 
     def decode(self, ids: bytes) -> str:
         """Text of packed ids, special tokens included; ids outside the vocabulary vanish."""
@@ -130,6 +150,14 @@ class Encoder:
     def to_json(self) -> str:
         """The tokenizer as `tokenizers` serializes it; other engines are built from this."""
         return self._backend.to_str()
+
+    def _fast_ids(self, texts: list[str], special: bool) -> list[bytes] | None:
+        if self._fast is None:
+            return None
+        try:
+            return self._fast.encode(texts, add_special_tokens=special)
+        except UnicodeEncodeError:
+            raise _not_unicode() from None
 
     def _find_affixes(self) -> tuple[bytes, bytes] | None:
         found: set[tuple[bytes, bytes]] = set()
@@ -187,7 +215,9 @@ def _longest_of(words: list[str]) -> str:
     ways = []
     for _, group in groupby(words, key=lambda word: word[0]):
         alike = list(group)
-        shared = os.path.commonprefix(alike)
+        ends = enumerate(zip(alike[0], alike[-1], strict=False))
+        size = next((at for at, (one, other) in ends if one != other), len(alike[0]))
+        shared = alike[0][:size]
         rest = [word[len(shared) :] for word in alike]
         way = re.escape(shared)
         if len(rest) > 1:

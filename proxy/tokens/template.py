@@ -20,6 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from proxy.errors import ConfigError, RequestError
 from proxy.tokens.conversation import Message
+from proxy.tokens.fast import FastTemplate
 from proxy.tokens.formats import content_format
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
@@ -122,8 +123,10 @@ class Template:
         *,
         add_generation_prompt: bool,
         continue_final_message: bool,
+        fast: FastTemplate | None = None,
     ) -> str:
-        """The prompt's text. Raises RequestError(400) where the template refuses."""
+        """The prompt's text, by `fast` where it can. Raises RequestError(400) where the template
+        refuses."""
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 400,
@@ -133,11 +136,16 @@ class Template:
             )
         given = {**variables, "add_generation_prompt": add_generation_prompt}
         if not continue_final_message:
-            return self._render(messages, given)
+            return self._render(messages, given, fast)
         marked, text = self._marked(messages)
-        return self._cut(self._render(marked, given), text)
+        return self._cut(self._render(marked, given, fast), text)
 
-    def _render(self, messages: list[Message], variables: dict[str, Any]) -> str:
+    def _render(
+        self, messages: list[Message], variables: dict[str, Any], fast: FastTemplate | None
+    ) -> str:
+        text = None if fast is None else fast.render(messages, variables)
+        if text is not None:
+            return text
         try:
             return self._compiled.render(messages=messages, **variables)
         except Exception as error:  # noqa: BLE001 - a template can raise anything, see the head

@@ -9,6 +9,7 @@ Invariants:
 - `add_special_tokens` is false for chat, true for completions; truncation keeps the end.
 """
 
+import logging
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from typing import Any
 import msgspec
 
 from proxy.errors import ConfigError, RequestError
-from proxy.tokens import conversation, fields, folder
+from proxy.tokens import conversation, fields, folder, probe
 from proxy.tokens.encode import Encoder, pack
+from proxy.tokens.fast import FastPaths, FastTemplate
 from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
 from proxy.tokens.template import Template
+
+log = logging.getLogger(__name__)
 
 EFFORTS = frozenset("none minimal low medium high xhigh max".split())
 # Request-level values that win over chat_template_kwargs of the same name.
@@ -38,7 +42,7 @@ class Tokenizer:
     max_model_tokens: context length as far as the folder says; the replica's own word beats it.
     specials: bos_token and so on, as templates see them. volatile: the chat template asks for the
     time, so that a chat's ids must not be cached. doubts: why ids may differ from vLLM's
-    nevertheless; empty for the well-trodden folders.
+    nevertheless; empty for the well-trodden folders. fast: which engines do the work.
     """
 
     def __init__(self, model: str, read: folder.Folder) -> None:
@@ -55,14 +59,51 @@ class Tokenizer:
         )
         made = [*self._templates.values(), self._processor_template]
         self.volatile = any(template is not None and template.volatile for template in made)
+        self.fast = FastPaths()
+        self._fast_templates: dict[Template, FastTemplate] = {}
 
     @classmethod
-    def load(cls, model: str, path: Path) -> "Tokenizer":
-        """Reads a model's folder. Raises ConfigError, one sentence that names the model."""
+    def load(
+        cls, model: str, path: Path, *, cache_dir: Path | None = None, fast: bool = True
+    ) -> "Tokenizer":
+        """Reads a model's folder. Raises ConfigError, one sentence that names the model.
+
+        fast: with faster engines where a probe shows them equal; what it finds is kept in
+        cache_dir, by default the user's cache.
+        """
         try:
-            return cls(model, folder.read(path))
+            made = cls(model, folder.read(path))
         except ConfigError as error:
             raise ConfigError(f"tokenizer of {model}: {error}") from None
+        if fast:
+            made._hasten(probe.Findings(cache_dir))
+        return made
+
+    def _hasten(self, findings: probe.Findings) -> None:
+        why = {}
+        encoder, why["encoder"] = probe.fast_encoder(self.encoder, findings)
+        if encoder is not None:
+            self.encoder.use(encoder)
+        templates = {f"template {name}": made for name, made in self._templates.items()}
+        if self._processor_template is not None:
+            templates["template of the processor"] = self._processor_template
+        if self._own_renderer:
+            why["template"], templates = "vLLM renders with code of its own", {}
+        elif not templates:
+            why["template"] = "there is none"
+        for part, template in templates.items():
+            made, why[part] = probe.fast_template(template, self.specials, findings)
+            if made is not None:
+                self._fast_templates[template] = made
+        why = {part: reason for part, reason in why.items() if reason}
+        self.fast = FastPaths(
+            encoder="fastokens" if encoder is not None else "tokenizers",
+            template="jinja2" if why.keys() - {"encoder"} else "minijinja",
+            why=why,
+        )
+        log.info("tokenizer of %s: %s and %s", self.model, self.fast.encoder, self.fast.template)
+        for part, reason in why.items():
+            log.info("tokenizer of %s: no fast path for its %s: %s", self.model, part, reason)
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.model} {self.encoder!r} templates={sorted(self._templates)}>"
@@ -88,6 +129,7 @@ class Tokenizer:
             self._variables(request, template, tools),
             add_generation_prompt=fields.flag(request.add_generation_prompt, True),
             continue_final_message=fields.flag(request.continue_final_message, False),
+            fast=self._fast_templates.get(template),
         )
 
     def chat_ids(self, request: ChatFields) -> bytes:

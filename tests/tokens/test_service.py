@@ -205,7 +205,9 @@ async def test_the_queue_is_bounded_in_jobs_and_bytes() -> None:
             outcomes = await asyncio.gather(*waiting)
             rungs = [outcome.rung for outcome in outcomes]
             assert rungs.count(Rung.BAIL) >= 2
-            assert all(outcome.reason == "overload" for outcome in outcomes if not outcome.prompt)
+            # Uncut: the loop took it, and then found no place to yield.
+            reasons = {outcome.reason for outcome in outcomes if not outcome.prompt}
+            assert reasons <= {"overload", "uncut"}
 
 
 async def test_a_result_that_nobody_waits_for_is_kept() -> None:
