@@ -5,10 +5,9 @@ Invariants:
 - Counts only grow; who exports them takes differences.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
-
-import cachetools
 
 from proxy.model import Prompt
 
@@ -48,59 +47,50 @@ class CacheCounts(NamedTuple):
         )
 
 
-class _Lru(cachetools.LRUCache[bytes, Prompt]):
-    """Counts what it throws out."""
-
-    evictions = 0
-
-    def popitem(self) -> tuple[bytes, Prompt]:
-        """As LRUCache.popitem, the only way an entry is evicted."""
-        self.evictions += 1
-        return super().popitem()
-
-
 class PromptCache:
     """LRU over prompts. hits, misses, evictions: counts since the start."""
 
     def __init__(self, *, limit_entries: int, limit_bytes: int, entry_limit_bytes: int) -> None:
-        self._lru = _Lru(limit_bytes, getsizeof=lambda prompt: prompt.size_bytes)
+        self._prompts: OrderedDict[bytes, Prompt] = OrderedDict()
         self._limit_entries = limit_entries
+        self._limit_bytes = limit_bytes
         self._entry_limit_bytes = min(entry_limit_bytes, limit_bytes)
+        self.size_bytes = 0
         self.hits = 0
         self.misses = 0
+        self.evictions = 0
 
     def get(self, key: bytes) -> Prompt | None:
         """The prompt under a key, now the most recently used one."""
-        try:
-            prompt = self._lru[key]
-        except KeyError:
+        prompt = self._prompts.get(key)
+        if prompt is None:
             self.misses += 1
             return None
+        self._prompts.move_to_end(key)
         self.hits += 1
         return prompt
 
     def put(self, key: bytes, prompt: Prompt) -> bool:
         """Takes a prompt in, evicting the least recently used; False if it is too large."""
-        if prompt.size_bytes > self._entry_limit_bytes or self._limit_entries == 0:
+        size_bytes = prompt.size_bytes
+        if size_bytes > self._entry_limit_bytes or self._limit_entries == 0:
             return False
-        self._lru[key] = prompt
-        if len(self._lru) > self._limit_entries:
-            self._lru.popitem()
+        prompts = self._prompts
+        old = prompts.pop(key, None)
+        if old is not None:
+            self.size_bytes -= old.size_bytes
+        prompts[key] = prompt
+        self.size_bytes += size_bytes
+        while self.size_bytes > self._limit_bytes or len(prompts) > self._limit_entries:
+            _, evicted = prompts.popitem(last=False)
+            self.size_bytes -= evicted.size_bytes
+            self.evictions += 1
         return True
 
     def clear(self) -> None:
         """Forgets everything (the blocks of all entries changed their size)."""
-        self._lru.clear()
-
-    @property
-    def evictions(self) -> int:
-        """Entries thrown out for room."""
-        return self._lru.evictions
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes accounted for."""
-        return int(self._lru.currsize)
+        self._prompts.clear()
+        self.size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._lru)
+        return len(self._prompts)

@@ -65,7 +65,11 @@ class TokenJob:
         "_caches",
         "_encoded_chars",
         "_rendered_s",
+        "_running",
+        "_seconds",
+        "_slice_cpu_s",
         "_speed",
+        "_spent_s",
         "_text_chars",
         "block_tokens",
         "body",
@@ -93,7 +97,10 @@ class TokenJob:
         self._caches = caches
         self.block_tokens = block_tokens
         self.salt = salt
-        self._rendered_s = 0.0
+        # The render's CPU seconds; those of slices that are over; the thread's at this one's start.
+        self._rendered_s = self._spent_s = self._slice_cpu_s = 0.0
+        self._seconds = 0.0
+        self._running: Steps | None = None
         self._text_chars = self._encoded_chars = 0
         self.key = key
         self.size_bytes = size_bytes
@@ -112,18 +119,45 @@ class TokenJob:
         return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
 
     def run(self) -> Tokenized:
-        """All steps at once; learns from how long they took."""
-        started_s = time.perf_counter()
-        started_cpu_s = self._rendered_s = time.thread_time()
-        result = finish(self.steps(), started_s)
-        if result.prompt is not None:
-            encode_s = time.thread_time() - self._rendered_s
-            if self._text_chars:
-                # As if all of the text had been encoded: that is what is predicted.
-                share = self._encoded_chars / self._text_chars
-                encode_s = encode_s / share if share >= _FRESH_SHARE else 0.0
-            self._speed.learn(self.size_bytes, self._rendered_s - started_cpu_s, encode_s)
+        """All steps at once."""
+        result = self.advance(float("inf"))
+        assert result is not None
         return result
+
+    def advance(self, slice_s: float) -> Tokenized | None:
+        """Does steps for so many seconds, in whatever thread calls; None if there are more. At
+        the end learns from the CPU they took."""
+        began_s = time.perf_counter()
+        self._slice_cpu_s = time.thread_time()
+        if self._running is None:
+            self._running = self.steps()
+        prompt, error = None, None
+        try:
+            while True:
+                next(self._running)
+                if time.perf_counter() - began_s >= slice_s:
+                    self._spent_s = self._cpu_s()
+                    self._seconds += time.perf_counter() - began_s
+                    return None
+        except StopIteration as end:
+            prompt = end.value
+        except (RequestError, Unrenderable) as problem:
+            error = problem
+        if prompt is not None:
+            self._learn(self._cpu_s())
+        return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
+
+    def _cpu_s(self) -> float:
+        """CPU seconds of all slices until now."""
+        return self._spent_s + time.thread_time() - self._slice_cpu_s
+
+    def _learn(self, total_s: float) -> None:
+        encode_s = total_s - self._rendered_s
+        if self._text_chars:
+            # As if all of the text had been encoded: that is what is predicted.
+            share = self._encoded_chars / self._text_chars
+            encode_s = encode_s / share if share >= _FRESH_SHARE else 0.0
+        self._speed.learn(self.size_bytes, self._rendered_s, encode_s)
 
     def _chat(self, body: ChatBody, limit_s: float) -> Generator[None, None, _Sequence]:
         if fields.value(body.truncate_prompt_tokens) is not None:
@@ -131,7 +165,7 @@ class TokenJob:
             return _Sequence(self.tokenizer.chat_ids(body))
         text = self.tokenizer.chat_text(body)
         special = fields.flag(body.add_special_tokens, False)
-        self._rendered_s = time.thread_time()
+        self._rendered_s = self._cpu_s()
         yield
         return (yield from self._encoded(text, special, limit_s))
 
@@ -143,7 +177,7 @@ class TokenJob:
             return [_Sequence(ids) for ids in self.tokenizer.completion_ids(body)]
         special = fields.flag(body.add_special_tokens, True)
         prompts = self.tokenizer.prompts(body)
-        self._rendered_s = time.thread_time()
+        self._rendered_s = self._cpu_s()
         sequences = []
         for prompt in prompts:
             yield
@@ -239,16 +273,3 @@ class TokenJob:
     def _within(self, piece_bytes: int, limit_s: float) -> None:
         if self._speed.encode_s(piece_bytes) > limit_s:
             raise Unrenderable("uncut")
-
-
-def finish(steps: Steps, started_s: float) -> Tokenized:
-    """Runs what is left of a job's steps; started_s: time.perf_counter() at its first."""
-    prompt, error = None, None
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        prompt = end.value
-    except (RequestError, Unrenderable) as problem:
-        error = problem
-    return Tokenized(prompt, error, time.perf_counter() - started_s)

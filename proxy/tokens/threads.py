@@ -1,7 +1,8 @@
 """The threads rung: worker threads for tokenization, with a bounded queue in two lanes.
 
 Invariants:
-- A whole job (render, encode, hash) runs in one thread and comes back to the loop once.
+- A whole job (render, encode, hash) runs in the threads and comes back to the loop once. A long one
+  runs in slices, and queues again behind the others after each: pieces of requests interleave.
 - One thread takes short jobs only, so a short prompt never waits for a long one; the others
   take short jobs first.
 - A job is owned once. Nobody waiting any more: a job that has not begun is dropped, one that
@@ -20,6 +21,9 @@ from typing import NamedTuple
 
 from proxy.tokens.job import Tokenized, TokenJob
 
+# Long enough that changing jobs costs nothing, short beside what a waiting request notices.
+_SLICE_S = 0.005
+
 
 class Done(NamedTuple):
     """A job's result and the seconds it waited for a thread."""
@@ -29,7 +33,7 @@ class Done(NamedTuple):
 
 
 class _Entry:
-    __slots__ = ("future", "job", "predicted_s", "queued_s", "short")
+    __slots__ = ("future", "job", "predicted_s", "queue_s", "queued_s", "short")
 
     def __init__(
         self, job: TokenJob, future: asyncio.Future[Done], predicted_s: float, short: bool
@@ -39,6 +43,7 @@ class _Entry:
         self.predicted_s = predicted_s
         self.short = short
         self.queued_s = time.perf_counter()
+        self.queue_s: float | None = None  # until it began
 
 
 class ThreadPool:
@@ -113,11 +118,16 @@ class ThreadPool:
                 self._run(entry)
 
     def _run(self, entry: _Entry) -> None:
-        queue_s = time.perf_counter() - entry.queued_s
         done: Done | Exception | None = None
-        if not entry.future.cancelled():
+        if entry.queue_s is not None or not entry.future.cancelled():
+            if entry.queue_s is None:
+                entry.queue_s = time.perf_counter() - entry.queued_s
             try:
-                done = Done(entry.job.run(), queue_s)
+                result = entry.job.advance(_SLICE_S)
+                if result is None:
+                    self._long.put(entry)
+                    return
+                done = Done(result, entry.queue_s)
             except Exception as error:  # noqa: BLE001 - its waiter raises it; the thread lives on
                 done = error
             except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's own code

@@ -14,7 +14,7 @@ from proxy.routing.blocks import block_hashes
 from proxy.settings import TokenSettings
 from proxy.tokens.encode import pack
 from proxy.tokens.fields import Unrenderable
-from proxy.tokens.job import TokenJob, finish
+from proxy.tokens.job import TokenJob
 from proxy.tokens.keys import prompt_bytes, salt
 from proxy.tokens.ladder import Speed
 from proxy.tokens.prefixes import TokenCaches
@@ -144,15 +144,14 @@ def test_a_piece_that_would_take_too_long_is_not_begun() -> None:
     assert prompt.tokens > 1000
 
 
-def test_finish_takes_over_what_was_begun() -> None:
-    job = job_of({"prompt": "<|im_end|>".join(["word"] * 5)})
-    steps = job.steps()
-    for _ in range(3):
-        next(steps)
-    assert (
-        finish(steps, 0.0).prompt
-        == job_of({"prompt": "<|im_end|>".join(["word"] * 5)}).run().prompt
-    )
+def test_slices_give_what_one_run_gives() -> None:
+    pieces = {"prompt": "<|im_end|>".join(f"word {n} " * 2000 for n in range(5))}
+    whole, sliced = job_of(pieces), job_of(pieces)
+    slices = 1
+    while (result := sliced.advance(0.0)) is None:
+        slices += 1
+    assert slices > 2
+    assert result.prompt == whole.run().prompt
 
 
 def test_a_long_job_teaches_the_speed() -> None:

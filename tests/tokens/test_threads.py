@@ -26,7 +26,7 @@ class Job(TokenJob):
         if not held:
             self.go_on.set()
 
-    def run(self) -> Tokenized:
+    def advance(self, slice_s: float) -> Tokenized | None:
         self.runs += 1
         self.thread = threading.current_thread().name
         self.begun.set()
@@ -37,7 +37,7 @@ class Job(TokenJob):
 class Bad(Job):
     """One that fails in a way nobody foresaw."""
 
-    def run(self) -> Tokenized:
+    def advance(self, slice_s: float) -> Tokenized | None:
         raise ZeroDivisionError
 
 
@@ -46,7 +46,7 @@ class Panic(BaseException):
 
 
 class Panicking(Job):
-    def run(self) -> Tokenized:
+    def advance(self, slice_s: float) -> Tokenized | None:
         raise Panic
 
 
@@ -184,3 +184,31 @@ def test_a_loop_that_is_gone_is_no_error() -> None:
 
 def test_default_count() -> None:
     assert 2 <= default_count() <= 8
+
+
+class Sliced(Job):
+    """One of several slices, which says whose turn it was."""
+
+    def __init__(self, name: str, slices: int, turns: list[str]) -> None:
+        super().__init__()
+        self.name, self.left, self.turns = name, slices, turns
+
+    def advance(self, slice_s: float) -> Tokenized | None:
+        self.turns.append(self.name)
+        self.left -= 1
+        return super().advance(slice_s) if not self.left else None
+
+
+async def test_slices_of_different_jobs_interleave() -> None:
+    async with pool_of(1) as (pool, heard):
+        turns: list[str] = []
+        first = Job(held=True)
+        waiting = [pool.submit(first, 0.25, short=False)]
+        await asyncio.to_thread(first.begun.wait, 10)
+        for name in ("long", "longer", "brief"):
+            slices = {"long": 3, "longer": 4, "brief": 1}[name]
+            waiting.append(pool.submit(Sliced(name, slices, turns), 0.25, short=False))
+        first.go_on.set()
+        await asyncio.gather(*waiting)
+        assert turns == ["long", "longer", "brief", "long", "longer", "long", "longer", "longer"]
+        assert len(heard) == 4
