@@ -148,6 +148,12 @@ CACHE_ENTRIES = Family(
 CACHE_BYTES = Family(
     "gauge", "tokenlane_token_cache_bytes", "Bytes held, summed over the workers.", ("cache",)
 )
+TOKENIZER_PATH = Family(
+    "gauge",
+    "tokenlane_tokenizer_fast_path_info",
+    "Workers that do this part of a model's tokenizing (encoder, template) by this engine.",
+    ("model", "part", "path"),
+)
 LOOP_STALL = Family(
     "histogram",
     "tokenlane_loop_stall_seconds",
@@ -292,8 +298,8 @@ BUILD = Family(
 
 FAMILIES: tuple[Family, ...] = (
     REQUESTS, DURATION, TTFT, TPOT, STAGE, TOKENIZE, TOKENIZE_QUEUE, BAILS, CACHE_HITS,
-    CACHE_MISSES, CACHE_EVICTIONS, CACHE_ENTRIES, CACHE_BYTES, LOOP_STALL, ROUTED, PROMPT_TOKENS,
-    OUTPUT_TOKENS, COST,
+    CACHE_MISSES, CACHE_EVICTIONS, CACHE_ENTRIES, CACHE_BYTES, TOKENIZER_PATH, LOOP_STALL, ROUTED,
+    PROMPT_TOKENS, OUTPUT_TOKENS, COST,
     PROMPT_SIZE, PREDICTED_CACHED, ACTUAL_CACHED, MISMATCHES, UPSTREAM_FAILURES, RETRIES,
     CONNECTIONS, UPSTREAM_CONNECTIONS, IN_FLIGHT, QUEUED_TOKENS, REPLICA_UP, REPLICA_RUNNING,
     REPLICA_WAITING, REPLICA_KV_USAGE, PROBE_FAILURES, WORKERS, WORKER_RESTARTS, BUILD,
