@@ -98,7 +98,8 @@ async def test_a_result_that_nobody_waits_for_fills_the_cache() -> None:
     async with service() as tokens:
         body = body_of({"prompt": "left " * 5000})
         waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", body))
-        await until(lambda: tokens.processes.jobs == 1)
+        await asyncio.sleep(0)
+        assert tokens.processes.jobs == 1
         waiting.cancel()
         await until(lambda: len(tokens.cache) == 1)
         assert (await tokens.prompt("demo", body)).rung is Rung.CACHE
