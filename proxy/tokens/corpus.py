@@ -3,7 +3,7 @@
 Invariants:
 - Everything is drawn from a seeded generator: the same arguments give the same corpus, on one
   version of Python (whose Unicode tables it follows).
-- Whoever changes it raises VERSION, so that what older ones found is forgotten.
+- Whoever changes it, or how it is tried, raises VERSION: what was found before is forgotten.
 """
 
 import json
@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-VERSION = 1
+VERSION = 2
 
 _SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
 _FRAGMENTS = (
@@ -97,8 +97,8 @@ def chats(words: list[str], variables: list[str], count: int = 500) -> Iterator[
     """Conversations; words: what the template compares with; variables: what it reads."""
     draw = random.Random(f"chats {VERSION}")
     words = [
-        *words, *_FRAGMENTS, "", "", " ", "\n", " padded \n", "<b>&amp;'\"</b>", "\x1c \x1f",
-        "a\r\nb", "<think>\nwhy\n</think>\n\nso", "</think>", "{{ x }}", "{% if %}", "None",
+        *words, *(word for word in _FRAGMENTS if word != "\ufffd"), "", "", " ", "\n", "\x1c \x1f",
+        " padded \n", "<b>&amp;'\"</b>", "a\r\nb", "<think>\nwhy\n</think>\n\nso", "</think>", "{{ x }}", "{% if %}", "None",
         "long " * 50,
     ]  # fmt: skip
     values: list[Any] = [True, False, 0, 3, "low", "high", [], ["a"], {"a": 1}, 1.5, *words[:40]]
