@@ -98,8 +98,8 @@ def chats(words: list[str], variables: list[str], count: int = 500) -> Iterator[
     draw = random.Random(f"chats {VERSION}")
     words = [
         *words, *(word for word in _FRAGMENTS if word != "\ufffd"), "", "", " ", "\n", "\x1c \x1f",
-        " padded \n", "<b>&amp;'\"</b>", "a\r\nb", "<think>\nwhy\n</think>\n\nso", "</think>", "{{ x }}", "{% if %}", "None",
-        "long " * 50,
+        " padded \n", "<b>&amp;'\"</b>", "a\r\nb", "<think>\nwhy\n</think>\n\nso", "</think>",
+        "{{ x }}", "{% if %}", "None", "long " * 50,
     ]  # fmt: skip
     values: list[Any] = [True, False, 0, 3, "low", "high", [], ["a"], {"a": 1}, 1.5, *words[:40]]
     for _ in range(count):
