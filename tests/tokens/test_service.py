@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from proxy.errors import RequestError
 from proxy.model import Rung
 from proxy.settings import TokenSettings
 from proxy.tokens.service import TokenService
+from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.raw import until
 from tests.support import demo_tokenizer
 
@@ -35,9 +37,15 @@ def text(prompt: Any, **fields: Any) -> CompletionBody:
     return body
 
 
+@cache
+def slow_tokenizer() -> Tokenizer:
+    """The demo model's with the reference engines: long prompts must take long here."""
+    return Tokenizer.load("demo", demo_folder(), fast=False)
+
+
 @asynccontextmanager
 async def service(**fields: Any) -> AsyncIterator[TokenService]:
-    made = TokenService(TokenSettings(**fields), {"demo": demo_tokenizer()}, 16)
+    made = TokenService(TokenSettings(**fields), {"demo": slow_tokenizer()}, 16)
     try:
         yield made
         await until(lambda: made.threads.queued_jobs == 0)
