@@ -229,8 +229,11 @@ def lateness(late: list[float]) -> Iterator[None]:
             handle.cancel()
 
 
-async def back_to_back(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str, Any]]:
-    """Lateness with the ladder, and with the loop encoding by itself."""
+async def back_to_back(
+    tokenizer: Tokenizer, reference: Tokenizer, seconds_s: float
+) -> list[dict[str, Any]]:
+    """Lateness with the ladder, and with the loop encoding by itself, as most do: with the
+    reference engines."""
     bodies = [raw(conversation(100_000, TURNS, 10**9 + n * 1000)) for n in range(8)]
     service = ladder(tokenizer)
 
@@ -240,7 +243,7 @@ async def back_to_back(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str,
     async def inline(body: bytes) -> None:
         request = inspect(Kind.CHAT, body)
         assert isinstance(request, ChatBody)
-        tokenizer.chat_ids(request)
+        reference.chat_ids(request)
         await asyncio.sleep(0)
 
     async def nothing(_body: bytes) -> None:
@@ -320,15 +323,19 @@ def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():
             say(f"ladder, {name}: loading")
-            tokenizer = Tokenizer.load(name, chatml(folder, Path(made) / name))
+            path = chatml(folder, Path(made) / name)
+            tokenizer, reference = (
+                Tokenizer.load(name, path),
+                Tokenizer.load(name, path, fast=False),
+            )
             say(f"ladder, {name}: prices")
             price = uvloop.run(prices(tokenizer, repeats))
             say(f"ladder, {name}: load")
             load = uvloop.run(under_load(tokenizer, seconds_s))
             say(f"ladder, {name}: lateness")
-            late = uvloop.run(back_to_back(tokenizer, seconds_s))
+            late = uvloop.run(back_to_back(tokenizer, reference, seconds_s))
             models[name] = {
-                "tokenizer": repr(tokenizer),
+                "tokenizer": f"{tokenizer!r} {tokenizer.fast.encoder} {tokenizer.fast.template}",
                 "prices": price,
                 "load": load,
                 "lateness": late,

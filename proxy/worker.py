@@ -24,6 +24,7 @@ from proxy.errors import ConfigError
 from proxy.gateway import Gateway
 from proxy.life import Life, Recorder
 from proxy.model import FleetState
+from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.heartbeat import Heartbeat
 from proxy.telemetry.logs import setup_logs
@@ -80,7 +81,11 @@ class Worker:
         self, hello: Hello, listener: socket.socket, tokenizers: dict[str, Tokenizer]
     ) -> int:
         settings = hello.settings
-        recorder = Recorder(MetricsSegment(hello.metrics_fd), hello.worker, settings.prices)
+        segment = MetricsSegment(hello.metrics_fd)
+        for model, tokenizer in tokenizers.items():
+            for part, engine in tokenizer.fast.engines():
+                segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
+        recorder = Recorder(segment, hello.worker, settings.prices)
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
         gateway = Gateway(

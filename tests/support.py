@@ -34,6 +34,12 @@ def demo_tokenizer() -> Tokenizer:
     return Tokenizer.load("demo", demo_folder())
 
 
+@cache
+def slow_tokenizer() -> Tokenizer:
+    """The demo model's with the reference engines, for tests in which long prompts take long."""
+    return Tokenizer.load("demo", demo_folder(), fast=False)
+
+
 def listener(*, send_bytes: int = 0) -> socket.socket:
     """A bound socket on a free port. send_bytes: a small buffer for slow readers to fill."""
     sock = socket.socket()

@@ -35,6 +35,10 @@ class FastPaths(msgspec.Struct, frozen=True):
     template: str = "jinja2"
     why: dict[str, str] = {}
 
+    def engines(self) -> tuple[tuple[str, str], ...]:
+        """(part, engine) of each part."""
+        return ("encoder", self.encoder), ("template", self.template)
+
 
 class Refused(Exception):
     """An engine cannot do this tokenizer or template at all; the message says why."""

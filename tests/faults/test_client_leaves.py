@@ -26,7 +26,7 @@ from tests.raw import (
     post,
     until,
 )
-from tests.support import demo_tokenizer, gateway
+from tests.support import gateway, slow_tokenizer
 
 LEAVES: dict[str, Callable[[Client], None]] = {"FIN": Client.close, "RST": Client.reset}
 
@@ -114,7 +114,7 @@ async def test_while_its_prompt_is_tokenized() -> None:
     settings = Settings(tokens=TokenSettings(cache_entry_limit_bytes=64 * 1024 * 1024))
     body = chat("a longer story about words " * 20_000)
     async with Upstream(answering(ok())) as upstream:
-        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+        async with gateway(upstream.url, settings=settings, tokenizer=slow_tokenizer()) as bench:
             client = await bench.client()
             await client.send(post(CHAT, body))
             await until(lambda: bench.tokens.threads.queued_jobs)

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from proxy.errors import RequestError
 from proxy.model import Rung
 from proxy.settings import TokenSettings
 from proxy.tokens.service import TokenService
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.raw import until
-from tests.support import demo_tokenizer
+from tests.support import demo_tokenizer, slow_tokenizer
 
 LONG = "a long story of many words, told without an end. " * 4_000
 HUGE = LONG * 5
@@ -35,12 +33,6 @@ def text(prompt: Any, **fields: Any) -> CompletionBody:
     body = body_of({"prompt": prompt, **fields})
     assert isinstance(body, CompletionBody)
     return body
-
-
-@cache
-def slow_tokenizer() -> Tokenizer:
-    """The demo model's with the reference engines: long prompts must take long here."""
-    return Tokenizer.load("demo", demo_folder(), fast=False)
 
 
 @asynccontextmanager
