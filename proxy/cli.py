@@ -182,7 +182,7 @@ def _check_config(args: argparse.Namespace) -> int:
     settings = _settings(args)
     check_settings(settings)
     for model, folder in settings.tokens.folders.items():
-        Tokenizer.load(model, Path(folder))
+        Tokenizer.load(model, Path(folder), fast=False)
     replicas, tokenizers = len(settings.backends), len(settings.tokens.folders)
     policy = settings.routing.policy
     _say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")

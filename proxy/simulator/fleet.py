@@ -20,7 +20,7 @@ from proxy.tokens.tokenizer import Tokenizer, demo_folder
 def load_tokenizer(settings: SimulatorSettings) -> Tokenizer:
     """The tokenizer that a fleet with these settings speaks. Raises ConfigError."""
     folder = Path(settings.folder) if settings.folder else demo_folder()
-    return Tokenizer.load(settings.model, folder)
+    return Tokenizer.load(settings.model, folder, fast=False)
 
 
 class Fleet:
