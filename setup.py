@@ -40,6 +40,7 @@ COMPILED = [
     "proxy/wire/headers.py",
     "proxy/wire/heads.py",
     "proxy/wire/relay.py",
+    "proxy/wire/sse.py",
     "proxy/wire/server.py",
     "proxy/wire/upstream.py",
 ]

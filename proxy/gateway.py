@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from proxy import answers, context, forward, refusals
 from proxy.body import Body, ChatBody, CompletionBody, OtherBody, inspect
@@ -44,13 +43,16 @@ _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 _SHORT_BODY_BYTES = 8 * 1024
 
 
-class _Attempt(NamedTuple):
+class _Attempt:
     """number: 1 for the first. left: candidates not tried yet."""
 
-    decision: Decision
-    choice: Choice
-    number: int
-    left: int
+    __slots__ = ("choice", "decision", "left", "number")
+
+    def __init__(self, decision: Decision, choice: Choice, number: int, left: int) -> None:
+        self.decision = decision
+        self.choice = choice
+        self.number = number
+        self.left = left
 
 
 class Gateway:

@@ -76,19 +76,23 @@ class Gauge:
 class Histogram:
     """A child that counts observations by bucket and sums them."""
 
-    __slots__ = ("_bounds", "_cells", "_first", "_sum", "_sum_index")
+    __slots__ = ("_bounds", "_cells", "_counts", "_first", "_sum", "_sum_index")
 
     def __init__(self, cells: "memoryview[float]", index: int, bounds: tuple[float, ...]) -> None:
         self._cells = cells
         self._sum_index = index
         self._first = index + 1
         self._bounds = bounds
+        # One writer: what is counted lives here, and the cells are only stored to (as in Counter).
+        self._counts = [0.0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
         """Counts `value` in the first bucket whose upper bound is not below it."""
-        cells = self._cells
-        cells[self._first + bisect_left(self._bounds, value)] += 1.0
+        cells, counts = self._cells, self._counts
+        bucket = bisect_left(self._bounds, value)
+        counts[bucket] = count = counts[bucket] + 1.0
+        cells[self._first + bucket] = count
         self._sum = total = self._sum + value
         cells[self._sum_index] = total
 
@@ -96,20 +100,23 @@ class Histogram:
 class HistogramRow:
     """Children of one histogram family that are observed together: one call for all of them."""
 
-    __slots__ = ("_bounds", "_cells", "_firsts", "_sums")
+    __slots__ = ("_bounds", "_cells", "_counts", "_firsts", "_sums")
 
     def __init__(self, children: Sequence[Histogram]) -> None:
         self._bounds = children[0]._bounds  # noqa: SLF001 - a row is its children
         self._cells = children[0]._cells  # noqa: SLF001 - a row is its children
         self._firsts = [child._first for child in children]  # noqa: SLF001 - as above
+        self._counts = [[0.0] * (len(self._bounds) + 1) for _ in children]
         self._sums = [0.0] * len(children)
 
     def observe(self, values: Sequence[float]) -> None:
         """Counts the n-th value in the n-th child; there may be fewer values than children."""
         cells, bounds, sums, firsts = self._cells, self._bounds, self._sums, self._firsts
         for index, value in enumerate(values):
-            first = firsts[index]
-            cells[first + bisect_left(bounds, value)] += 1.0
+            first, counts = firsts[index], self._counts[index]
+            bucket = bisect_left(bounds, value)
+            counts[bucket] = count = counts[bucket] + 1.0
+            cells[first + bucket] = count
             sums[index] = total = sums[index] + value
             cells[first - 1] = total
 

@@ -10,7 +10,6 @@ Invariants:
 
 import asyncio
 import time
-from typing import NamedTuple
 
 from proxy.body import ChatBody, CompletionBody
 from proxy.errors import RequestError
@@ -28,14 +27,24 @@ from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer
 
 
-class Outcome(NamedTuple):
+class Outcome:
     """prompt: None on the bail rung, and then `reason` says why. queue_s, run_s: seconds."""
 
-    prompt: Prompt | None
-    rung: Rung
-    reason: str = ""
-    queue_s: float = 0.0
-    run_s: float = 0.0
+    __slots__ = ("prompt", "queue_s", "reason", "run_s", "rung")
+
+    def __init__(
+        self,
+        prompt: Prompt | None,
+        rung: Rung,
+        reason: str = "",
+        queue_s: float = 0.0,
+        run_s: float = 0.0,
+    ) -> None:
+        self.prompt = prompt
+        self.rung = rung
+        self.reason = reason
+        self.queue_s = queue_s
+        self.run_s = run_s
 
 
 class TokenService:
@@ -118,7 +127,7 @@ class TokenService:
         gil_s = max(render_s, ids_gil_s)
         outcome = await self._climb(job, JobView(raw.nbytes, render_s, total_s, gil_s))
         if outcome.prompt is not None and is_ids(body):
-            return outcome._replace(rung=Rung.TOKEN_INPUT)
+            outcome.rung = Rung.TOKEN_INPUT
         return outcome
 
     async def prompt(self, model: str, body: ChatBody | CompletionBody) -> Outcome:

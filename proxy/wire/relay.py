@@ -17,9 +17,10 @@ from enum import Enum
 
 from proxy.errors import UpstreamError, error_body
 from proxy.routing.retry import Phase
+from proxy.wire.answer import Usage, read_answer
 from proxy.wire.exchange import Exchange
 from proxy.wire.heads import ResponseHead
-from proxy.wire.sse import EventScanner, Usage, read_answer
+from proxy.wire.sse import EventScanner
 from proxy.wire.upstream import UpstreamConnection
 
 _HELD_LIMIT_BYTES = 64 * 1024

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.sse import EventScanner, Usage, read_answer
+from proxy.wire.answer import Usage, read_answer
+from proxy.wire.sse import EventScanner
 from tests.raw import ABORTED, DONE, EVENTS, LAST, ROLE, TOKEN, USAGE
 
 ERROR = b'data: {"error":{"message":"dead","code":500}}\n\n'
