@@ -51,6 +51,11 @@ class Encoder:
         return f"<Encoder vocab={self._backend.get_vocab_size()} cuts={cuts} specials={around}>"
 
     @property
+    def splits_specials(self) -> bool:
+        """Special tokens in a text are read as text. `to_json` does not say so."""
+        return bool(self._backend.encode_special_tokens)
+
+    @property
     def affixes(self) -> tuple[bytes, bytes] | None:
         """Packed ids put before and after a text by `add_special_tokens`; None where the
         post-processor does more than that."""

@@ -56,6 +56,9 @@ class Findings:
 
 def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[FastEncoder | None, str]:
     """The fast engine of a tokenizer; or None, and why."""
+    if encoder.splits_specials:
+        # The engine is built from a description that leaves this out, and so are the findings.
+        return None, "it reads special tokens as text"
     about = encoder.to_json()
     try:
         fast = FastEncoder(about)

@@ -110,3 +110,12 @@ def test_a_missing_engine_is_a_reason(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (model.fast.encoder, model.fast.template) == ("tokenizers", "jinja2")
     assert sorted(model.fast.why) == ["encoder", "template default"]
     assert model.encode("hello", add_special_tokens=False)
+
+
+def test_a_tokenizer_that_splits_specials_is_not_taken_for_its_twin(tmp_path: Path) -> None:
+    findings = probe.Findings(tmp_path)
+    plain, splitting = backend(), backend()
+    splitting.encode_special_tokens = True
+    assert Encoder(plain).to_json() == Encoder(splitting).to_json()
+    assert probe.fast_encoder(Encoder(plain), findings)[0] is not None
+    assert probe.fast_encoder(Encoder(splitting), findings)[0] is None
