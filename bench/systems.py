@@ -74,10 +74,11 @@ def gateway(
 def inline_twin(urls: Sequence[str], core: int | None) -> Iterator[Proxy]:
     """The same gateway, but it encodes every prompt where it stands, on the loop.
 
-    To the ladder a hop to a thread costs more than any job: so every job is a short one.
+    To the ladder a hop to a thread costs more than any job: so every job is a short one. Its
+    encoder is the usual one (`tokenizers`).
     """
     with tempfile.NamedTemporaryFile("w", prefix="bench-twin-", suffix=".yaml") as config:
-        config.write("tokens:\n  thread_hop_s: 1.0e+9\n")
+        config.write("tokens:\n  thread_hop_s: 1.0e+9\n  fast_engines: false\n")
         config.flush()
         with gateway(urls, core, "--config", config.name, name="inline-twin") as twin:
             yield twin

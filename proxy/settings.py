@@ -59,16 +59,21 @@ class UpstreamSettings(Section, frozen=True):
 
 
 class TokenSettings(Section, frozen=True):
-    """The ladder. `folders`: model name -> folder with tokenizer.json. `threads` 0: as many as
-    cores, at least 2, at most 8. `processes`: tokenizer processes, for jobs that would hold the GIL
-    too long and for when the threads have all they take; `process_limit_bytes`: prompts under way
-    in each. `short_lane_s`: jobs predicted shorter than this never wait
-    behind longer ones. `cache_…`: whole requests; `segment_…` and `prefix_…`: stretches of text
-    and beginnings of prompts, for each model. `forward_tokens`: which requests' ids go to the
-    replica in the place of their text, so that it need not tokenize again. `context_check`: refuse
-    what no replica has room for. Where nothing wants ids, the policy included, none are made."""
+    """The ladder.
+
+    folders: model name -> folder with tokenizer.json. fast_engines: fastokens and minijinja, where
+    a probe shows them equal to the reference. cache_…: whole requests; segment_…, prefix_…:
+    stretches of text and beginnings of prompts, for each model. threads: 0 for as many as cores, at
+    least 2, at most 8. processes: tokenizer processes, for jobs that would hold the GIL too long
+    and for when the threads have all they take; process_limit_bytes: prompts under way in each.
+    short_lane_s: jobs predicted shorter than this never wait behind longer ones. forward_tokens:
+    which requests' ids go to the replica in the place of their text, so that it need not tokenize
+    again. context_check: refuse what no replica has room for. Where nothing wants ids, the policy
+    included, none are made.
+    """
 
     folders: dict[str, str] = {}
+    fast_engines: bool = True
     cache_limit_entries: int = 10_000
     cache_limit_bytes: int = 256 * 1024 * 1024
     cache_entry_limit_bytes: int = 1024 * 1024

@@ -24,6 +24,7 @@ from proxy.errors import ConfigError
 from proxy.gateway import Gateway
 from proxy.life import Life, Recorder
 from proxy.model import FleetState
+from proxy.settings import TokenSettings
 from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.heartbeat import Heartbeat
@@ -68,7 +69,7 @@ class Worker:
         """Serves until told to drain; returns the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
-            tokenizers = await asyncio.to_thread(_load, hello.settings.tokens.folders)
+            tokenizers = await asyncio.to_thread(_load, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = share(hello.host, hello.port)
         except (ConfigError, OSError) as error:
@@ -157,10 +158,10 @@ class Worker:
         log.warning("the control plane is gone; serving on with what is known")
 
 
-def _load(folders: dict[str, str]) -> dict[str, Tokenizer]:
+def _load(settings: TokenSettings) -> dict[str, Tokenizer]:
     tokenizers = {}
-    for model, folder in folders.items():
-        tokenizers[model] = Tokenizer.load(model, Path(folder))
+    for model, folder in settings.folders.items():
+        tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         # The first encode builds tables; nobody's request should pay for it.
         tokenizers[model].encode("warm up", add_special_tokens=True)
     return tokenizers

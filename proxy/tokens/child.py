@@ -49,7 +49,7 @@ def serve(sock: socket.socket) -> None:
     settings = msgspec.msgpack.decode(start.settings, type=TokenSettings)
     models = {}
     for model, folder in start.folders.items():
-        tokenizer = Tokenizer.load(model, Path(folder))
+        tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         tokenizer.encode("warm up", add_special_tokens=True)
         models[model] = tokenizer, Speed(), TokenCaches.of(settings)
     sock.sendall(b"".join(frame(Ready())))
