@@ -7,23 +7,41 @@ Invariants:
 
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from proxy.model import Prompt
 
 
-class Counted(Protocol):
-    """A cache as metrics see it."""
+class Budget(NamedTuple):
+    """What a cache may hold; entry_limit_bytes: of one entry."""
 
-    @property
-    def hits(self) -> int: ...
-    @property
-    def misses(self) -> int: ...
-    @property
-    def evictions(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    def __len__(self) -> int: ...
+    limit_entries: int
+    limit_bytes: int
+    entry_limit_bytes: int
+
+
+class BoundedCache:
+    """What all caches of tokens share: a budget, and counts since the start."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.limit_entries = budget.limit_entries
+        self.limit_bytes = budget.limit_bytes
+        self.entry_limit_bytes = min(budget.entry_limit_bytes, budget.limit_bytes)
+        self.size_bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self.evictions = 0
+
+    def takes(self, size_bytes: int) -> bool:
+        """Whether an entry of this size is let in at all."""
+        return size_bytes <= self.entry_limit_bytes and self.limit_entries > 0
+
+    def is_over(self, entries: int) -> bool:
+        """Whether so many entries, of `size_bytes` in all, are too much."""
+        return self.size_bytes > self.limit_bytes or entries > self.limit_entries
+
+    def __len__(self) -> int:
+        raise NotImplementedError
 
 
 class CacheCounts(NamedTuple):
@@ -36,7 +54,7 @@ class CacheCounts(NamedTuple):
     evictions: int = 0
 
     @classmethod
-    def of(cls, caches: Collection[Counted]) -> "CacheCounts":
+    def of(cls, caches: Collection[BoundedCache]) -> "CacheCounts":
         """Those of several caches together."""
         return cls(
             sum(map(len, caches)),
@@ -47,18 +65,12 @@ class CacheCounts(NamedTuple):
         )
 
 
-class PromptCache:
-    """LRU over prompts. hits, misses, evictions: counts since the start."""
+class PromptCache(BoundedCache):
+    """LRU over prompts."""
 
-    def __init__(self, *, limit_entries: int, limit_bytes: int, entry_limit_bytes: int) -> None:
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
         self._prompts: OrderedDict[bytes, Prompt] = OrderedDict()
-        self._limit_entries = limit_entries
-        self._limit_bytes = limit_bytes
-        self._entry_limit_bytes = min(entry_limit_bytes, limit_bytes)
-        self.size_bytes = 0
-        self.hits = 0
-        self.misses = 0
-        self.evictions = 0
 
     def get(self, key: bytes) -> Prompt | None:
         """The prompt under a key, now the most recently used one."""
@@ -73,7 +85,7 @@ class PromptCache:
     def put(self, key: bytes, prompt: Prompt) -> bool:
         """Takes a prompt in, evicting the least recently used; False if it is too large."""
         size_bytes = prompt.size_bytes
-        if size_bytes > self._entry_limit_bytes or self._limit_entries == 0:
+        if not self.takes(size_bytes):
             return False
         prompts = self._prompts
         old = prompts.pop(key, None)
@@ -81,7 +93,7 @@ class PromptCache:
             self.size_bytes -= old.size_bytes
         prompts[key] = prompt
         self.size_bytes += size_bytes
-        while self.size_bytes > self._limit_bytes or len(prompts) > self._limit_entries:
+        while self.is_over(len(prompts)):
             _, evicted = prompts.popitem(last=False)
             self.size_bytes -= evicted.size_bytes
             self.evictions += 1

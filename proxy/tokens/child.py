@@ -5,8 +5,10 @@
 Invariants:
 - No event loop, no thread of its own: one job after the other, in the order they came.
 - It ends when its socket does; so it never outlives the gateway.
+- Where cores are short it gives way to the loops: what it does is long, and nobody else waits.
 """
 
+import os
 import signal
 import socket
 import sys
@@ -22,6 +24,8 @@ from proxy.tokens.job import TokenJob
 from proxy.tokens.ladder import Speed
 from proxy.tokens.prefixes import TokenCaches
 from proxy.tokens.tokenizer import Tokenizer
+
+_NICENESS = 10
 
 _chat = msgspec.json.Decoder(ChatBody).decode
 _completion = msgspec.json.Decoder(CompletionBody).decode
@@ -74,6 +78,7 @@ def serve(sock: socket.socket) -> None:
 def main() -> int:
     """Entry point. A terminal's Ctrl-C is the gateway's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         sock.setblocking(True)
         try:

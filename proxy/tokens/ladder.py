@@ -68,7 +68,7 @@ class JobView:
 class PoolView:
     """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that would
     pass before one more job of this kind begins. processes: ready ones; process_bytes: under way
-    in the one that has the least."""
+    in the one that has the least. loop_late_s: how long the loop last let a result wait."""
 
     threads: int
     queued_jobs: int
@@ -77,6 +77,7 @@ class PoolView:
     local_busy: bool
     processes: int = 0
     process_bytes: int = 0
+    loop_late_s: float = 0.0
 
 
 def _short(job: JobView, _pool: PoolView, settings: TokenSettings) -> bool:
@@ -110,8 +111,11 @@ def _processes(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
 
 def _local(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
     """One at a time, in pieces no longer than the stall budget. The render is one piece; whether
-    the text can be cut small enough shows after it, and if it cannot the job bails then."""
-    if pool.local_busy and settings.fallback == "bail":
+    the text can be cut small enough shows after it, and if it cannot the job bails then. A loop
+    that is late has no time to give: jobs on it would starve everything else."""
+    if settings.fallback == "bail" and (
+        pool.local_busy or pool.loop_late_s > settings.stall_budget_s
+    ):
         return False
     return job.render_s <= settings.stall_budget_s
 

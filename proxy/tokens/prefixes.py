@@ -20,6 +20,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from proxy.settings import TokenSettings
+from proxy.tokens.cache import BoundedCache, Budget
 from proxy.tokens.encode import Encoder
 from proxy.tokens.segments import SegmentCache
 
@@ -69,21 +70,14 @@ class Found(NamedTuple):
     mark: Mark
 
 
-class PrefixCache:
-    """LRU over prompts by the beginnings they share with later ones. hits, misses, evictions:
-    counts since the start."""
+class PrefixCache(BoundedCache):
+    """LRU over prompts by the beginnings they share with later ones."""
 
-    def __init__(self, *, limit_entries: int, limit_bytes: int, entry_limit_bytes: int) -> None:
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
         self._named: dict[int, Prefix] = {}
         self._order: OrderedDict[Prefix, None] = OrderedDict()
         self._lock = Lock()
-        self._limit_entries = limit_entries
-        self._limit_bytes = limit_bytes
-        self._entry_limit_bytes = min(entry_limit_bytes, limit_bytes)
-        self.hits = 0
-        self.misses = 0
-        self.evictions = 0
-        self.size_bytes = 0
 
     def find(self, encoder: Encoder, root: bytes, text: str) -> Found | None:
         """The longest known beginning of `text` that ends near its end, or near its start."""
@@ -113,7 +107,7 @@ class PrefixCache:
 
     def put(self, new: Prefix, found: Found | None) -> None:
         """Takes a prompt in. found: what `find` said about its text."""
-        if new.size_bytes > self._entry_limit_bytes or self._limit_entries == 0 or not new.marks:
+        if not new.marks or not self.takes(new.size_bytes):
             return
         with self._lock:
             if found is not None and _is_continued(found) and found.prefix in self._order:
@@ -121,7 +115,7 @@ class PrefixCache:
             self._order[new] = None
             self.size_bytes += new.size_bytes
             self._named.update(dict.fromkeys([mark.name for mark in new.marks], new))
-            while self.size_bytes > self._limit_bytes or len(self._order) > self._limit_entries:
+            while self.is_over(len(self._order)):
                 self._drop(next(iter(self._order)))
                 self.evictions += 1
 
@@ -147,14 +141,18 @@ class TokenCaches(NamedTuple):
         """Empty ones, each with the budgets of the settings."""
         return cls(
             SegmentCache(
-                limit_entries=settings.segment_limit_entries,
-                limit_bytes=settings.segment_limit_bytes,
-                entry_limit_bytes=settings.segment_entry_limit_bytes,
+                Budget(
+                    settings.segment_limit_entries,
+                    settings.segment_limit_bytes,
+                    settings.segment_entry_limit_bytes,
+                )
             ),
             PrefixCache(
-                limit_entries=settings.prefix_limit_entries,
-                limit_bytes=settings.prefix_limit_bytes,
-                entry_limit_bytes=settings.prefix_entry_limit_bytes,
+                Budget(
+                    settings.prefix_limit_entries,
+                    settings.prefix_limit_bytes,
+                    settings.prefix_entry_limit_bytes,
+                )
             ),
         )
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from sys import getsizeof
 from threading import Lock
 
+from proxy.tokens.cache import BoundedCache, Budget
 from proxy.tokens.encode import Encoder
 
 # What one entry costs beside its text and ids: the ids' header, hash and links of the dictionary.
@@ -23,19 +24,13 @@ _ENTRY_BYTES = 200
 _WINDOW_CHARS = 32 * 1024
 
 
-class SegmentCache:
-    """LRU over stretches of text. hits, misses, evictions: counts since the start."""
+class SegmentCache(BoundedCache):
+    """LRU over stretches of text."""
 
-    def __init__(self, *, limit_entries: int, limit_bytes: int, entry_limit_bytes: int) -> None:
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
         self._items: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
-        self._limit_entries = limit_entries
-        self._limit_bytes = limit_bytes
-        self._entry_limit_bytes = min(entry_limit_bytes, limit_bytes)
-        self.hits = 0
-        self.misses = 0
-        self.evictions = 0
-        self.size_bytes = 0
 
     def get(self, pieces: list[str]) -> list[bytes | None]:
         """The ids of each piece, None where they are not known; the known ones are now the most
@@ -59,11 +54,11 @@ class SegmentCache:
         with self._lock:
             for piece, own in zip(pieces, ids, strict=True):
                 size = _size_bytes(piece, own)
-                if size > self._entry_limit_bytes or piece in items:
+                if not self.takes(size) or piece in items:
                     continue
                 items[piece] = own
                 self.size_bytes += size
-                while self.size_bytes > self._limit_bytes or len(items) > self._limit_entries:
+                while self.is_over(len(items)):
                     old = items.popitem(last=False)
                     self.size_bytes -= _size_bytes(*old)
                     self.evictions += 1

@@ -16,7 +16,7 @@ from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
 from proxy.tokens import ladder
-from proxy.tokens.cache import CacheCounts, PromptCache
+from proxy.tokens.cache import Budget, CacheCounts, PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
 from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
@@ -60,9 +60,11 @@ class TokenService:
         self._permit = asyncio.Lock()
         self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
         self.cache = PromptCache(
-            limit_entries=settings.cache_limit_entries,
-            limit_bytes=settings.cache_limit_bytes,
-            entry_limit_bytes=settings.cache_entry_limit_bytes,
+            Budget(
+                settings.cache_limit_entries,
+                settings.cache_limit_bytes,
+                settings.cache_entry_limit_bytes,
+            )
         )
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
@@ -146,6 +148,7 @@ class TokenService:
             self._permit.locked(),
             self.processes.ready_count,
             self.processes.outstanding_bytes,
+            threads.loop_late_s,
         )
         rung = ladder.choose(view, pool, self._settings)
         if rung is Rung.SHORT:

@@ -58,6 +58,7 @@ class ThreadPool:
         self.count = count
         self.queued_jobs = 0
         self.queued_bytes = 0
+        self._late_s = 0.0
         self._short_s = 0.0
         self._long_s = 0.0
         self._threads = [
@@ -76,6 +77,12 @@ class ThreadPool:
         if short:
             return self._short_s / self.count
         return self._short_s / self.count + self._long_s / max(self.count - 1, 1)
+
+    @property
+    def loop_late_s(self) -> float:
+        """How long the result last handed back had waited for the loop; 0 where no job is under
+        way, and so nothing is known."""
+        return self._late_s if self.queued_jobs else 0.0
 
     def submit(self, job: TokenJob, predicted_s: float, *, short: bool) -> asyncio.Future[Done]:
         """Queues a job; whether there is room was the ladder's question."""
@@ -133,11 +140,12 @@ class ThreadPool:
             except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's own code
                 done = RuntimeError(f"the tokenizer failed: {type(error).__name__}")
         with contextlib.suppress(RuntimeError):  # the loop closed while the job ran
-            self._loop.call_soon_threadsafe(self._finished, entry, done)
+            self._loop.call_soon_threadsafe(self._finished, entry, done, time.perf_counter())
 
     # -- back on the loop --------------------------------------------------------------------
 
-    def _finished(self, entry: _Entry, done: Done | Exception | None) -> None:
+    def _finished(self, entry: _Entry, done: Done | Exception | None, ended_s: float) -> None:
+        self._late_s = time.perf_counter() - ended_s
         self.queued_jobs -= 1
         self.queued_bytes -= entry.job.size_bytes
         if entry.short:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.model import Prompt
-from proxy.tokens.cache import PromptCache
+from proxy.tokens.cache import Budget, PromptCache
 
 
 def prompt(tokens: int) -> Prompt:
@@ -14,9 +14,7 @@ def prompt(tokens: int) -> Prompt:
 
 
 def cache(entries: int = 100, limit_bytes: int = 100_000, entry_bytes: int = 50_000) -> PromptCache:
-    return PromptCache(
-        limit_entries=entries, limit_bytes=limit_bytes, entry_limit_bytes=entry_bytes
-    )
+    return PromptCache(Budget(entries, limit_bytes, entry_bytes))
 
 
 def test_it_counts() -> None:

@@ -24,8 +24,14 @@ def job(size_bytes: int = 100, render_s: float = 0.001, total_s: float = 0.01) -
     return JobView(size_bytes, render_s, total_s)
 
 
-def pool(jobs: int = 1, size_bytes: int = 100, wait_s: float = 0.1, busy: bool = False) -> PoolView:
-    return PoolView(2, jobs, size_bytes, wait_s, busy)
+def pool(
+    jobs: int = 1,
+    size_bytes: int = 100,
+    wait_s: float = 0.1,
+    busy: bool = False,
+    late_s: float = 0.0,
+) -> PoolView:
+    return PoolView(2, jobs, size_bytes, wait_s, busy, loop_late_s=late_s)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +50,10 @@ def pool(jobs: int = 1, size_bytes: int = 100, wait_s: float = 0.1, busy: bool =
         (job(), PoolView(0, 0, 0, 0.0, False), SETTINGS, Rung.LOCAL),
         (job(), pool(jobs=4, busy=True), SETTINGS, Rung.BAIL),
         (job(), pool(jobs=4, busy=True), WAITING, Rung.LOCAL),
+        (job(), pool(jobs=4, late_s=0.002), SETTINGS, Rung.LOCAL),
+        (job(), pool(jobs=4, late_s=0.0021), SETTINGS, Rung.BAIL),
+        (job(), pool(jobs=4, late_s=0.0021), WAITING, Rung.LOCAL),
+        (job(), pool(jobs=3, late_s=0.0021), SETTINGS, Rung.THREADS),
         (job(render_s=0.0021), pool(jobs=4), SETTINGS, Rung.BAIL),
         (job(render_s=0.0021), pool(jobs=4), WAITING, Rung.BAIL),
     ],

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 
+from proxy.tokens.cache import Budget
 from proxy.tokens.encode import Encoder
 from proxy.tokens.segments import SegmentCache, stretches
 from tests.support import demo_tokenizer
@@ -49,7 +50,7 @@ NAMES = ["a", "bb" * 50, "c" * 400, "dé中", "e" * 3000]
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=40))
 def test_it_forgets_the_least_recently_used(operations: list[tuple[str, bool]]) -> None:
-    cache = SegmentCache(limit_entries=3, limit_bytes=2500, entry_limit_bytes=2400)
+    cache = SegmentCache(Budget(3, limit_bytes=2500, entry_limit_bytes=2400))
     model: OrderedDict[str, bytes] = OrderedDict()
     hits = misses = 0
     for name, put in operations:

@@ -96,6 +96,11 @@ async def test_token_input(prompt: Any) -> None:
             assert (await tokens.prompt("demo", text(words))).rung is not Rung.TOKEN_INPUT
 
 
+def in_pieces() -> str:
+    """A prompt that takes several slices: no piece is known from another."""
+    return "<|im_end|>".join(f"some words of piece {number}" for number in range(600))
+
+
 async def test_local() -> None:
     async with with_a_full_queue(stall_budget_s=0.5) as tokens:
         outcome = await tokens.prompt("demo", text("hello there"))
@@ -106,8 +111,7 @@ async def test_local() -> None:
 
 async def test_local_lets_others_run_between_its_pieces() -> None:
     """A permit around one synchronous call would bound nothing."""
-    pieces = 600
-    prompt = "<|im_end|>".join(f"some words of piece {number}" for number in range(pieces))
+    prompt = in_pieces()
     async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
         waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
         turns = 0
@@ -120,7 +124,7 @@ async def test_local_lets_others_run_between_its_pieces() -> None:
 
 
 async def test_local_holds_its_permit_across_the_job() -> None:
-    prompt = "<|im_end|>".join(["some words of a piece"] * 300)
+    prompt = in_pieces()
     async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
         waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
         await asyncio.sleep(0)
@@ -132,7 +136,7 @@ async def test_local_holds_its_permit_across_the_job() -> None:
 
 
 async def test_local_makes_others_wait_where_told_to() -> None:
-    prompt = "<|im_end|>".join(["some words of a piece"] * 300)
+    prompt = in_pieces()
     async with with_a_full_queue(stall_budget_s=0.0005, fallback="wait") as tokens:
         long, short = await asyncio.gather(
             tokens.prompt("demo", text(prompt)), tokens.prompt("demo", text("hello"))
@@ -142,7 +146,7 @@ async def test_local_makes_others_wait_where_told_to() -> None:
 
 
 async def test_a_cancelled_local_job_gives_its_permit_back() -> None:
-    prompt = "<|im_end|>".join(["some words of a piece"] * 300)
+    prompt = in_pieces()
     async with with_a_full_queue(stall_budget_s=0.0005) as tokens:
         waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(prompt)))
         await asyncio.sleep(0)
