@@ -32,6 +32,8 @@ COMPILED = [
     "proxy/telemetry/metrics.py",
     "proxy/tokens/cache.py",
     "proxy/tokens/keys.py",
+    "proxy/tokens/prefixes.py",
+    "proxy/tokens/segments.py",
     "proxy/tokens/service.py",
     "proxy/wire/chunked.py",
     "proxy/wire/connection.py",

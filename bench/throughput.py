@@ -1,6 +1,6 @@
 """Requests per second of one core: the gateway beside a plain aiohttp proxy, in one run.
 
-    python -m bench.throughput [--rounds 5] [--seconds 4] [--json FILE]
+    python -m bench.throughput [--rounds 5] [--seconds 4] [--only "16 KiB"] [--json FILE]
 
 The proxy under test has one core; wrk (-t1 -c32) and nginx, which answers with a canned
 completion on four ports, have the other. Tokenization and the policy `affinity` are on in the
@@ -11,7 +11,7 @@ the order of a round is the reverse of the one before.
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ PATH = "/v1/chat/completions"
 UNCOMPILED = "tokenlane-plain"
 DISTINCT = 1000
 PREFIXES = 32
+CONVERSATIONS = 16
+TURNS = 100
 BUSY_SHARE = 0.85
 
 
@@ -51,12 +53,20 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def loads() -> list[Load]:
-    """300 bytes from 1,000 distinct bodies; 16 KiB from 32 system prompts with unique tails."""
+    """300 bytes from 1,000 distinct bodies; 16 KiB, of which 12 are one of 32 system prompts and 4
+    are new; and 390 KB, the turns 97 to 100 of 16 conversations with a new question each."""
     small = [workload.sized(300, seed) for seed in range(DISTINCT)]
-    large = [workload.shared_prefix(16 * 1024, seed) for seed in range(PREFIXES)]
+    large = [workload.shared_prefix(12 * 1024, 4 * 1024, seed) for seed in range(PREFIXES)]
+    talks = [workload.conversation(TURNS, 390_000, seed) for seed in range(CONVERSATIONS)]
+    long = [
+        workload.numbered(talk[: len(talk) - 2 * left])
+        for left in reversed(range(4))
+        for talk in talks
+    ]
     return [
         Load("300 B", lambda _: wrk.script_of_bodies(PATH, small)),
-        Load("16 KiB", lambda turn: wrk.script_of_prefixes(PATH, large, turn * 100_000_000)),
+        Load("16 KiB", lambda turn: wrk.script_of_parts(PATH, large, turn * 100_000_000)),
+        Load("390 KB", lambda turn: wrk.script_of_parts(PATH, long, turn * 100_000_000)),
     ]
 
 
@@ -112,8 +122,8 @@ def summary(name: str, rounds: list[Round]) -> dict[str, Any]:
     }
 
 
-def run(rounds: int, seconds_s: int) -> dict[str, Any]:
-    """The whole measurement, ready for JSON."""
+def run(rounds: int, seconds_s: int, only: Sequence[str] = ()) -> dict[str, Any]:
+    """The whole measurement, ready for JSON. only: names of loads; none for all."""
     need_tools("nginx", "wrk", "taskset")
     cores = core, load_core = two_cores()
     result: dict[str, Any] = {
@@ -132,6 +142,8 @@ def run(rounds: int, seconds_s: int) -> dict[str, Any]:
         nginx = Proxy("nginx direct", canned.process, canned.ports[0])
         assert ours.admin_port is not None
         for load in loads():
+            if only and load.name not in only:
+                continue
             say(f"throughput, {load.name}")
             before = samples(ours.admin_port)
             done = rounds_of(load, proxies_of_run, rounds=rounds, seconds_s=seconds_s, cores=cores)
@@ -205,9 +217,10 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=4, help="of each round and proxy")
+    parser.add_argument("--only", nargs="*", default=[], metavar="LOAD", help="as '16 KiB'")
     parser.add_argument("--json", type=Path, help="write the result here too")
     options = parser.parse_args()
-    finish(lambda: run(options.rounds, options.seconds), show, options.json)
+    finish(lambda: run(options.rounds, options.seconds, options.only), show, options.json)
 
 
 if __name__ == "__main__":

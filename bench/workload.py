@@ -62,16 +62,40 @@ def sized(size_bytes: int, seed: int, *, stream: bool = False) -> bytes:
     return chat([("user", f"{seed:08d} {filler}")], stream=stream)
 
 
-def shared_prefix(size_bytes: int, seed: int, tail_digits: int = 16) -> tuple[bytes, bytes]:
-    """A body of `size_bytes` in two parts: before and after a unique tail of `tail_digits`.
+# A body in two parts, to be sent around a running number of so many digits.
+Parts = tuple[bytes, bytes]
+NUMBER_DIGITS = 16
 
-    The system prompt is the whole first part, so bodies of one seed share their prefix.
-    """
-    mark = "@" * tail_digits
-    empty = chat([("system", ""), ("user", f"question {mark}")])
-    body = chat([("system", text(size_bytes - len(empty), seed)), ("user", f"question {mark}")])
-    before, after = body.split(mark.encode())
-    return before, after
+
+def numbered(messages: list[tuple[str, str]]) -> Parts:
+    """The body of a chat whose last message begins with a number that is not there yet."""
+    mark = "@" * NUMBER_DIGITS
+    *before, (role, content) = messages
+    head, tail = chat([*before, (role, f"{mark} {content}")]).split(mark.encode())
+    return head, tail
+
+
+def shared_prefix(system_bytes: int, user_bytes: int, seed: int) -> Parts:
+    """A system prompt that all bodies of one seed share, and a question that is new each time."""
+    return numbered(
+        [
+            ("system", text(system_bytes, seed)),
+            ("user", text(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
+        ]
+    )
+
+
+def conversation(turns: int, size_bytes: int, seed: int) -> list[tuple[str, str]]:
+    """A system prompt and so many turns of question and answer, the last one not answered yet;
+    about `size_bytes` of text in all, a quarter of it questions."""
+    turn_bytes = size_bytes // turns
+    own = text(size_bytes, seed)
+    messages = [("system", text(turn_bytes // 4, 500_000 + seed))]
+    for turn in range(turns):
+        at = turn * turn_bytes
+        split = at + turn_bytes // 4
+        messages += [("user", own[at:split]), ("assistant", own[split : at + turn_bytes])]
+    return messages[:-1]
 
 
 def request(path: str, body: bytes, host: str = "127.0.0.1") -> bytes:

@@ -87,14 +87,14 @@ end
 """
 
 
-def script_of_prefixes(path: str, parts: Sequence[tuple[bytes, bytes]], first: int) -> str:
-    """Lua that sends each (before, after) in turn around a unique 16-digit tail from `first` on."""
+def script_of_parts(path: str, parts: Sequence[tuple[bytes, bytes]], first: int) -> str:
+    """Lua that sends each (before, after) in turn around a 16-digit number, from `first` on."""
     listed = ",\n".join(f"{{{quoted(before)}, {quoted(after)}}}" for before, after in parts)
     return f"""\
 local parts = {{
 {listed}
 }}
-local tail = {first}
+local number = {first}
 local heads = {{}}
 function init(args)
   local host = string.format("%s:%s", wrk.host, wrk.port)
@@ -105,9 +105,9 @@ function init(args)
   end
 end
 function request()
-  tail = tail + 1
-  local index = tail % #parts + 1
-  return heads[index] .. string.format("%016d", tail) .. parts[index][2]
+  number = number + 1
+  local index = number % #parts + 1
+  return heads[index] .. string.format("%016d", number) .. parts[index][2]
 end
 """
 

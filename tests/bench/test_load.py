@@ -57,12 +57,23 @@ def test_bodies_have_their_size() -> None:
         assert json.loads(body)["messages"][0]["content"].startswith(f"{seed:08d}")
 
 
-def test_shared_prefixes_differ_in_their_tail_only() -> None:
-    before, after = workload.shared_prefix(16 * 1024, seed=3)
-    body = before + b"0" * 16 + after
-    assert len(body) == 16 * 1024
-    assert [one["role"] for one in json.loads(body)["messages"]] == ["system", "user"]
-    assert workload.shared_prefix(16 * 1024, seed=3) == (before, after)
+def test_shared_prefixes_end_where_the_question_begins() -> None:
+    before, after = workload.shared_prefix(12 * 1024, 4 * 1024, seed=3)
+    system, user = json.loads(before + b"0" * 16 + after)["messages"]
+    assert (system["role"], len(system["content"])) == ("system", 12 * 1024)
+    assert user["content"].startswith("0" * 16 + " ")
+    assert len(user["content"]) == 4 * 1024
+    assert workload.shared_prefix(12 * 1024, 4 * 1024, seed=3) == (before, after)
+
+
+def test_a_conversation_ends_with_a_question() -> None:
+    talk = workload.conversation(100, 390_000, seed=1)
+    assert len(talk) == 200
+    assert [role for role, _ in talk[:3]] == ["system", "user", "assistant"]
+    assert talk[-1][0] == "user"
+    before, after = workload.numbered(talk)
+    assert 380_000 < len(before) + len(after) < 410_000
+    assert len({content for _, content in talk}) == 200
 
 
 def test_counters_grow_by_label() -> None:
