@@ -62,14 +62,15 @@ class TokenSettings(Section, frozen=True):
     """The ladder.
 
     folders: model name -> folder with tokenizer.json. fast_engines: fastokens and minijinja, where
-    a probe shows them equal to the reference. cache_…: whole requests; segment_…, prefix_…:
-    stretches of text and beginnings of prompts, for each model. threads: 0 for as many as cores, at
-    least 2, at most 8. processes: tokenizer processes, for jobs that would hold the GIL too long
-    and for when the threads have all they take; process_limit_bytes: prompts under way in each.
-    short_lane_s: jobs predicted shorter than this never wait behind longer ones. forward_tokens:
-    which requests' ids go to the replica in the place of their text, so that it need not tokenize
-    again. context_check: refuse what no replica has room for. Where nothing wants ids, the policy
-    included, none are made.
+    a probe shows them equal to the reference. cache_…: whole requests; opening_…: what many short
+    prompts begin with, segment_…, prefix_…: stretches of text and beginnings of prompts, for each
+    model. threads: 0 for as many as cores, at least 2, at most 8. processes: tokenizer processes,
+    for jobs that would hold the GIL too long and for when the threads have all they take;
+    process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter than this
+    never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread and wake up
+    for its result; shorter ones run on the loop. forward_tokens: which requests' ids go to the
+    replica in the place of their text, so that it need not tokenize again. context_check: refuse
+    what no replica has room for. Where nothing wants ids, the policy included, none are made.
     """
 
     folders: dict[str, str] = {}
@@ -80,6 +81,9 @@ class TokenSettings(Section, frozen=True):
     segment_limit_entries: int = 100_000
     segment_limit_bytes: int = 64 * 1024 * 1024
     segment_entry_limit_bytes: int = 256 * 1024
+    opening_limit_entries: int = 1_000
+    opening_limit_bytes: int = 16 * 1024 * 1024
+    opening_entry_limit_bytes: int = 1024 * 1024
     prefix_limit_entries: int = 10_000
     prefix_limit_bytes: int = 128 * 1024 * 1024
     prefix_entry_limit_bytes: int = 8 * 1024 * 1024
@@ -91,7 +95,7 @@ class TokenSettings(Section, frozen=True):
     process_limit_bytes: int = 32 * 1024 * 1024
     dispatch: Literal["p2c", "round-robin"] = "p2c"
     short_lane_s: float = 0.001
-    thread_hop_s: float = 65e-6
+    thread_hop_s: float = 0.0003
     stall_budget_s: float = 0.002
     fallback: Literal["wait", "bail"] = "bail"
     context_check: bool = True

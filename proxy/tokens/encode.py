@@ -112,6 +112,10 @@ class Encoder:
             found.pop()
         return found
 
+    def is_cut(self, text: str, at: int) -> bool:
+        """Whether `text` may be cut here: `starts` would find it. Needs `cuts_anywhere`."""
+        return self._cut is not None and self._cut.match(text, at) is not None
+
     def pieces(self, text: str) -> list[str]:
         """`text` cut where it is exact: the ids of the pieces, joined, are the ids of the text.
         [text] where no cut is known to be exact. Never an empty piece, except for text ""."""

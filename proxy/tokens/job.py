@@ -28,8 +28,6 @@ Steps = Generator[None, None, Prompt]
 _PREFIX_CHARS = 1024
 # Blocks hashed per step: about 1 ms.
 _STEP_BLOCKS = 8192
-# A job whose text was mostly known says little about the encoder's speed.
-_FRESH_SHARE = 0.25
 
 
 class Tokenized(NamedTuple):
@@ -63,19 +61,18 @@ class TokenJob:
 
     __slots__ = (
         "_caches",
+        "_encode_s",
         "_encoded_chars",
-        "_rendered_s",
+        "_render_s",
         "_running",
         "_seconds",
-        "_slice_cpu_s",
         "_speed",
-        "_spent_s",
-        "_text_chars",
         "block_tokens",
         "body",
         "key",
         "salt",
         "size_bytes",
+        "text",
         "tokenizer",
     )
 
@@ -97,11 +94,13 @@ class TokenJob:
         self._caches = caches
         self.block_tokens = block_tokens
         self.salt = salt
-        # The render's CPU seconds; those of slices that are over; the thread's at this one's start.
-        self._rendered_s = self._spent_s = self._slice_cpu_s = 0.0
+        # CPU seconds of the render, and of encoding and hashing what was not known.
+        self._render_s = self._encode_s = 0.0
         self._seconds = 0.0
         self._running: Steps | None = None
-        self._text_chars = self._encoded_chars = 0
+        self._encoded_chars = 0
+        # What another rung rendered already.
+        self.text: str | None = None
         self.key = key
         self.size_bytes = size_bytes
 
@@ -128,7 +127,6 @@ class TokenJob:
         """Does steps for so many seconds, in whatever thread calls; None if there are more. At
         the end learns from the CPU they took."""
         began_s = time.perf_counter()
-        self._slice_cpu_s = time.thread_time()
         if self._running is None:
             self._running = self.steps()
         prompt, error = None, None
@@ -136,38 +134,28 @@ class TokenJob:
             while True:
                 next(self._running)
                 if time.perf_counter() - began_s >= slice_s:
-                    self._spent_s = self._cpu_s()
                     self._seconds += time.perf_counter() - began_s
                     return None
         except StopIteration as end:
             prompt = end.value
         except (RequestError, Unrenderable) as problem:
             error = problem
-        if prompt is not None:
-            self._learn(self._cpu_s())
+        self._speed.learn_render(self.size_bytes, self._render_s)
+        self._speed.learn_encode(self._encoded_chars, self._encode_s)
         return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
-
-    def _cpu_s(self) -> float:
-        """CPU seconds of all slices until now."""
-        return self._spent_s + time.thread_time() - self._slice_cpu_s
-
-    def _learn(self, total_s: float) -> None:
-        encode_s = total_s - self._rendered_s
-        if self._text_chars:
-            # As if all of the text had been encoded: that is what is predicted.
-            share = self._encoded_chars / self._text_chars
-            encode_s = encode_s / share if share >= _FRESH_SHARE else 0.0
-        self._speed.learn(self.size_bytes, self._rendered_s, encode_s)
 
     def _chat(self, body: ChatBody, limit_s: float) -> Generator[None, None, _Sequence]:
         if fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
             return _Sequence(self.tokenizer.chat_ids(body))
-        text = self.tokenizer.chat_text(body)
         special = fields.flag(body.add_special_tokens, False)
-        self._rendered_s = self._cpu_s()
+        text = self.text
+        if text is None:
+            began_s = time.thread_time()
+            text = self.tokenizer.chat_text(body)
+            self._render_s = time.thread_time() - began_s
         yield
-        return (yield from self._encoded(text, special, limit_s))
+        return (yield from self._sequence(text, special, limit_s))
 
     def _completions(
         self, body: CompletionBody, limit_s: float
@@ -177,26 +165,30 @@ class TokenJob:
             return [_Sequence(ids) for ids in self.tokenizer.completion_ids(body)]
         special = fields.flag(body.add_special_tokens, True)
         prompts = self.tokenizer.prompts(body)
-        self._rendered_s = self._cpu_s()
         sequences = []
         for prompt in prompts:
             yield
             if isinstance(prompt, str):
-                sequences.append((yield from self._encoded(prompt, special, limit_s)))
+                sequences.append((yield from self._sequence(prompt, special, limit_s)))
             else:
                 sequences.append(_Sequence(prompt))
         return sequences
 
-    def _encoded(
+    def _encoded(self, chars: int, began_s: float) -> None:
+        self._encoded_chars += chars
+        self._encode_s += time.thread_time() - began_s
+
+    def _sequence(
         self, text: str, special: bool, limit_s: float
     ) -> Generator[None, None, _Sequence]:
         encoder = self.tokenizer.encoder
         affixes = encoder.affixes if special else (b"", b"")
-        self._text_chars += len(text)
         if affixes is None or not encoder.cuts:
             self._within(len(text), limit_s)
-            self._encoded_chars += len(text)
-            return _Sequence(encoder.encode(text, add_special_tokens=special))
+            began_s = time.thread_time()
+            ids = encoder.encode(text, add_special_tokens=special)
+            self._encoded(len(text), began_s)
+            return _Sequence(ids)
         root, found, at = b"", None, 0
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:
@@ -232,7 +224,9 @@ class TokenJob:
         fresh: dict[str, bytes] = {}
         for batch in self._batches(missing, limit_s):
             yield
+            began_s = time.thread_time()
             made = self.tokenizer.encoder.encode_each(batch)
+            self._encoded(sum(map(len, batch)), began_s)
             segments.put(batch, made)
             fresh.update(zip(batch, made, strict=True))
         return [
@@ -249,7 +243,6 @@ class TokenJob:
                 batch, chars = [], 0
             batch.append(piece)
             chars += len(piece)
-        self._encoded_chars += sum(map(len, pieces))
         yield batch
 
     def _hashed(self, sequence: _Sequence) -> Generator[None, None, bytes]:
@@ -263,7 +256,9 @@ class TokenJob:
         view = memoryview(ids)
         for stop in range(done, len(ids), _STEP_BLOCKS * self.block_tokens * 4):
             end = stop + _STEP_BLOCKS * self.block_tokens * 4
+            began_s = time.thread_time()
             blocks = block_hashes(view[:end], self.block_tokens, self.salt, blocks)
+            self._encoded(0, began_s)
             yield
         if source is not None:
             new = Prefix(source.root, source.text, ids, blocks, source.marks)

@@ -11,7 +11,7 @@ Invariants:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from proxy.model import Rung
 from proxy.settings import TokenSettings
@@ -23,6 +23,7 @@ _FIRST_ENCODE_BYTES_PER_S = 2e6
 IDS_GIL_S_PER_BYTE = 3.2e-9
 # A job of this size moves a learned speed by a fifth; smaller ones say less about the rate.
 _FULL_WEIGHT_BYTES = 20_000
+_FASTEST_BYTES_PER_S = 1e9
 
 
 class Speed:
@@ -42,19 +43,24 @@ class Speed:
         """Predicted CPU seconds to encode so much text, fixed cost aside."""
         return size_bytes / self.encode_bytes_per_s
 
-    def learn(self, size_bytes: int, render_s: float, encode_s: float) -> None:
-        """A job of this size took these CPU seconds."""
-        weight = 0.2 * min(1.0, size_bytes / _FULL_WEIGHT_BYTES)
-        if render_s > _FIXED_S:
-            rate = size_bytes / (render_s - _FIXED_S)
-            self.render_bytes_per_s += weight * (min(rate, 1e9) - self.render_bytes_per_s)
-        if encode_s > 0.0:
-            rate = size_bytes / encode_s
-            self.encode_bytes_per_s += weight * (min(rate, 1e9) - self.encode_bytes_per_s)
+    def learn_render(self, size_bytes: int, seconds: float) -> None:
+        """A render of this size took so many CPU seconds."""
+        if seconds > _FIXED_S:
+            rate = min(size_bytes / (seconds - _FIXED_S), _FASTEST_BYTES_PER_S)
+            self.render_bytes_per_s += _weight(size_bytes) * (rate - self.render_bytes_per_s)
+
+    def learn_encode(self, size_bytes: int, seconds: float) -> None:
+        """So much text was encoded in so many CPU seconds."""
+        if seconds > 0.0:
+            rate = min(size_bytes / seconds, _FASTEST_BYTES_PER_S)
+            self.encode_bytes_per_s += _weight(size_bytes) * (rate - self.encode_bytes_per_s)
 
 
-@dataclass(frozen=True, slots=True)
-class JobView:
+def _weight(size_bytes: int) -> float:
+    return 0.2 * min(1.0, size_bytes / _FULL_WEIGHT_BYTES)
+
+
+class JobView(NamedTuple):
     """What the rules see of a job: raw prompt bytes and predicted CPU seconds. gil_s: of those,
     what holds the GIL in one go, or nearly so."""
 
@@ -64,8 +70,7 @@ class JobView:
     gil_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
+class PoolView(NamedTuple):
     """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that would
     pass before one more job of this kind begins. processes: ready ones; process_bytes: under way
     in the one that has the least. loop_late_s: how long the loop last let a result wait."""
@@ -81,8 +86,9 @@ class PoolView:
 
 
 def _short(job: JobView, _pool: PoolView, settings: TokenSettings) -> bool:
-    """Cheaper where it stands than the price of handing it over."""
-    return job.total_s <= settings.thread_hop_s
+    """Cheaper where it stands than the price of handing it over, as far as can be told before the
+    render: it begins here, and goes on elsewhere if what is unknown of its text is too long."""
+    return job.render_s <= settings.thread_hop_s
 
 
 def _threads(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
@@ -130,9 +136,9 @@ RUNGS: tuple[tuple[Rung, Admission], ...] = (
 )
 
 
-def choose(job: JobView, pool: PoolView, settings: TokenSettings) -> Rung:
-    """The first rung that admits the job, or bail."""
-    for rung, admits in RUNGS:
+def choose(job: JobView, pool: PoolView, settings: TokenSettings, *, begun: bool = False) -> Rung:
+    """The first rung that admits the job, or bail. begun: the short one had it already."""
+    for rung, admits in RUNGS[1:] if begun else RUNGS:
         if admits(job, pool, settings):
             return rung
     return Rung.BAIL

@@ -15,12 +15,13 @@ from proxy.body import ChatBody, CompletionBody
 from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
-from proxy.tokens import ladder
+from proxy.tokens import ladder, short
 from proxy.tokens.cache import Budget, CacheCounts, PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
 from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
+from proxy.tokens.openings import OpeningCache
 from proxy.tokens.prefixes import TokenCaches
 from proxy.tokens.processes import LostError, ProcessPool
 from proxy.tokens.threads import ThreadPool, default_count
@@ -66,6 +67,16 @@ class TokenService:
                 settings.cache_entry_limit_bytes,
             )
         )
+        self._openings = {
+            model: OpeningCache(
+                Budget(
+                    settings.opening_limit_entries,
+                    settings.opening_limit_bytes,
+                    settings.opening_entry_limit_bytes,
+                )
+            )
+            for model in tokenizers
+        }
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
 
@@ -88,6 +99,7 @@ class TokenService:
         """By kind of cache, all models together."""
         return {
             "request": CacheCounts.of([self.cache]),
+            "opening": CacheCounts.of(list(self._openings.values())),
             "segment": CacheCounts.of([one.segments for one in self.caches.values()]),
             "prefix": CacheCounts.of([one.prefixes for one in self.caches.values()]),
         }
@@ -138,25 +150,24 @@ class TokenService:
         return known if isinstance(known, Outcome) else await self.make(model, body, known)
 
     async def _climb(self, job: TokenJob, view: JobView) -> Outcome:
-        short = view.total_s <= self._settings.short_lane_s
-        threads = self.threads
-        pool = PoolView(
-            threads.count,
-            threads.queued_jobs,
-            threads.queued_bytes,
-            threads.wait_s(short=short),
-            self._permit.locked(),
-            self.processes.ready_count,
-            self.processes.outstanding_bytes,
-            threads.loop_late_s,
-        )
+        is_short = view.total_s <= self._settings.short_lane_s
+        pool = self._pool(is_short)
         rung = ladder.choose(view, pool, self._settings)
         if rung is Rung.SHORT:
-            result = job.run()
-            self._finished(job, result)
-            return _outcome(result, rung)
+            model = job.tokenizer.model
+            result = short.run(
+                job,
+                self._speeds[model],
+                self._openings[model],
+                self._settings.thread_hop_s,
+                self._settings.stall_budget_s,
+            )
+            if result is not None:
+                self._finished(job, result)
+                return _outcome(result, rung)
+            rung = ladder.choose(view, pool, self._settings, begun=True)
         if rung is Rung.THREADS:
-            done = await threads.submit(job, view.total_s, short=short)
+            done = await self.threads.submit(job, view.total_s, short=is_short)
             return _outcome(done.result, rung, done.queue_s)
         if rung is Rung.PROCESSES:
             try:
@@ -167,6 +178,19 @@ class TokenService:
         if rung is Rung.LOCAL:
             return await self._local(job)
         return Outcome(None, Rung.BAIL, "overload")
+
+    def _pool(self, is_short: bool) -> PoolView:
+        threads, processes = self.threads, self.processes
+        return PoolView(
+            threads.count,
+            threads.queued_jobs,
+            threads.queued_bytes,
+            threads.wait_s(short=is_short),
+            self._permit.locked(),
+            processes.ready_count,
+            processes.outstanding_bytes,
+            threads.loop_late_s,
+        )
 
     async def _local(self, job: TokenJob) -> Outcome:
         queued_s = time.perf_counter()

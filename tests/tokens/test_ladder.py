@@ -37,9 +37,9 @@ def pool(
 @pytest.mark.parametrize(
     ("one", "among", "settings", "rung"),
     [
-        (job(total_s=60e-6), IDLE, SETTINGS, Rung.SHORT),
-        (job(total_s=60e-6), pool(jobs=9), SETTINGS, Rung.SHORT),
-        (job(total_s=66e-6), IDLE, SETTINGS, Rung.THREADS),
+        (job(render_s=60e-6), IDLE, SETTINGS, Rung.SHORT),
+        (job(render_s=60e-6), pool(jobs=9), SETTINGS, Rung.SHORT),
+        (job(render_s=66e-6), IDLE, SETTINGS, Rung.THREADS),
         (job(), pool(jobs=3), SETTINGS, Rung.THREADS),
         # An empty queue takes any size: the largest prompts must not come back to the loop.
         (job(10**9, 10.0, 100.0), IDLE, SETTINGS, Rung.THREADS),
@@ -80,7 +80,7 @@ def test_a_larger_job_never_costs_the_loop_more(one: int, other: int, among: Poo
         view = JobView(size_bytes, render_s, render_s + speed.encode_s(size_bytes))
         rung = choose(view, among, SETTINGS)
         if rung is Rung.SHORT:
-            assert view.total_s <= SETTINGS.thread_hop_s
+            assert view.render_s <= SETTINGS.thread_hop_s
         if rung is Rung.LOCAL:
             assert view.render_s <= SETTINGS.stall_budget_s
 
@@ -88,8 +88,9 @@ def test_a_larger_job_never_costs_the_loop_more(one: int, other: int, among: Poo
 def test_speed_is_learned_from_large_jobs_more_than_from_small_ones() -> None:
     slow, small = Speed(), Speed()
     for _ in range(50):
-        slow.learn(20_000, 20e-6 + 20_000 / 10e6, 20_000 / 1e6)
-    small.learn(20, 20e-6 + 20 / 10e6, 20 / 1e6)
+        slow.learn_render(20_000, 20e-6 + 20_000 / 10e6)
+        slow.learn_encode(20_000, 20_000 / 1e6)
+    small.learn_encode(20, 20 / 1e6)
     assert slow.render_bytes_per_s == pytest.approx(10e6, rel=0.01)
     assert slow.encode_bytes_per_s == pytest.approx(1e6, rel=0.01)
     assert small.encode_bytes_per_s > 1.99e6
@@ -101,6 +102,7 @@ def test_a_learned_speed_stays_a_speed(jobs: list[tuple[int, float, float]]) -> 
     """Clocks are coarse: a job may take no time, or less."""
     speed = Speed()
     for size_bytes, render_s, encode_s in jobs:
-        speed.learn(size_bytes, render_s, encode_s)
+        speed.learn_render(size_bytes, render_s)
+        speed.learn_encode(size_bytes, encode_s)
         for rate in (speed.render_bytes_per_s, speed.encode_bytes_per_s):
             assert 0 < rate <= 1e9

@@ -15,10 +15,13 @@ from proxy.body import ChatBody, CompletionBody, Kind, inspect
 from proxy.model import Prompt
 from proxy.routing.blocks import block_hashes
 from proxy.settings import TokenSettings
+from proxy.tokens import short
+from proxy.tokens.cache import Budget
 from proxy.tokens.encode import Encoder
 from proxy.tokens.job import TokenJob
 from proxy.tokens.keys import prompt_bytes, salt
 from proxy.tokens.ladder import Speed
+from proxy.tokens.openings import OpeningCache
 from proxy.tokens.prefixes import TokenCaches
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.tokens.models import SHARED_NAMES, shared
@@ -37,6 +40,7 @@ TINY = TokenSettings(
     prefix_entry_limit_bytes=40_000,
 )
 MODELS = ["demo", "newlines", *SHARED_NAMES]
+LONG_S = 1e9
 MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
 
 
@@ -55,8 +59,14 @@ def tokenizer_of(model: str) -> Tokenizer:
 
 
 def prompt_of(model: str, value: dict[str, Any], caches: TokenCaches, blocks: int) -> Prompt:
+    result = job_of(model, value, caches, blocks).run()
+    assert result.prompt is not None, result.error
+    return result.prompt
+
+
+def job_of(model: str, value: dict[str, Any], caches: TokenCaches, blocks: int) -> TokenJob:
     body = read(value)
-    job = TokenJob(
+    return TokenJob(
         tokenizer_of(model),
         Speed(),
         body,
@@ -66,9 +76,6 @@ def prompt_of(model: str, value: dict[str, Any], caches: TokenCaches, blocks: in
         block_tokens=blocks,
         salt=salt(model, body),
     )
-    result = job.run()
-    assert result.prompt is not None, result.error
-    return result.prompt
 
 
 def expected(model: str, value: dict[str, Any], block_tokens: int) -> Prompt:
@@ -182,6 +189,28 @@ def test_the_caches_change_nothing(model: str, budgets: TokenSettings) -> None:
     assert (caches.prefixes.evictions > 0) == (budgets is TINY)
     for one in caches:
         assert one.size_bytes >= 0
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("entries", [1000, 2], ids=["roomy", "tiny"])
+def test_the_short_rung_makes_the_same(model: str, entries: int) -> None:
+    tokenizer = tokenizer_of(model)
+    openings = OpeningCache(Budget(entries, 1_000_000, 100_000))
+    caches = TokenCaches.of(TINY)
+
+    @MANY
+    @given(STEPS, st.sampled_from([1, 16]))
+    def conversations(steps: list[tuple[str, Any]], blocks: int) -> None:
+        for value in requests(model, steps):
+            job = job_of(model, value, caches, blocks)
+            made = short.run(job, Speed(), openings, LONG_S, LONG_S)
+            assert made is not None
+            assert made.prompt == expected(model, value, blocks)
+
+    conversations()
+    assert (openings.hits > 20) == tokenizer.encoder.cuts_anywhere
+    assert (openings.evictions > 0) == (tokenizer.encoder.cuts_anywhere and entries == 2)
+    assert 0 <= openings.size_bytes <= 1_000_000
 
 
 @pytest.mark.parametrize("model", MODELS)
