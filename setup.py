@@ -14,6 +14,7 @@ import os
 from setuptools import setup
 
 COMPILED = [
+    "proxy/asked.py",
     "proxy/fleet.py",
     "proxy/gateway.py",
     "proxy/life.py",

@@ -13,25 +13,24 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from proxy import answers, context, forward, refusals
-from proxy.body import Body, ChatBody, CompletionBody, OtherBody, inspect
+from proxy import answers, asked, context, forward, refusals
+from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
 from proxy.model import FleetState, Prompt
 from proxy.parity import Parity
 from proxy.routes import Action, Route, find
-from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
 from proxy.routing.candidates import Eligible, Nobody
-from proxy.routing.decision import Choice, Decision, Query, Reason
+from proxy.routing.decision import Choice, Decision
 from proxy.routing.lease import LoadBoard
 from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.tokens.fields import Unrenderable
-from proxy.tokens.keys import is_ids, prompt_bytes, salt
-from proxy.tokens.service import Outcome, TokenService
+from proxy.tokens.keys import is_ids
+from proxy.tokens.service import TokenService
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import Field, request_head
 from proxy.wire.relay import Relay, RelayEnd
@@ -143,7 +142,9 @@ class Gateway:
 
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
         if isinstance(request, OtherBody) or not self._wants_ids:
-            query = self._unread(request)
+            query = asked.unread(
+                request, block_tokens=self._tokens.block_tokens, draw=self.router.draw()
+            )
         else:
             known = self._tokens.known(model or "", request)
             if isinstance(known, bytes):
@@ -156,7 +157,14 @@ class Gateway:
                     context.check(known.prompt, limit_tokens, text=not is_ids(request))
                 if self._forwards(model, request):
                     body = await _forwarded(body, request, known.prompt)
-            query = self._query(model, request, known)
+            query = asked.query(
+                model,
+                request,
+                known.prompt,
+                known.reason,
+                block_tokens=self._tokens.block_tokens,
+                draw=self.router.draw(),
+            )
         life.tokens_s = time.monotonic()
 
         # Who may, who does, and why; again after a failure, as far as the retry table allows.
@@ -176,29 +184,6 @@ class Gateway:
                 return
             among = self._eligible(model, time.monotonic()).without(tried)
         raise refusals.nobody(Nobody.DOWN)
-
-    def _query(
-        self, model: str | None, request: ChatBody | CompletionBody, tokens: Outcome
-    ) -> Query:
-        """The request as routing sees it: by its ids, or else by the text of its prompt."""
-        draw = self.router.draw()
-        if tokens.prompt is not None:
-            return Query.of(tokens.prompt, draw)
-        block_tokens = self._tokens.block_tokens
-        raw = prompt_bytes(request)
-        estimate_tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
-        blocks = text_hashes(
-            bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, salt(model or "", request)
-        )
-        reason = Reason.NO_TOKENIZER if tokens.reason == "no-tokenizer" else Reason.BAIL
-        return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
-
-    def _unread(self, request: Body) -> Query:
-        """A request whose prompt is not looked at: only its size is known."""
-        size_bytes = 0 if isinstance(request, OtherBody) else prompt_bytes(request).nbytes
-        tokens = size_bytes // TEXT_BYTES_PER_TOKEN
-        block_tokens = self._tokens.block_tokens
-        return Query(b"", block_tokens, tokens, tokens, self.router.draw(), Reason.NO_TOKENS)
 
     def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
         """Whether replicas get this request's ids in the place of its text."""
