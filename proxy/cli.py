@@ -218,6 +218,19 @@ def _healthcheck(args: argparse.Namespace) -> int:
     return 1
 
 
+def _replay(args: argparse.Namespace) -> int:
+    from proxy.replay import command
+
+    return command.run(args, _settings(args).routing, _say)
+
+
+def _replay_flags(parser: argparse.ArgumentParser) -> None:
+    from proxy.replay import command
+
+    command.flags(parser)
+    _config_flag(parser)
+
+
 def _simulate_flags(parser: argparse.ArgumentParser) -> None:
     from proxy.simulator.settings import SimulatorSettings
 
@@ -268,6 +281,7 @@ def parser() -> argparse.ArgumentParser:
     _serving_flags(demo)
     demo.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
     _simulate_flags(verb("simulate", _simulate, "run simulated vLLM replicas alone"))
+    _replay_flags(verb("replay", _replay, "replay a trace through the routing, in simulated time"))
     _gateway_flags(verb("check-config", _check_config, "say whether the settings would serve"))
     _gateway_flags(verb("print-config", _print_config, "print the settings in force, as YAML"))
     health = verb("healthcheck", _healthcheck, "ask a running gateway whether it is ready")

@@ -27,7 +27,7 @@ from proxy.control.probes import Prober
 from proxy.control.view import View
 from proxy.control.workers import WorkerPool
 from proxy.errors import ConfigError
-from proxy.routing.policies import POLICIES
+from proxy.routing.policies import check_policy
 from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard, create_board
 from proxy.telemetry.exposition import Totals
@@ -49,9 +49,7 @@ def check_settings(settings: Settings) -> FleetTable:
         raise ConfigError(f"more than {SLOT_LIMIT} backends")
     if not 1 <= settings.server.workers <= WORKER_LIMIT:
         raise ConfigError(f"--workers must be between 1 and {WORKER_LIMIT}")
-    if settings.routing.policy not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        raise ConfigError(f"--policy {settings.routing.policy} is not one of: {known}")
+    check_policy(settings.routing.policy, "routing.policy")
     for model, folder in settings.tokens.folders.items():
         file = Path(folder) / "tokenizer.json"
         if not file.is_file() or not os.access(file, os.R_OK):

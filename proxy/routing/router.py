@@ -20,7 +20,7 @@ from proxy.routing.cost import cached_limit_tokens
 from proxy.routing.decision import Candidates, Choice, Decision, Query
 from proxy.routing.index import PrefixIndex
 from proxy.routing.lease import Lease, LoadBoard
-from proxy.routing.policies import make_policy
+from proxy.routing.policies import Policy, make_policy
 from proxy.routing.recent import RecentWork
 from proxy.settings import RoutingSettings
 
@@ -30,10 +30,15 @@ class Router:
     uses_prefix: the policy looks at what replicas hold."""
 
     def __init__(
-        self, settings: RoutingSettings, board: LoadBoard, random: Random | None = None
+        self,
+        settings: RoutingSettings,
+        board: LoadBoard,
+        random: Random | None = None,
+        policy: Policy | None = None,
     ) -> None:
-        """Raises ConfigError if the settings name no known policy."""
-        self._policy = make_policy(settings)
+        """policy: instead of the one that the settings name. Raises ConfigError if they name none
+        that is known."""
+        self._policy = policy or make_policy(settings)
         self._board = board
         random = random or Random()
         self._block_tokens = settings.block_tokens

@@ -5,7 +5,8 @@ and `choose`, which picks one of the candidates it is given (never none), and ad
 below.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Protocol
 
 from proxy.errors import ConfigError
@@ -37,12 +38,20 @@ POLICIES: dict[str, Callable[[RoutingSettings], Policy]] = {
 }
 
 
+def check_policy(name: str, where: str, also: Iterable[str] = ()) -> None:
+    """Raises ConfigError, with the nearest known name, if there is no such policy.
+
+    where: what named it, for the message. also: other names that would have been right.
+    """
+    known = sorted({*POLICIES, *also})
+    if name in known:
+        return
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(f"{where}: {name!r} is unknown; {hint}choose one of {', '.join(known)}")
+
+
 def make_policy(settings: RoutingSettings) -> Policy:
     """The policy that the settings name. Raises ConfigError."""
-    try:
-        return POLICIES[settings.policy](settings)
-    except KeyError:
-        known = ", ".join(sorted(POLICIES))
-        raise ConfigError(
-            f"routing.policy: {settings.policy!r} is unknown; choose one of {known}"
-        ) from None
+    check_policy(settings.policy, "routing.policy")
+    return POLICIES[settings.policy](settings)

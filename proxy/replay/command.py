@@ -1,0 +1,81 @@
+"""`tokenlane replay`: its flags, and what it does with them."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from proxy.errors import ConfigError
+from proxy.settings import RoutingSettings
+
+DEFAULT_POLICIES = "affinity,queue-own,text-tree,least-requests,round-robin"
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """The verb's own flags."""
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="Mooncake JSONL, gzipped or not")
+    parser.add_argument(
+        "--policy",
+        dest="policies",
+        default=DEFAULT_POLICIES,
+        metavar="A,B",
+        help=f"policies and other routers' rules to compare (default: {DEFAULT_POLICIES})",
+    )
+    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
+    parser.add_argument(
+        "--cache",
+        type=_share,
+        default=0.25,
+        metavar="P%",
+        help="all caches together, as a share of the trace's distinct blocks (default: 25%%)",
+    )
+    parser.add_argument(
+        "--speed", type=float, default=1.0, metavar="X", help="arrivals so much faster (default: 1)"
+    )
+    parser.add_argument(
+        "--first-s", type=float, metavar="S", help="only what arrives in the first S seconds"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it, with matplotlib")
+
+
+def _share(text: str) -> float:
+    number = text.removesuffix("%")
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = 0.0
+    if not text.endswith("%") or not 0 < share <= 10:
+        raise argparse.ArgumentTypeError("must look like 25%")
+    return share
+
+
+def run(args: argparse.Namespace, settings: RoutingSettings, say: Callable[[str], None]) -> int:
+    """Replays and reports. Raises ConfigError for what the operator got wrong."""
+    from proxy.replay import trace as traces  # noqa: PLC0415 - other verbs need none of this
+    from proxy.replay.baselines import BASELINES  # noqa: PLC0415
+    from proxy.replay.fleet import split  # noqa: PLC0415
+    from proxy.replay.report import Report  # noqa: PLC0415
+    from proxy.replay.run import Shape  # noqa: PLC0415
+    from proxy.routing.policies import check_policy  # noqa: PLC0415
+
+    names = list(dict.fromkeys(name.strip() for name in args.policies.split(",") if name.strip()))
+    for name in names:
+        if name not in BASELINES:
+            check_policy(name, "--policy", also=BASELINES)
+    if args.replicas < 1 or args.speed <= 0:
+        raise ConfigError("replay: --replicas and --speed must be positive")
+    trace = traces.read(args.trace)
+    # The cache is a share of the whole trace, however much of it is replayed.
+    cache_blocks = split(trace.working_set_blocks, args.cache, args.replicas)
+    if args.first_s is not None:
+        trace = trace.first(args.first_s)
+        if not trace.requests:
+            raise ConfigError("replay: --first-s leaves no request")
+    report = Report.of(
+        trace.faster(args.speed), Shape(args.replicas, cache_blocks), settings, names
+    )
+    say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
+    if args.plot is not None:
+        report.plot(args.plot)
+    return 0
