@@ -10,7 +10,7 @@ STAMP_RUN  := $(VENV)/.stamp-run
 STAMP_DEV  := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all-pythons test-other-pythons test-compiled bench lint format test-vllm lock clean
+.PHONY: help run test test-all-pythons test-other-pythons test-compiled bench bench-full lint format test-vllm lock clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +39,11 @@ test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
 		-o pythonpath="build/compiled ." $(ARGS)
 
-bench: $(STAMP_DEV) ## throughput, streams and bursts: tables, JSON and PNG under bench/results
+bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a verdict (bench/results)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-full: $(STAMP_DEV) ## the same in its long form
+	$(BIN)/python -m bench --full $(ARGS)
 
 lint: $(STAMP_DEV) ## format, lint, types, floors
 	$(BIN)/ruff format --check .

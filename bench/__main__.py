@@ -1,62 +1,88 @@
-"""`make bench`: throughput, streams and bursts, each short; tables, JSON and PNG.
+"""`make bench`: the whole laboratory. Tables, JSON, PNG, one HTML page, and a verdict.
 
-    python -m bench [throughput] [streams] [bursts] [--out DIR]
+    python -m bench [--only NAME ...] [--list] [--smoke | --full] [--out DIR]
+                    [--tokenizers DIR] [--trace FILE] [--arrivals FILE]
 
-Writes DIR/latest.json (bench/results by default) and one PNG per bench. For the long forms run
-bench.throughput, bench.streams and bench.bursts by themselves.
+Writes DIR/latest.json, DIR/report.html and DIR/*.png (bench/results by default). Each experiment
+is runnable alone: `python -m bench.lab.burst --help`; --list says which there are.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Any
 
-from bench import bursts, plots, streams, throughput
+import msgspec
+
+from bench import machine, plots, suite, verdict
+from bench.build import compiled
+from bench.finding import Finding, text
+from bench.lab.common import Options, add_flags, options_of
 from bench.processes import BenchError, say
-from bench.report import write_json
-
-Run = Callable[[], dict[str, Any]]
-Show = Callable[[dict[str, Any]], str]
-Plot = Callable[[dict[str, Any], Path], None]
-
-BENCHES: dict[str, tuple[Run, Show, Plot]] = {
-    "throughput": (lambda: throughput.run(3, 3), throughput.show, plots.throughput),
-    "streams": (lambda: streams.run(5, 3.0, 200), streams.show, plots.streams),
-    "bursts": (lambda: bursts.run(10, 20, 100_000), bursts.show, plots.bursts),
-}
+from bench.report import Report, page, write_json
 
 
 def main() -> int:
-    """Runs what was asked for; exit 1 when a bench could not be made here."""
+    """Runs what was asked for; exit 1 when an experiment could not be made here."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("benches", nargs="*", metavar="BENCH", help=", ".join(BENCHES))
+    parser.add_argument("--only", action="append", metavar="NAME", help="this one; may be repeated")
+    parser.add_argument("--list", action="store_true", help="name the experiments and leave")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    unknown = set(options.benches) - set(BENCHES)
-    if unknown:
-        parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
-    options.out.mkdir(parents=True, exist_ok=True)
-    results = {}
-    failed = False
-    for name in options.benches or BENCHES:
-        run, show, plot = BENCHES[name]
-        say(f"== {name}")
-        try:
-            results[name] = run()
-        except BenchError as error:
-            say(f"{name}: {error}")
-            failed = True
-            continue
-        print(f"\n== {name}\n{show(results[name])}\n", flush=True)
-        plot(results[name], options.out / f"{name}.png")
-        write_json(results, options.out / "latest.json")
-    say(f"written: {options.out}")
-    return 1 if failed else 0
+    add_flags(parser)
+    parsed = parser.parse_args()
+    if parsed.list:
+        for member in suite.MEMBERS:
+            print(f"{member.name:16} python -m {member.module}")
+        return 0
+    try:
+        members = suite.chosen(parsed.only or ())
+        report = run(members, options_of(parsed), parsed.out)
+    except BenchError as error:
+        parser.error(str(error))
+    print("== verdict\n" + "\n".join(f"- {line}" for line in report.verdict), flush=True)
+    say(f"written: {parsed.out}/latest.json, report.html and {len(report.findings)} PNG sets")
+    return 1 if report.failed else 0
+
+
+def run(members: list[suite.Member], options: Options, out: Path) -> Report:
+    """The experiments, one after the other; the report is written anew after each."""
+    began_s = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    facts = machine.facts()
+    if not options.plain:
+        compiled()
+    findings: dict[str, Finding] = {}
+    failed: dict[str, str] = {}
+    pictures: dict[str, list[bytes]] = {}
+
+    def report() -> Report:
+        return Report(
+            machine=facts,
+            scale=options.scale,
+            seconds=time.monotonic() - began_s,
+            findings=findings,
+            failed=failed,
+            verdict=verdict.lines(findings, failed),
+        )
+
+    def on_end(member: suite.Member, ended: Finding | str) -> None:
+        if isinstance(ended, str):
+            failed[member.name] = ended
+            say(f"{member.name}: {ended}")
+        else:
+            findings[member.name] = ended
+            print(f"\n== {member.name}: {text(ended)}\n", flush=True)
+            pictures[member.name] = [path.read_bytes() for path in plots.draw(ended, out)]
+        made = report()
+        write_json(msgspec.to_builtins(made), out / "latest.json")
+        (out / "report.html").write_text(page(made, pictures), encoding="utf-8")
+
+    suite.run(members, options, suite.progress_on(None, members), on_end)
+    return report()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Small requests while bursts of long prompts arrive: the gateway beside its inline twin.
 
-    python -m bench.bursts [--seconds 15] [--burst 20] [--tokens 100000] [--json FILE] [--png FILE]
+    python -m bench.bursts [--smoke | --full] [--json FILE]
 
 Each second 20 prompts of 100,000 fresh tokens arrive at once; beside them small chat requests at
 100/s and the health endpoints, all open loop: a latency counts from the time at which the request
@@ -8,16 +8,16 @@ was due. The twin is the same gateway, but encodes where it stands. The gateway 
 canned replicas and the load generator the other. `quiet` is the gateway without bursts.
 """
 
-import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer
 
-from bench import machine, plots, workload
+from bench import machine, workload
 from bench.canned import Canned
+from bench.finding import Finding, Plot, Series, Table
+from bench.lab.common import Options, main
 from bench.load import (
     Latency,
     evenly,
@@ -30,9 +30,8 @@ from bench.load import (
 )
 from bench.openloop import Flow, Plan, Result
 from bench.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
-from bench.report import finish
 from bench.scrape import difference, samples
-from bench.statistics import Cell, table
+from bench.statistics import Cell
 from bench.systems import MODEL_FOLDER, Proxy, gateway, inline_twin
 
 CHAT = "/v1/chat/completions"
@@ -134,12 +133,14 @@ def run(seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any]) -> str:
-    """The table, with the machine above it and remarks below."""
-    header = [
-        "run, flow", "requests", "p50 ms", "p99 ms", "max ms", "longest silence s", "not 200",
-        "unanswered",
-    ]  # fmt: skip
+HEADER = [
+    "run, flow", "requests", "p50 ms", "p99 ms", "max ms", "longest silence s", "not 200",
+    "unanswered",
+]  # fmt: skip
+
+
+def finding(result: dict[str, Any]) -> Finding:
+    """The table, every small request as a dot, and what disturbed the runs."""
     rows: list[list[Cell]] = []
     remarks = []
     for name, one in result["runs"].items():
@@ -156,26 +157,42 @@ def show(result: dict[str, Any]) -> str:
             f"{name}: rungs {counted or 'not known'}; generator {one['late_ms']:.2f} ms late"
         )
         remarks += one["remarks"]
-    return "\n".join([machine.describe(result["machine"]), "", table(header, rows), "", *remarks])
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.bursts",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    settings = result["settings"]
+    dots = [
+        Series(name, [(due_s, waited_s * 1e3) for due_s, waited_s in one["points"]])
+        for name, one in result["runs"].items()
+        if name != "quiet"
+    ]
+    return Finding(
+        name="bursts",
+        title=f"small requests at 100/s while {settings['burst']} prompts of "
+        f"{settings['tokens']:,} tokens arrive each second",
+        machine=result["machine"],
+        settings=settings,
+        tables=[Table("", HEADER, rows)],
+        plots=[
+            Plot(
+                title="latency of each small request beside the bursts",
+                x="time at which the request was due, s",
+                y="ms",
+                series=dots,
+                kind="dots",
+                log="y",
+            )
+        ],
+        remarks=remarks,
+        numbers={
+            f"{name} small p99 ms": one["flows"]["small"]["p99_ms"]
+            for name, one in result["runs"].items()
+        },
     )
-    parser.add_argument("--seconds", type=int, default=15, help="of load in each run")
-    parser.add_argument("--burst", type=int, default=20, help="long prompts each second")
-    parser.add_argument("--tokens", type=int, default=100_000, help="of a long prompt")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    parser.add_argument("--png", type=Path, help="plot the small requests here")
-    options = parser.parse_args()
-    result = finish(lambda: run(options.seconds, options.burst, options.tokens), show, options.json)
-    if options.png is not None:
-        plots.bursts(result, options.png)
+
+
+def experiment(options: Options) -> Finding:
+    """The gateway, then its twin, at the scale asked for."""
+    seconds_s, tokens = options.pick((1, 10_000), (8, 100_000), (15, 100_000))
+    return finding(run(seconds_s, 20, tokens))
 
 
 if __name__ == "__main__":
-    main()
+    main(experiment, __doc__, "bench.bursts")

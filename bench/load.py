@@ -36,6 +36,17 @@ def evenly(rate_per_s: float, duration_s: float, seed: int) -> list[float]:
     return [(index + chooser.random()) * gap_s for index in range(int(rate_per_s * duration_s))]
 
 
+def poisson(rate_per_s: float, duration_s: float, seed: int) -> list[float]:
+    """Due times of a Poisson process: gaps are exponential, their variation is 1."""
+    chooser = random.Random(seed)
+    due_s: list[float] = []
+    at_s = chooser.expovariate(rate_per_s)
+    while at_s < duration_s:
+        due_s.append(at_s)
+        at_s += chooser.expovariate(rate_per_s)
+    return due_s
+
+
 def in_bursts(count: int, duration_s: int) -> list[float]:
     """Due times: `count` at the start of each second."""
     return [float(second) for second in range(duration_s) for _ in range(count)]

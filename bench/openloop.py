@@ -27,17 +27,19 @@ from bench.client import Answer, Connection
 class Flow(msgspec.Struct, frozen=True):
     """Requests of one kind to one port.
 
-    due_s: start of each, from the start of the run. body: kind of body (`none` is a GET).
-    warm_connections: opened before the start. size: characters or bytes of a body.
+    due_s: start of each, from the start of the run. body: kind of body (`none` is a GET; `given`
+    are those of `bodies`, in turn). warm_connections: opened before the start. size: characters
+    or bytes of a body.
     """
 
     name: str
     port: int
     path: str
     due_s: list[float]
-    body: Literal["none", "small", "stream", "long"]
+    body: Literal["none", "small", "stream", "long", "given"]
     warm_connections: int = 1
     size: int = 0
+    bodies: list[bytes] = []
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -64,11 +66,12 @@ class Call(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """Calls by flow, and what the generator itself used."""
+    """Calls by flow, and what the generator itself used. started_s: time.monotonic() at 0."""
 
     calls: dict[str, list[Call]]
     cpu_s: float
     wall_s: float
+    started_s: float = 0.0
 
 
 LONG_TEXTS = 8
@@ -78,7 +81,9 @@ def requests_of(flow: Flow, nonce: int) -> list[bytes]:
     """The whole requests of a flow, built before the start."""
     if flow.body == "none":
         return [workload.request(flow.path, b"")]
-    if flow.body == "long":
+    if flow.body == "given":
+        bodies = flow.bodies
+    elif flow.body == "long":
         texts = [workload.text(flow.size, seed) for seed in range(LONG_TEXTS)]
         bodies = [
             workload.chat([("user", f"{nonce}.{index} {texts[index % LONG_TEXTS]}")])
@@ -202,7 +207,7 @@ async def run(plan: Plan) -> Result:
         for connection in [*sender.busy, *sender.idle]:
             connection.close()
     await asyncio.sleep(0)
-    return Result({sender.flow.name: sender.calls for sender in senders}, cpu_s, wall_s)
+    return Result({sender.flow.name: sender.calls for sender in senders}, cpu_s, wall_s, started_s)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The pictures of a result: PNG files beside its JSON."""
+"""The pictures of a finding: PNG files, one for each of its plots."""
 
 from pathlib import Path
 from typing import Any
@@ -9,70 +9,75 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
+from bench.finding import Finding, Plot
+
 COLORS = {
     "tokenlane": "#1668b8",
+    "as shipped": "#1668b8",
     "aiohttp": "#9a9a9a",
     "nginx direct": "#d0d0d0",
+    "inline": "#c8442d",
     "inline twin": "#c8442d",
-    "quiet": "#7fb069",
+    "published": "#555555",
 }
+FLOOR = 1e-6  # what a logarithmic axis can still show
 
 
-def bars(axes: Any, values: dict[str, float], title: str) -> None:
-    """One bar per proxy with its number above it."""
-    names = list(values)
-    drawn = axes.bar(
-        names, list(values.values()), color=[COLORS.get(name, "#888") for name in names]
-    )
-    axes.bar_label(drawn, fmt="{:,.4g}")
-    axes.set_title(title)
+def draw(found: Finding, folder: Path) -> list[Path]:
+    """NAME-1.png and so on; where they are."""
+    paths = []
+    for number, plot in enumerate(found.plots, 1):
+        path = folder / f"{found.name}-{number}.png"
+        _draw(plot, path)
+        paths.append(path)
+    return paths
+
+
+def _draw(plot: Plot, path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(9, 4.5))
+    if plot.kind == "bars":
+        _bars(axes, plot)
+    else:
+        _curves(axes, plot)
+    if "x" in plot.log:
+        axes.set_xscale("log")
+    if "y" in plot.log:
+        axes.set_yscale("log")
+    axes.set_xlabel(plot.x)
+    axes.set_ylabel(plot.y)
+    axes.set_title(plot.title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Writes the file and forgets the figure."""
+    axes.grid(visible=True, which="major", alpha=0.3)
+    if len(plot.series) > 1:
+        axes.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
-def throughput(result: dict[str, Any], path: Path) -> None:
-    """Requests per second by body size."""
-    figure, plots = plt.subplots(1, len(result["loads"]), figsize=(10, 4), squeeze=False)
-    for axes, (load, values) in zip(plots[0], result["loads"].items(), strict=True):
-        rates = {name: one["requests_per_s"] for name, one in values["proxies"].items()}
-        bars(axes, rates, f"requests/s on one core, {load} bodies")
-    save(figure, path)
-
-
-def streams(result: dict[str, Any], path: Path) -> None:
-    """CPU per chunk and added time to the first token."""
-    proxies = {name: one for name, one in result["proxies"].items() if name != "direct"}
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 4))
-    bars(left, {name: one["chunk_us"] for name, one in proxies.items()}, "CPU µs per chunk")
-    for axes, share in ((middle, "p50"), (right, "p99")):
-        added = {name: one[f"added_{share}_ms"] for name, one in proxies.items()}
-        bars(axes, added, f"added time to first token, {share}, ms")
-    save(figure, path)
-
-
-def bursts(result: dict[str, Any], path: Path) -> None:
-    """Latency of each small request over the time at which it was due."""
-    figure, axes = plt.subplots(figsize=(10, 5))
-    for name, one in result["runs"].items():
-        if name == "quiet" or not one["points"]:
+def _curves(axes: Any, plot: Plot) -> None:
+    for one in plot.series:
+        shown = [
+            (max(x, FLOOR) if "x" in plot.log else x, max(y, FLOOR) if "y" in plot.log else y)
+            for x, y in one.points
+        ]
+        if not shown:
             continue
-        due_s, waited_s = zip(*one["points"], strict=True)
-        waited_ms = [max(value * 1e3, 0.05) for value in waited_s]
-        axes.plot(due_s, waited_ms, ".", markersize=3, label=name, color=COLORS.get(name, "#888"))
-    settings = result["settings"]
-    axes.set_yscale("log")
-    axes.set_xlabel("time at which the request was due, s")
-    axes.set_ylabel("latency, ms")
-    axes.set_title(
-        f"small requests at 100/s while {settings['burst']} prompts of "
-        f"{settings['tokens']:,} tokens arrive each second"
-    )
-    axes.legend()
-    axes.grid(visible=True, which="major", alpha=0.3)
-    save(figure, path)
+        dashed = one.name.startswith("published") or one.name.startswith("Kingman")
+        form = "." if plot.kind == "dots" else "--" if dashed else "o-"
+        xs, ys = zip(*shown, strict=True)
+        axes.plot(xs, ys, form, markersize=4, label=one.name, color=COLORS.get(one.name))
+
+
+def _bars(axes: Any, plot: Plot) -> None:
+    width = 0.8 / max(1, len(plot.series))
+    for turn, one in enumerate(plot.series):
+        left = (turn - (len(plot.series) - 1) / 2) * width
+        places = [x + left for x, _ in one.points]
+        heights = [max(y, FLOOR) if "y" in plot.log else y for _, y in one.points]
+        alone = len(plot.series) == 1
+        colors = [COLORS.get(plot.labels[int(x)], "#6f8fb0") for x, _ in one.points]
+        drawn = axes.bar(places, heights, width * 0.95, label=one.name,
+                         color=colors if alone else COLORS.get(one.name))  # fmt: skip
+        axes.bar_label(drawn, fmt="{:,.3g}", fontsize=7)
+    axes.set_xticks(range(len(plot.labels)), plot.labels, fontsize=8)

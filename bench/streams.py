@@ -1,6 +1,6 @@
 """What a streamed chunk costs: the gateway beside a plain aiohttp proxy, in alternated runs.
 
-    python -m bench.streams [--runs 5] [--seconds 5] [--streams 200] [--json FILE]
+    python -m bench.streams [--smoke | --full] [--json FILE]
 
 200 SSE streams at a time, 128 chunks each, 10 ms apart, from a source that only streams; a new
 one starts whenever one ends, at times fixed in advance. The proxy under test has one core, the
@@ -8,15 +8,15 @@ source and the load generator the other. CPU is that of the proxy's whole proces
 added time to the first token is its quantile less the same quantile without a proxy.
 """
 
-import argparse
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bench import machine
 from bench.client import fetch
+from bench.finding import Finding, Table, bars
+from bench.lab.common import Options, main
 from bench.load import evenly, generate, lateness_s, limit_remark
 from bench.openloop import Flow, Plan
 from bench.processes import (
@@ -30,8 +30,7 @@ from bench.processes import (
     say,
     two_cores,
 )
-from bench.report import finish
-from bench.statistics import Cell, median, minus, quantile, ratio, table
+from bench.statistics import Cell, median, minus, quantile, ratio
 from bench.systems import Proxy, aiohttp_proxy, gateway
 
 CHUNKS = 128
@@ -168,12 +167,14 @@ def run(runs: int, seconds_s: float, streams: int) -> dict[str, Any]:
     }
 
 
-def show(result: dict[str, Any]) -> str:
-    """The table, with the machine above it and remarks below."""
-    header = [
-        "proxy", "CPU us/chunk", "added TTFT p50 ms", "p99 ms", "of core", "client of core",
-        "source of core", "client late p99 ms", "source late p99 ms", "broken",
-    ]  # fmt: skip
+HEADER = [
+    "proxy", "CPU us/chunk", "added TTFT p50 ms", "p99 ms", "of core", "client of core",
+    "source of core", "client late p99 ms", "source late p99 ms", "broken",
+]  # fmt: skip
+
+
+def finding(result: dict[str, Any]) -> Finding:
+    """The table, its two plots, and what disturbed the runs."""
     rows: list[list[Cell]] = []
     remarks = []
     for name, one in result["proxies"].items():
@@ -192,23 +193,30 @@ def show(result: dict[str, Any]) -> str:
         f"gateway / aiohttp: CPU per chunk {result['chunk_cpu_ratio']:.2f}, "
         f"added TTFT p99 {result['added_p99_ratio'] or float('nan'):.2f}"
     )
-    return "\n".join([machine.describe(result["machine"]), "", table(header, rows), "", *remarks])
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.streams",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    proxies = {name: one for name, one in result["proxies"].items() if name != "direct"}
+    return Finding(
+        name="streams",
+        title="what a streamed chunk costs, beside a plain aiohttp proxy",
+        machine=result["machine"],
+        settings=result["settings"] | {"remarks": [one["remarks"] for one in proxies.values()]},
+        tables=[Table("", HEADER, rows)],
+        plots=[
+            bars(title, unit, {name: one[field] for name, one in proxies.items()})
+            for title, unit, field in (
+                ("CPU per chunk", "us", "chunk_us"),
+                ("added time to the first token, p99", "ms", "added_p99_ms"),
+            )
+        ],
+        remarks=remarks,
+        numbers={"chunk_cpu_ratio": result["chunk_cpu_ratio"]},
     )
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of new streams in a run")
-    parser.add_argument("--streams", type=int, default=200, help="under way at a time")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    options = parser.parse_args()
-    finish(lambda: run(options.runs, options.seconds, options.streams), show, options.json)
+
+
+def experiment(options: Options) -> Finding:
+    """Alternated runs at the scale asked for."""
+    runs, seconds_s, streams = options.pick((1, 1.0, 50), (3, 3.0, 200), (5, 5.0, 200))
+    return finding(run(runs, seconds_s, streams))
 
 
 if __name__ == "__main__":
-    main()
+    main(experiment, __doc__, "bench.streams")

@@ -1,6 +1,6 @@
 """Requests per second of one core: the gateway beside a plain aiohttp proxy, in one run.
 
-    python -m bench.throughput [--rounds 5] [--seconds 4] [--only "16 KiB"] [--json FILE]
+    python -m bench.throughput [--smoke | --full] [--json FILE]
 
 The proxy under test has one core; wrk (-t1 -c32) and nginx, which answers with a canned
 completion on four ports, have the other. Tokenization and the policy `affinity` are on in the
@@ -8,10 +8,9 @@ gateway, which is measured compiled (setup.py) and as plain Python. The proxies 
 the order of a round is the reverse of the one before.
 """
 
-import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,11 @@ import msgspec
 from bench import machine, workload, wrk
 from bench.canned import Canned
 from bench.client import fetch
+from bench.finding import Finding, Table, bars
+from bench.lab.common import Options, main
 from bench.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
-from bench.report import finish
 from bench.scrape import difference, samples
-from bench.statistics import Cell, median, ratio, table
+from bench.statistics import Cell, median, ratio
 from bench.systems import Proxy, aiohttp_proxy, gateway
 
 PATH = "/v1/chat/completions"
@@ -122,8 +122,8 @@ def summary(name: str, rounds: list[Round]) -> dict[str, Any]:
     }
 
 
-def run(rounds: int, seconds_s: int, only: Sequence[str] = ()) -> dict[str, Any]:
-    """The whole measurement, ready for JSON. only: names of loads; none for all."""
+def run(rounds: int, seconds_s: int) -> dict[str, Any]:
+    """The whole measurement, ready for JSON."""
     need_tools("nginx", "wrk", "taskset")
     cores = core, load_core = two_cores()
     result: dict[str, Any] = {
@@ -142,8 +142,6 @@ def run(rounds: int, seconds_s: int, only: Sequence[str] = ()) -> dict[str, Any]
         nginx = Proxy("nginx direct", canned.process, canned.ports[0])
         assert ours.admin_port is not None
         for load in loads():
-            if only and load.name not in only:
-                continue
             say(f"throughput, {load.name}")
             before = samples(ours.admin_port)
             done = rounds_of(load, proxies_of_run, rounds=rounds, seconds_s=seconds_s, cores=cores)
@@ -166,10 +164,14 @@ def run(rounds: int, seconds_s: int, only: Sequence[str] = ()) -> dict[str, Any]
 RUNG_COUNT = "tokenlane_tokenize_seconds_count"
 
 
-def show(result: dict[str, Any]) -> str:
-    """The table, with the machine above it and remarks below."""
+HEADER = ["load and proxy", "req/s", "x aiohttp", "CPU us", "of core", "p50 ms", "p99 ms", "errors"]
+
+
+def finding(result: dict[str, Any]) -> Finding:
+    """The table, a plot for each kind of body, and who was the limit."""
     rows: list[list[Cell]] = []
     remarks = []
+    drawn = []
     for load, values in result["loads"].items():
         base = values["proxies"]["aiohttp"]["requests_per_s"]
         for name, one in values["proxies"].items():
@@ -194,34 +196,25 @@ def show(result: dict[str, Any]) -> str:
             f"{rung} {count / total:.1%}" for rung, count in values["rungs"].items() if count
         )
         remarks.append(f"{load}: rungs of the gateway: {shares}; a decision: {values['route']}")
-    header = [
-        "load and proxy",
-        "req/s",
-        "x aiohttp",
-        "CPU us",
-        "of core",
-        "p50 ms",
-        "p99 ms",
-        "errors",
-    ]
-    lines = [machine.describe(result["machine"]), "", table(header, rows), "", *remarks]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.throughput",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        rates = {name: one["requests_per_s"] for name, one in values["proxies"].items()}
+        drawn.append(bars(f"requests/s on one core, {load} bodies", "requests/s", rates))
+    return Finding(
+        name="throughput",
+        title="requests per second of one core, beside a plain aiohttp proxy",
+        machine=result["machine"],
+        settings=result["settings"],
+        tables=[Table("", HEADER, rows)],
+        plots=drawn,
+        remarks=remarks,
+        numbers={f"ratio {load}": values["ratio"] for load, values in result["loads"].items()},
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=4, help="of each round and proxy")
-    parser.add_argument("--only", nargs="*", default=[], metavar="LOAD", help="as '16 KiB'")
-    parser.add_argument("--json", type=Path, help="write the result here too")
-    options = parser.parse_args()
-    finish(lambda: run(options.rounds, options.seconds, options.only), show, options.json)
+
+
+def experiment(options: Options) -> Finding:
+    """All loads at the scale asked for."""
+    rounds, seconds_s = options.pick((1, 1), (2, 3), (5, 4))
+    return finding(run(rounds, seconds_s))
 
 
 if __name__ == "__main__":
-    main()
+    main(experiment, __doc__, "bench.throughput")

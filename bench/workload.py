@@ -62,6 +62,34 @@ def sized(size_bytes: int, seed: int, *, stream: bool = False) -> bytes:
     return chat([("user", f"{seed:08d} {filler}")], stream=stream)
 
 
+class Conversations:
+    """Chats of many turns, none of whose turns is like another's; cut from one text made once."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._text = text(1 << 20, seed)
+
+    def messages(self, size_chars: int, turns: int, nonce: str) -> list[tuple[str, str]]:
+        """(role, content) of about `size_chars` in all; the nonce opens every turn."""
+        each = max(1, size_chars // turns)
+        chooser = random.Random(nonce)
+        roles = ("user", "assistant")
+        made = []
+        for turn in range(turns):
+            at = chooser.randrange(len(self._text) - each) if each < len(self._text) else 0
+            filler = self._text[at : at + each]
+            while len(filler) < each:
+                filler += self._text[: each - len(filler)]
+            made.append((roles[turn % 2], f"{nonce}.{turn} {filler}"))
+        return made
+
+    def body(
+        self, size_chars: int, turns: int, nonce: str, *, system: str = "", stream: bool = False
+    ) -> bytes:
+        """The body of such a chat, behind a system prompt if there is one."""
+        before = [("system", system)] if system else []
+        return chat(before + self.messages(size_chars, turns, nonce), stream=stream)
+
+
 # A body in two parts, to be sent around a running number of so many digits.
 Parts = tuple[bytes, bytes]
 NUMBER_DIGITS = 16

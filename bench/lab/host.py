@@ -1,0 +1,36 @@
+"""The gateway as an operator runs it, but for one thing: its worker keeps the bench's beat.
+
+python -m bench.lab.host --config FILE --beats FILE
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+import uvloop
+
+from proxy.settings import load
+from proxy.supervisor import Supervisor
+from proxy.telemetry.logs import setup_logs
+
+
+def main() -> int:
+    """Serves until a signal."""
+    parser = argparse.ArgumentParser(prog="python -m bench.lab.host", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--beats", type=Path, required=True)
+    parsed = parser.parse_args()
+    setup_logs("supervisor")
+    settings = load(parsed.config, {})
+    argv = (sys.executable, "-m", "bench.lab.beats", str(parsed.beats))
+
+    async def run() -> int:
+        return await Supervisor(settings, print, argv).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
