@@ -77,6 +77,12 @@ def block_hashes(
     return known + _chain(fresh, block_bytes, last)
 
 
+def more_hashes(ids: bytes, block_tokens: int, after: bytes) -> bytes:
+    """The chain of `block_hashes`, continued by the blocks of `ids` behind the hash `after`
+    (8 packed bytes): for those who no longer hold what came before."""
+    return _chain(ids, 4 * block_tokens, int.from_bytes(after, sys.byteorder))
+
+
 def text_hashes(
     text: bytes, block_tokens: int, salt: bytes = b"", limit_bytes: int = TEXT_LIMIT_BYTES
 ) -> bytes:

@@ -44,9 +44,14 @@ def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
 
 def salt(model: str, body: ChatBody | CompletionBody) -> bytes:
     """What keeps this prompt's blocks apart from equal ones: the model, and vLLM's cache_salt."""
-    if not body.cache_salt:
+    return salt_of(model, body.cache_salt)
+
+
+def salt_of(model: str, cache_salt: str | None) -> bytes:
+    """As `salt`, of a request for this model with this cache_salt (None or empty: without)."""
+    if not cache_salt:
         return _plain_salt(model)
-    return f"{model}\0{body.cache_salt}".encode("utf-8", "surrogatepass")
+    return f"{model}\0{cache_salt}".encode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=256)

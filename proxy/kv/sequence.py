@@ -1,0 +1,138 @@
+"""Which messages of a publisher are applied, in which order, and which have to be asked for.
+
+Publishers number their messages from 0 and keep the last ones for a replay. Subscribers miss
+messages: those from before they came, and those dropped when a queue was full.
+
+Invariants:
+- Messages are applied once and in the order of their numbers; those that come while a replay is
+  under way wait for its end.
+- Where messages are gone for good, `Lost` says so before the next one is applied: what was known
+  before is then not to be believed.
+- A live number that does not grow means another publisher (a restart): everything begins anew.
+- The answer to an older question is not mixed up with that to the last one (`Ask.number`).
+"""
+
+import msgspec
+
+# Live messages kept while a replay is under way; beyond it the replay is given up.
+WAITING_LIMIT = 20_000
+
+
+class Apply(msgspec.Struct, frozen=True, gc=False):
+    """The next message."""
+
+    payload: bytes
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a replay from this message on. number: which question it is."""
+
+    start: int
+    number: int
+
+
+class Lost(msgspec.Struct, frozen=True, gc=False):
+    """So many messages will never be seen."""
+
+    messages: int
+
+
+class Restarted(msgspec.Struct, frozen=True, gc=False):
+    """Another publisher has begun, from message 0."""
+
+
+Action = Apply | Ask | Lost | Restarted
+
+
+class Sequence:
+    """One publisher's messages. can_replay: it answers questions.
+
+    expected: the next message to apply. asking: a question is open. gaps: how often messages
+    were missing.
+    """
+
+    def __init__(self, *, can_replay: bool) -> None:
+        self._can_replay = can_replay
+        self._last_live = -1
+        self._waiting: list[tuple[int, bytes]] = []
+        self._number = 0
+        self._asked_from = 0
+        self.asking = False
+        self.expected = 0
+        self.gaps = 0
+
+    def ask(self) -> list[Action]:
+        """Asks for whatever there may be: at the start, and when nothing has come for long."""
+        if not self._can_replay or self.asking:
+            return []
+        return [self._ask()]
+
+    def live(self, number: int, payload: bytes) -> list[Action]:
+        """A message of the live stream."""
+        actions: list[Action] = []
+        if number <= self._last_live:
+            actions.append(Restarted())
+            self._waiting.clear()
+            self.asking = False
+            self.expected = 0
+        self._last_live = number
+        if self.asking and len(self._waiting) < WAITING_LIMIT:
+            self._waiting.append((number, payload))
+            return actions
+        if self.asking:
+            actions += self.failed(self._number)
+        if number > self.expected:
+            self.gaps += 1
+            if self._can_replay:
+                self._waiting.append((number, payload))
+                actions.append(self._ask())
+                return actions
+        actions += self._take(number, payload)
+        return actions
+
+    def replayed(self, question: int, number: int, payload: bytes) -> list[Action]:
+        """A message of the replay that answers this question."""
+        if not self.asking or question != self._number:
+            return []
+        return self._take(number, payload)
+
+    def ended(self, question: int) -> list[Action]:
+        """The replay is complete: what waited follows."""
+        if not self.asking or question != self._number:
+            return []
+        self.asking = False
+        waiting, self._waiting = self._waiting, []
+        actions: list[Action] = []
+        for at, (number, payload) in enumerate(waiting):
+            if number > self.expected > self._asked_from:
+                # The replay helped, and something was missed meanwhile.
+                self.gaps += 1
+                self._waiting = waiting[at:]
+                actions.append(self._ask())
+                break
+            actions += self._take(number, payload)
+        return actions
+
+    def failed(self, question: int) -> list[Action]:
+        """No answer: go on with what there is."""
+        if not self.asking or question != self._number:
+            return []
+        self.asking = False
+        waiting, self._waiting = self._waiting, []
+        return [action for number, payload in waiting for action in self._take(number, payload)]
+
+    def _ask(self) -> Ask:
+        self.asking = True
+        self._number += 1
+        self._asked_from = self.expected
+        return Ask(self.expected, self._number)
+
+    def _take(self, number: int, payload: bytes) -> list[Action]:
+        missing = number - self.expected
+        if missing < 0:
+            return []  # seen already, in a replay
+        self.expected = number + 1
+        return [Lost(missing), Apply(payload)] if missing else [Apply(payload)]
+
+    def __repr__(self) -> str:
+        return f"<Sequence expects {self.expected}, {len(self._waiting)} waiting>"

@@ -1,0 +1,140 @@
+"""Gaps, replays and restarts: whatever is dropped, what is applied is in order, once, or lost."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.kv.sequence import Action, Apply, Ask, Lost, Restarted, Sequence
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number
+
+
+def test_a_whole_stream_needs_no_replay() -> None:
+    sequence = Sequence(can_replay=True)
+    actions = [action for n in range(5) for action in sequence.live(n, body(n))]
+    assert actions == [Apply(body(n)) for n in range(5)]
+
+
+def test_who_comes_late_asks_for_the_beginning() -> None:
+    sequence = Sequence(can_replay=True)
+    (question,) = sequence.ask()
+    assert question == Ask(0, 1)
+    assert sequence.live(3, body(3)) == []
+    assert sequence.replayed(1, 0, body(0)) == [Apply(body(0))]
+    assert [sequence.replayed(1, n, body(n)) for n in (1, 2, 3)][-1] == [Apply(body(3))]
+    assert sequence.ended(1) == []  # what waited came with the replay
+    assert sequence.live(4, body(4)) == [Apply(body(4))]
+
+
+def test_a_gap_is_asked_for_and_closed() -> None:
+    sequence = Sequence(can_replay=True)
+    sequence.live(0, body(0))
+    assert sequence.live(3, body(3)) == [Ask(1, 1)]
+    assert sequence.live(4, body(4)) == []
+    assert sequence.replayed(1, 1, body(1)) == [Apply(body(1))]
+    assert sequence.replayed(1, 2, body(2)) == [Apply(body(2))]
+    assert sequence.ended(1) == [Apply(body(3)), Apply(body(4))]
+    assert sequence.gaps == 1
+
+
+def test_without_replay_a_gap_is_a_loss() -> None:
+    sequence = Sequence(can_replay=False)
+    assert sequence.ask() == []
+    assert sequence.live(2, body(2)) == [Lost(2), Apply(body(2))]
+
+
+def test_a_buffer_that_does_not_reach_back_is_a_loss() -> None:
+    sequence = Sequence(can_replay=True)
+    sequence.live(0, body(0))
+    sequence.live(9, body(9))
+    assert sequence.replayed(1, 5, body(5)) == [Lost(4), Apply(body(5))]
+
+
+def test_no_answer_is_a_loss_and_a_late_one_is_not_mixed_in() -> None:
+    sequence = Sequence(can_replay=True)
+    sequence.live(0, body(0))
+    assert sequence.live(2, body(2)) == [Ask(1, 1)]
+    assert sequence.failed(1) == [Lost(1), Apply(body(2))]
+    assert sequence.replayed(1, 1, body(1)) == []
+    assert sequence.ended(1) == []
+
+
+def test_numbers_that_begin_again_are_a_restart() -> None:
+    sequence = Sequence(can_replay=True)
+    for n in range(4):
+        sequence.live(n, body(n))
+    assert sequence.live(0, body(0)) == [Restarted(), Apply(body(0))]
+    assert sequence.live(1, body(1)) == [Apply(body(1))]
+
+
+def test_a_loss_during_the_replay_is_asked_for_again() -> None:
+    sequence = Sequence(can_replay=True)
+    sequence.live(0, body(0))
+    sequence.live(2, body(2))
+    sequence.live(5, body(5))
+    sequence.replayed(1, 1, body(1))
+    sequence.replayed(1, 2, body(2))
+    assert sequence.ended(1) == [Ask(3, 2)]
+    for n in (3, 4):
+        sequence.replayed(2, n, body(n))
+    assert sequence.ended(2) == [Apply(body(5))]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60),
+    st.integers(1, 70),
+    st.booleans(),
+)
+def test_whatever_is_dropped_the_applied_are_in_order_and_gaps_are_told(
+    fates: list[tuple[bool, bool]], kept: int, answers: bool
+) -> None:
+    """Per message: whether it is dropped, whether a question is answered before it."""
+    sequence = Sequence(can_replay=True)
+    sent: list[bytes] = []
+    seen: list[int | None] = []  # None: a loss was told
+    question: list[Ask] = []
+
+    def do(actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Apply):
+                seen.append(int(action.payload))
+            elif isinstance(action, Ask):
+                question.append(action)
+            elif isinstance(action, Lost):
+                seen.append(None)
+
+    def answer() -> None:
+        while question:
+            asked = question.pop()
+            if not answers:
+                do(sequence.failed(asked.number))
+                continue
+            first = max(asked.start, len(sent) - kept)
+            for number in range(first, len(sent)):
+                do(sequence.replayed(asked.number, number, sent[number]))
+            do(sequence.ended(asked.number))
+
+    for dropped, answered in fates:
+        sent.append(body(len(sent)))
+        if not dropped:
+            do(sequence.live(len(sent) - 1, sent[-1]))
+        if answered:
+            answer()
+    do(sequence.ask())
+    answer()
+    numbers = [number for number in seen if number is not None]
+    assert numbers == sorted(set(numbers))
+    expected = 0
+    for number in seen:
+        if number is None:
+            expected = -1
+        elif expected < 0:
+            expected = number + 1
+        else:
+            assert number == expected
+            expected += 1
+    if answers:
+        assert numbers[-1:] == [len(sent) - 1]
+    if answers and kept >= len(sent):
+        assert numbers == list(range(len(sent)))
