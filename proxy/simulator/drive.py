@@ -10,9 +10,10 @@ Invariants:
 import asyncio
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from proxy.simulator.cache_log import Event
 from proxy.simulator.engine import Engine, Sequence
 from proxy.simulator.frontend import FrontEnd
 from proxy.simulator.settings import SimulatorSettings
@@ -26,9 +27,15 @@ class Owner(Protocol):
 
 
 class Drive:
-    """One replica's engine and front end since the replica started."""
+    """One replica's engine and front end since the replica started. on_cached: told what has
+    happened in the cache, where the settings want events."""
 
-    def __init__(self, settings: SimulatorSettings) -> None:
+    def __init__(
+        self,
+        settings: SimulatorSettings,
+        on_cached: Callable[[list[Event]], None] | None = None,
+    ) -> None:
+        self._on_cached = on_cached
         self.engine = Engine(settings)
         self.front = FrontEnd(settings.frontend_bytes_per_s, settings.frontend_processes)
         self.started_s = time.time()
@@ -52,6 +59,12 @@ class Drive:
                 self._tell(self.engine.abort(sequence, now))
         self._schedule(now)
 
+    def clear_cache(self) -> bool:
+        """As the engine's."""
+        cleared = self.engine.clear_cache()
+        self._tell([])
+        return cleared
+
     def stop(self) -> None:
         """The end of this engine; nothing more happens."""
         self._stopped = True
@@ -67,6 +80,10 @@ class Drive:
         self._schedule(now)
 
     def _tell(self, changed: list[Sequence]) -> None:
+        if self._on_cached is not None and self.engine.log is not None:
+            events = self.engine.log.take()
+            if events:
+                self._on_cached(events)
         for sequence in changed:
             sequence.owner.changed(sequence)
 

@@ -36,6 +36,7 @@ _METHODS = {
     "/load": ("GET",),
     "/metrics": ("GET",),
     "/reset_prefix_cache": ("POST",),
+    "/kv_event_sources": ("GET",),
     "/sim/fault": ("GET", "POST", "DELETE"),
     "/sim/stats": ("GET",),
 }
@@ -178,8 +179,12 @@ class Endpoints:
             drive = replica.drive
             content_type = (b"content-type", metrics.CONTENT_TYPE)
             reply.respond(200, content_type, metrics.exposition(drive.engine, drive.started_s))
+        elif path == "/kv_event_sources":
+            publisher = replica.publisher
+            sources = {} if publisher is None else {"0": publisher.source()}
+            reply.respond(200, JSON, msgspec.json.encode(sources))
         else:
-            cleared = replica.drive.engine.cache.clear()
+            cleared = replica.drive.clear_cache()
             reply.respond(200, JSON, b'{"success":%b}' % (b"true" if cleared else b"false"))
 
     async def _tokenize(self, exchange: Exchange, reply: Reply) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from enum import IntEnum
 from typing import Any
 
+from proxy.simulator.cache_log import CacheLog
 from proxy.simulator.prefix_cache import Blocks, prefix_cache
 from proxy.simulator.settings import SimulatorSettings
 from proxy.simulator.stats import EngineStats
@@ -39,7 +40,8 @@ class Sequence:
     answer is complete (empty: they are not cached). every_token: progress is wanted for each
     token, not only at the end. finish: why it will end, then why it ended: stop, length, abort,
     rejected. produced: tokens there so far. cached_tokens, created_cache_tokens: of the prompt,
-    found in the cache and added to it. owner: the caller's.
+    found in the cache and added to it. owner: the caller's. ids, salt: what the blocks are made
+    of, where somebody is told of them.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class Sequence:
         "first_token_s",
         "generated_blocks",
         "held",
+        "ids",
         "output_tokens",
         "owner",
         "phase",
@@ -60,6 +63,7 @@ class Sequence:
         "produced",
         "prompt_tokens",
         "queued_s",
+        "salt",
         "started_s",
     )
 
@@ -73,6 +77,8 @@ class Sequence:
         every_token: bool = False,
         generated_blocks: Blocks = (),
         owner: Any = None,
+        ids: bytes = b"",
+        salt: str = "",
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.blocks = blocks
@@ -81,6 +87,8 @@ class Sequence:
         self.every_token = every_token
         self.generated_blocks = generated_blocks
         self.owner = owner
+        self.ids = ids
+        self.salt = salt
         self.phase = Phase.FRONT
         self.cached_tokens = 0
         self.created_cache_tokens = 0
@@ -101,7 +109,9 @@ class Engine:
 
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
-        self.cache = prefix_cache(settings.cache_blocks)
+        self.log = CacheLog(settings.block_tokens) if settings.kv_events != "off" else None
+        on_evicted = self.log.removed if self.log is not None else None
+        self.cache = prefix_cache(settings.cache_blocks, on_evicted)
         self.stats = EngineStats(settings.max_model_tokens)
         self.slowness = 1.0
         self.running = 0
@@ -149,6 +159,13 @@ class Engine:
         self._end(sequence, now, "abort")
         self._start(now)
         return self._take_changed()
+
+    def clear_cache(self) -> bool:
+        """Forgets everything cached; False, and no change, while sequences run."""
+        cleared = self.cache.clear()
+        if cleared and self.log is not None:
+            self.log.cleared()
+        return cleared
 
     def _run(self, now: float) -> None:
         events = self._events
@@ -214,9 +231,12 @@ class Engine:
         return True
 
     def _publish(self, sequence: Sequence, blocks: Blocks) -> None:
-        self.cache.publish(blocks)
+        fresh = self.cache.publish(blocks)
         sequence.held += blocks
         sequence.private -= len(blocks)
+        if fresh and self.log is not None:
+            held = sequence.held
+            self.log.stored(held, len(held) - fresh, sequence.ids, sequence.salt)
 
     def _prefilled(self, sequence: Sequence, at_s: float) -> None:
         self._prefilling = None

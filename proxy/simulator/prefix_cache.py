@@ -53,8 +53,9 @@ class PrefixCache(Protocol):
         """Hold the visible `blocks` and `private` new ones; False, and no change, if the cache
         cannot make room."""
 
-    def publish(self, blocks: Sequence[bytes]) -> None:
-        """Private blocks have been computed: the same number becomes visible, still held."""
+    def publish(self, blocks: Sequence[bytes]) -> int:
+        """Private blocks have been computed: the same number becomes visible, still held.
+        Returns how many, the last of `blocks`, were not visible before."""
 
     def release(self, blocks: Sequence[bytes], private: int) -> None:
         """A sequence ends: visible blocks it held, in order, and private ones."""
@@ -63,9 +64,13 @@ class PrefixCache(Protocol):
         """Forget everything idle; False, and no change, while blocks are in use (as vLLM)."""
 
 
-def prefix_cache(capacity_blocks: int | None) -> PrefixCache:
+def prefix_cache(
+    capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
+) -> PrefixCache:
     """A cache of so many blocks; None: one that never evicts."""
-    return EndlessCache() if capacity_blocks is None else BoundedCache(capacity_blocks)
+    if capacity_blocks is None:
+        return EndlessCache()
+    return BoundedCache(capacity_blocks, on_evicted)
 
 
 class EndlessCache:
@@ -89,9 +94,11 @@ class EndlessCache:
         self._private_blocks += private
         return True
 
-    def publish(self, blocks: Sequence[bytes]) -> None:
+    def publish(self, blocks: Sequence[bytes]) -> int:
         self._private_blocks -= len(blocks)
+        before = len(self._visible)
         self._visible.update(blocks)
+        return len(self._visible) - before
 
     def release(self, blocks: Sequence[bytes], private: int) -> None:
         self.used_blocks -= len(blocks) + private
@@ -107,7 +114,10 @@ class EndlessCache:
 class BoundedCache:
     """LRU over idle blocks, counts of holders for the others."""
 
-    def __init__(self, capacity_blocks: int) -> None:
+    def __init__(
+        self, capacity_blocks: int, on_evicted: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._on_evicted = on_evicted
         self.capacity_blocks = capacity_blocks
         self.evicted_blocks = 0
         self._private_blocks = 0
@@ -132,13 +142,15 @@ class BoundedCache:
         self._hold(blocks)
         self._private_blocks += private
         while len(self) > self.capacity_blocks:
-            self._idle.popitem(last=False)
+            block, _ = self._idle.popitem(last=False)
             self.evicted_blocks += 1
+            if self._on_evicted is not None:
+                self._on_evicted(block)
         return True
 
-    def publish(self, blocks: Sequence[bytes]) -> None:
+    def publish(self, blocks: Sequence[bytes]) -> int:
         self._private_blocks -= len(blocks)
-        self._hold(blocks)
+        return self._hold(blocks)
 
     def release(self, blocks: Sequence[bytes], private: int) -> None:
         self._private_blocks -= private
@@ -157,14 +169,17 @@ class BoundedCache:
         self._idle.clear()
         return True
 
-    def _hold(self, blocks: Sequence[bytes]) -> None:
+    def _hold(self, blocks: Sequence[bytes]) -> int:
+        """Holds these blocks; returns how many of them are new."""
         held, idle = self._held, self._idle
+        before = len(held) + len(idle)
         for block in blocks:
             count = held.get(block)
             if count is None:
                 idle.pop(block, None)
                 count = 0
             held[block] = count + 1
+        return len(held) + len(idle) - before
 
 
 def _longest_prefix(blocks: Sequence[bytes], limit: int, visible: Callable[[bytes], bool]) -> int:

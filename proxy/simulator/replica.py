@@ -14,6 +14,7 @@ from typing import Any
 from proxy.settings import ServerSettings
 from proxy.simulator.drive import Drive
 from proxy.simulator.faults import Fault, Faults, Kind
+from proxy.simulator.kv_publisher import KvPublisher
 from proxy.simulator.prompts import Prompts
 from proxy.simulator.settings import SimulatorSettings
 from proxy.wire.server import Handler, HttpServer
@@ -23,7 +24,8 @@ _FOREVER_S = 10.0**9
 
 
 class Replica:
-    """index: its place in the fleet. in_flight: generating requests, from body to last byte."""
+    """index: its place in the fleet. in_flight: generating requests, from body to last byte.
+    publisher: of its KV events, where the settings want them."""
 
     def __init__(self, settings: SimulatorSettings, prompts: Prompts, index: int) -> None:
         self.settings = settings
@@ -33,6 +35,7 @@ class Replica:
         self.in_flight = 0
         self.port = 0
         self.host = ""
+        self.publisher: KvPublisher | None = None
         self.drive = Drive(settings)
         self._holder: socket.socket | None = None
         self._server: HttpServer | None = None
@@ -63,6 +66,10 @@ class Replica:
         self._handler = handler
         self._holder = _bound(host, port)
         self.host, self.port = host, self._holder.getsockname()[1]
+        if self.settings.kv_events != "off":
+            self.publisher = KvPublisher(self.settings.kv_events, host)
+            self.publisher.start()
+            self.drive = Drive(self.settings, self.publisher.publish)
         await self._listen()
 
     async def stop(self) -> None:
@@ -74,6 +81,8 @@ class Replica:
         for server in list(self._servers):
             await server.drain(0.0)
         self.drive.stop()
+        if self.publisher is not None:
+            await self.publisher.stop()
         if holder is not None:
             holder.close()
 
@@ -94,7 +103,12 @@ class Replica:
             await asyncio.sleep(0)
         if fault.kind == "kill":
             self.drive.stop()
-            self.drive = Drive(self.settings)
+            if self.publisher is None:
+                self.drive = Drive(self.settings)
+            else:
+                await self.publisher.stop()
+                self.publisher.start()
+                self.drive = Drive(self.settings, self.publisher.publish)
         self._settle()
 
     def clear_fault(self, kind: Kind | None = None) -> None:

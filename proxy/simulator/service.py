@@ -13,7 +13,7 @@ from proxy.simulator.engine import Sequence
 from proxy.simulator.faults import Fault
 from proxy.simulator.generation import Generation
 from proxy.simulator.payloads import Shapes
-from proxy.simulator.prompts import Job, has_text
+from proxy.simulator.prompts import Job, Plan, has_text
 from proxy.simulator.replica import Replica
 from proxy.simulator.wire import JSON, Reply
 from proxy.wire.server import Exchange
@@ -56,6 +56,8 @@ class Service:
                 finish=finish,
                 every_token=every_token,
                 generated_blocks=plan.generated_blocks if finish != "abort" else (),
+                ids=self._cached_ids(plan),
+                salt=job.body.cache_salt or "",
             )
             generation.add(plan.prompt, plan.answer, sequence, self._prompts.table.quoted)
         if aborted_at == 0:
@@ -78,7 +80,10 @@ class Service:
         generation = Generation(reply, job, shapes, None, report_cached=False)
         answer = self._prompts.table.answer(0, 0, 1)
         for prompt in job.prompts:
-            generation.add(prompt, answer, Sequence(prompt.tokens, prompt.blocks, 1), [])
+            sequence = Sequence(
+                prompt.tokens, prompt.blocks, 1, ids=prompt.ids, salt=job.body.cache_salt or ""
+            )
+            generation.add(prompt, answer, sequence, [])
         drive = self._replica.drive
         try:
             drive.submit(generation.sequences, ready_s)
@@ -101,6 +106,12 @@ class Service:
         decoded = self._prompts.decode(body)
         ready_s = front.enter(now, len(body)) if has_text(path, decoded) else now
         return await self._prompts.make(path, body, decoded), ready_s
+
+    def _cached_ids(self, plan: Plan) -> bytes:
+        """Packed ids that the plan's blocks are made of."""
+        if not plan.generated_blocks:
+            return plan.prompt.ids
+        return plan.prompt.ids + plan.answer.packed(plan.tokens - 1)
 
     def _request_id(self, exchange: Exchange, job: Job) -> str:
         given = exchange.header(b"x-request-id")

@@ -5,6 +5,8 @@ Invariants:
 - Times are simulated on the wall clock, so a replica is never faster than its real work.
 """
 
+from typing import Literal
+
 import msgspec
 
 from proxy.errors import ConfigError
@@ -29,6 +31,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     keep_alive_s: idle connections are closed after this.
     tokenize_threads: real tokenization of long bodies happens there.
     prompt_cache_bytes: memory for prompts already tokenized, for the whole fleet.
+    kv_events: publish what the cache holds over ZMQ, as vLLM does: off, maps (vLLM 0.32), or
+    arrays (earlier versions).
     """
 
     model: str = "demo"
@@ -49,6 +53,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     keep_alive_s: float = 5.0
     tokenize_threads: int = 2
     prompt_cache_bytes: int = 256 * 1024 * 1024
+    kv_events: Literal["off", "maps", "arrays"] = "off"
 
     def __post_init__(self) -> None:
         counts = (
