@@ -7,9 +7,9 @@ How a worker is started, which `proxy.worker` and `proxy.supervisor` agree on:
   which the worker inherited with the channel, and the first FleetState.
 - The worker loads its tokenizers, listens with SO_REUSEPORT on `settings.server`, and sends
   Ready; or it sends Failed with one sentence for the operator and exits with code 2.
-- Afterwards: Fleet and Learned downwards (Learned is what another worker routed), Learned and
-  Suspect upwards, Drain downwards once. A worker that got Drain stops listening, finishes what
-  is in flight within `drain_deadline_s`, and exits 0.
+- Afterwards: Fleet, Learned and Cached downwards (Learned is what another worker routed, Cached
+  what a replica says of its cache), Learned and Suspect upwards, Drain downwards once. A worker
+  that got Drain stops listening, finishes what is in flight within `drain_deadline_s`, and exits 0.
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
@@ -27,7 +27,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from proxy.model import FleetState
+from proxy.model import CacheChange, FleetState
 from proxy.settings import Settings
 
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
@@ -66,6 +66,13 @@ class Learned(Message, frozen=True):
     blocks: bytes
 
 
+class Cached(Message, frozen=True):
+    """What a replica's KV events say. In order: none is left out without a later one that begins
+    anew (`CacheChange.cleared`)."""
+
+    change: CacheChange
+
+
 class Suspect(Message, frozen=True):
     """A worker could not reach a replica: probe it now rather than at the next turn."""
 
@@ -86,7 +93,7 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-Down = Hello | Fleet | Learned | Drain
+Down = Hello | Fleet | Learned | Cached | Drain
 Up = Ready | Failed | Learned | Suspect
 
 _down = msgspec.msgpack.Decoder(Down)
@@ -150,11 +157,16 @@ class _Wire(asyncio.Protocol):
         self.transport.write(frame)
 
     def offer(self, message: Message) -> bool:
-        transport = self.transport
-        if transport is None or transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES:
+        if self.behind:
             return False
         self.send(message)
         return True
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is waiting to be written than should."""
+        transport = self.transport
+        return transport is None or transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
 
     def close(self) -> None:
         if self.transport is not None:
@@ -179,7 +191,9 @@ class WorkerEnd:
         on_learned: Callable[[int, bytes], None],
         on_drain: Callable[[], None],
         on_lost: Callable[[], None],
+        on_cached: Callable[[CacheChange], None] = lambda _: None,
     ) -> None:
+        self._on_cached = on_cached
         self._on_fleet = on_fleet
         self._on_learned = on_learned
         self._on_drain = on_drain
@@ -224,6 +238,8 @@ class WorkerEnd:
                 self._on_fleet(state)
             case Learned(slot, blocks):
                 self._on_learned(slot, blocks)
+            case Cached(change):
+                self._on_cached(change)
             case Drain():
                 self._on_drain()
 
@@ -251,6 +267,15 @@ class SupervisorEnd:
     def offer(self, message: Learned) -> bool:
         """Sends a hint unless the worker is behind; False if it was dropped."""
         return self._wire.offer(message)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the worker does not keep up, or is gone."""
+        return self._wire.behind
+
+    def cached(self, change: CacheChange) -> None:
+        """Sends what a replica's cache holds."""
+        self._wire.send(Cached(change))
 
     def close(self) -> None:
         """Closes the channel."""

@@ -157,6 +157,11 @@ class Recorder:
         self._upstream_idle.set(upstream_idle)
         self._upstream_busy.set(upstream_open - upstream_idle)
 
+    def index(self, sizes_bytes: dict[str, int]) -> None:
+        """Memory of the prefix index by part, sampled now and then."""
+        for part, size_bytes in sizes_bytes.items():
+            self._segment.gauge(families.INDEX_BYTES, part).set(size_bytes)
+
     def cache(self, cache: str, now: CacheCounts) -> None:
         """A kind of cache, sampled now and then: its counts only grow."""
         segment = self._segment

@@ -47,7 +47,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
 
     slot: its row in the shared load board, stable for the replica's life.
     url: scheme, host and port, no path. started_s: process start (0 if unknown); a new value
-    means an empty cache. cache_blocks: KV blocks (None if unknown). kv_usage: 0..1.
+    means an empty cache, and so does a new incarnation. cache_blocks: KV blocks (None if unknown).
+    kv_usage: 0..1. adapters: those of the models that are adapters (LoRA) of another.
     """
 
     id: str
@@ -63,6 +64,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
     waiting: int = 0
     kv_usage: float = 0.0
     started_s: float = 0.0
+    incarnation: int = 0
+    adapters: tuple[str, ...] = ()
 
 
 class FleetState(msgspec.Struct, frozen=True):
@@ -80,3 +83,32 @@ class Load(msgspec.Struct, frozen=True, gc=False):
 
     requests: int
     queued_tokens: int
+
+
+class Standing(StrEnum):
+    """How far what is known of a cache by its events may be believed (metric label)."""
+
+    NONE = "none"  # no events, or none for too long: the gateway's own index decides
+    PARTIAL = "partial"  # what was stored before the first event seen is not known
+    COMPLETE = "complete"
+
+
+class CacheChange(msgspec.Struct, frozen=True, gc=False):
+    """What changed in the cache of one replica's data-parallel rank, by its events.
+
+    ranks: how many the replica has. block_tokens: tokens per block of the hashes. cleared: nothing
+    that was known before is left. forget: nor is anything that was only assumed. stored, removed:
+    packed uint64, in no order; host_…: in memory other than the GPU's.
+    """
+
+    slot: int
+    rank: int
+    ranks: int
+    standing: Standing
+    block_tokens: int
+    cleared: bool = False
+    forget: bool = False
+    stored: bytes = b""
+    removed: bytes = b""
+    host_stored: bytes = b""
+    host_removed: bytes = b""

@@ -112,14 +112,43 @@ class Price(Section, frozen=True):
 
 
 class RoutingSettings(Section, frozen=True):
-    """The policy. `block_tokens` 0: as the replicas report it. `refused_out_s`: how long a
-    replica that refused a connection is left out unless a probe clears it."""
+    """The policy. `block_tokens` 0: as the replicas report it. `cache_blocks`: KV blocks of each
+    replica that does not report them; 0: unknown. `refused_out_s`: how long a
+    replica that refused a connection is left out unless a probe clears it. `host_block_worth`: what
+    a cached block in memory other than the GPU's is worth of one on the GPU, 0 to 1."""
 
     policy: str = "affinity"
     alpha: float = 0.1
     block_tokens: int = 0
+    cache_blocks: int = 0
     index_limit_blocks: int = 1_000_000
     refused_out_s: float = 2.0
+    host_block_worth: float = 0.9
+
+
+class KvSource(Section, frozen=True):
+    """Where one replica publishes its KV events (ZMQ): rank r at the ports plus r. bind: listen
+    there, because the replica connects to it."""
+
+    endpoint: str
+    replay_endpoint: str = ""
+    topic: str = ""
+    data_parallel_ranks: int = 1
+    bind: bool = False
+
+
+class KvEventSettings(Section, frozen=True):
+    """KV events. discover: ask replicas where they publish (`/kv_event_sources`). sources: by the
+    backend's URL, for those that do not say. check_interval_s: after so long without a message
+    a publisher is asked whether there was one; two answers later than answer_deadline_s and it
+    counts as silent. flush_interval_s: changes are collected for so long before workers are told.
+    """
+
+    discover: bool = True
+    sources: dict[str, KvSource] = {}
+    check_interval_s: float = 5.0
+    answer_deadline_s: float = 2.0
+    flush_interval_s: float = 0.01
 
 
 class ControlSettings(Section, frozen=True):
@@ -141,6 +170,7 @@ class Settings(Section, frozen=True):
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()
+    kv_events: KvEventSettings = KvEventSettings()
     prices: dict[str, Price] = {}
 
 

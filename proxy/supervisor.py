@@ -22,7 +22,8 @@ from aiohttp import web
 
 from proxy.control import ports
 from proxy.control.admin import admin_app
-from proxy.control.fleet import Change, FleetTable, Probe
+from proxy.control.fleet import Change, FleetTable, Probe, base_url
+from proxy.control.kvevents import KvEvents
 from proxy.control.probes import Prober
 from proxy.control.view import View
 from proxy.control.workers import WorkerPool
@@ -54,7 +55,11 @@ def check_settings(settings: Settings) -> FleetTable:
         file = Path(folder) / "tokenizer.json"
         if not file.is_file() or not os.access(file, os.R_OK):
             raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
-    return FleetTable(settings.backends, settings.control)
+    table = FleetTable(settings.backends, settings.control)
+    for backend in settings.kv_events.sources:
+        if base_url(backend) not in {replica.url for replica in table.replicas}:
+            raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
+    return table
 
 
 class Supervisor:
@@ -77,6 +82,13 @@ class Supervisor:
         self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
         self._view = View(settings, self._table, self._totals, SharedBoard(self._board_fd, None))
         self._pool: WorkerPool | None = None
+        self._kv = KvEvents(
+            settings,
+            lambda: self._table.state,
+            lambda: self._pool.ends if self._pool is not None else (),
+            self._on_capacity,
+        )
+        self._view.more_samples.append(self._kv.samples)
         self._publish_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
@@ -114,6 +126,8 @@ class Supervisor:
         prober = Prober(urls, self._settings.control, self._on_probe)
         probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
         probing.add_done_callback(self._on_prober_end)
+        following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")
+        following.add_done_callback(self._on_prober_end)
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._settings.control.probe_deadline_s
@@ -121,6 +135,8 @@ class Supervisor:
             return await self._with_workers(address, prober)
         finally:
             probing.cancel()
+            following.cancel()
+            await asyncio.wait((following,))
             if self._publish_timer is not None:
                 self._publish_timer.cancel()
 
@@ -158,7 +174,7 @@ class Supervisor:
     def _on_prober_end(self, task: asyncio.Task[None]) -> None:
         # Without probes the fleet would slowly become a lie: better to be restarted.
         if not task.cancelled() and task.exception() is not None:
-            log.critical("the prober died; stopping", exc_info=task.exception())
+            log.critical("%s died; stopping", task.get_name(), exc_info=task.exception())
             self._broken = True
             self._stop.set()
 
@@ -171,13 +187,20 @@ class Supervisor:
         if before.up != after.up:
             news = "up" if after.up else f"down ({probe.reason})"
             log.info("replica %s is %s", after.id, news)
+        if before.incarnation != after.incarnation:
+            self._kv.gone(slot)
         if change is Change.SHAPE:
             self._publish()
         elif change is Change.LOAD and self._publish_timer is None:
             loop = asyncio.get_running_loop()
             self._publish_timer = loop.call_later(LOAD_PERIOD_S, self._publish)
 
+    def _on_capacity(self, slot: int, cache_blocks: int) -> None:
+        if self._table.learned(slot, cache_blocks) is Change.SHAPE:
+            self._publish()
+
     def _publish(self) -> None:
+        self._kv.update()
         if self._publish_timer is not None:
             self._publish_timer.cancel()
             self._publish_timer = None

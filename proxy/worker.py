@@ -14,6 +14,8 @@ import logging
 import signal
 import socket
 import sys
+import time
+from collections import deque
 from pathlib import Path
 
 import uvloop
@@ -23,7 +25,7 @@ from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.gateway import Gateway
 from proxy.life import Life, Recorder
-from proxy.model import FleetState
+from proxy.model import CacheChange, FleetState
 from proxy.settings import TokenSettings
 from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
@@ -54,9 +56,12 @@ class Worker:
         self._drain = asyncio.Event()
         self._gateway: Gateway | None = None
         self._waiting: FleetState | None = None
+        # What is known of caches is taken in piece by piece, a turn of the loop for each.
+        self._changes: deque[CacheChange] = deque()
         self._end = WorkerEnd(
             on_fleet=self._fleet,
             on_learned=self._learned,
+            on_cached=self._cached,
             on_drain=self._drain.set,
             on_lost=self._lost,
         )
@@ -99,6 +104,8 @@ class Worker:
         )
         self._gateway = gateway
         self._fleet(self._waiting or hello.fleet)
+        if self._changes:
+            asyncio.get_running_loop().call_soon(self._take_change)
 
         def refused(exchange: Exchange) -> None:
             life = Life(exchange.started_s)
@@ -135,11 +142,13 @@ class Worker:
         self, gateway: Gateway, server: HttpServer, tokens: TokenService, recorder: Recorder
     ) -> None:
         gateway.fleet.sweep()
+        gateway.router.sweep(time.monotonic())
         recorder.gauges(
             connections=len(server.connections),
             upstream_open=gateway.fleet.open_connections,
             upstream_idle=gateway.fleet.idle_connections,
         )
+        recorder.index(gateway.router.sizes_bytes())
         for cache, counts in tokens.cache_counts().items():
             recorder.cache(cache, counts)
 
@@ -152,7 +161,18 @@ class Worker:
 
     def _learned(self, slot: int, blocks: bytes) -> None:
         if self._gateway is not None:
-            self._gateway.router.index.insert(slot, blocks)
+            self._gateway.router.learn(slot, blocks, time.monotonic())
+
+    def _cached(self, change: CacheChange) -> None:
+        self._changes.append(change)
+        if len(self._changes) == 1 and self._gateway is not None:
+            asyncio.get_running_loop().call_soon(self._take_change)
+
+    def _take_change(self) -> None:
+        assert self._gateway is not None
+        self._gateway.router.cached(self._changes.popleft())
+        if self._changes:
+            asyncio.get_running_loop().call_soon(self._take_change)
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")

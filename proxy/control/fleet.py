@@ -23,13 +23,14 @@ class Probe(msgspec.Struct, frozen=True):
     """One look at a replica.
 
     reason: `ok`, or why it failed (closed set, metric label): refused timeout status protocol.
-    models and scrape: None if they could not be read.
+    models and scrape: None if they could not be read. adapters: those of the models.
     """
 
     reason: str
     models: tuple[str, ...] | None = None
     max_model_tokens: int | None = None
     scrape: Scrape | None = None
+    adapters: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -38,6 +39,10 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 PROBE_REASONS = ("refused", "timeout", "status", "protocol")
+
+
+# A learned capacity that grows by less is no news.
+_GROWTH = 1.05
 
 
 class Change(IntEnum):
@@ -49,11 +54,13 @@ class Change(IntEnum):
 
 
 class Track(msgspec.Struct, frozen=True):
-    """A replica and how many probes in a row have passed or failed."""
+    """A replica and how many probes in a row have passed or failed. gone: refused since the last
+    that passed, or never seen."""
 
     state: ReplicaState
     passes: int = 0
     fails: int = 0
+    gone: bool = True
 
 
 def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
@@ -62,12 +69,20 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
     if not probe.good:
         fails = track.fails + 1
         up = state.up and fails < settings.fall_count
-        return Track(msgspec.structs.replace(state, up=up), 0, fails)
+        incarnation = state.incarnation
+        if probe.reason == "refused" and not track.gone:
+            # Nothing listens: the process is gone, and its cache with it, whoever comes next.
+            incarnation += 1
+        state = msgspec.structs.replace(state, up=up, incarnation=incarnation)
+        return Track(state, 0, fails, gone=track.gone or probe.reason == "refused")
     passes = track.passes + 1
     state = msgspec.structs.replace(state, up=state.up or passes >= settings.rise_count)
     if probe.models is not None:
         state = msgspec.structs.replace(
-            state, models=probe.models, max_model_tokens=probe.max_model_tokens
+            state,
+            models=probe.models,
+            max_model_tokens=probe.max_model_tokens,
+            adapters=probe.adapters,
         )
     seen = probe.scrape
     if seen is not None:
@@ -80,7 +95,7 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
             cache_blocks=seen.cache_blocks or state.cache_blocks,
             started_s=seen.started_s or state.started_s,
         )
-    return Track(state, passes, 0)
+    return Track(state, passes, 0, gone=False)
 
 
 def compare(before: ReplicaState, after: ReplicaState) -> Change:
@@ -143,6 +158,16 @@ class FleetTable:
         if change:
             self._state = FleetState(self._state.version + 1, self.replicas)
         return change
+
+    def learned(self, slot: int, cache_blocks: int) -> Change:
+        """A replica that does not report its cache's size was seen to hold so many blocks."""
+        track = self._tracks[slot]
+        if cache_blocks <= (track.state.cache_blocks or 0) * _GROWTH:
+            return Change.NONE
+        state = msgspec.structs.replace(track.state, cache_blocks=cache_blocks)
+        self._tracks[slot] = msgspec.structs.replace(track, state=state)
+        self._state = FleetState(self._state.version + 1, self.replicas)
+        return Change.SHAPE
 
     def __repr__(self) -> str:
         rows = (f"{state.id}={'up' if state.up else 'down'}" for state in self.replicas)

@@ -28,6 +28,7 @@ log = logging.getLogger("probes")
 class _Card(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    parent: str | None = None
 
 
 class _ModelList(msgspec.Struct):
@@ -99,6 +100,7 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     return Probe(
         "ok",
         models=tuple(card.id for card in cards),
+        adapters=tuple(card.id for card in cards if card.parent is not None),
         max_model_tokens=min(limits, default=None),
         scrape=scrape,
     )

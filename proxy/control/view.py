@@ -38,6 +38,7 @@ class View:
         self.draining = False
         self.workers: list[Worker] = []
         self.probe_failures: Counter[tuple[str, str]] = Counter()
+        self.more_samples: list[Callable[[], Iterator[Sample]]] = []
         self.registry = CollectorRegistry()
         self.registry.register(GatewayCollector(totals, self._samples))
 
@@ -114,4 +115,6 @@ class View:
             yield families.WORKERS, (state,), [float(count)]
         restarts = sum(worker.restarts for worker in self.workers)
         yield families.WORKER_RESTARTS, (), [float(restarts)]
+        for more in self.more_samples:
+            yield from more()
         yield families.BUILD, (__version__,), [1.0]

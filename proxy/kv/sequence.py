@@ -9,10 +9,13 @@ Invariants:
 - Where messages are gone for good, `Lost` says so before the next one is applied: what was known
   before is then not to be believed.
 - A live number that does not grow means another publisher (a restart): everything begins anew.
+  So does a replay that does not begin with the last message applied, which each question asks for
+  too: a publisher that starts again while nobody is connected may have reached the same numbers.
 - The answer to an older question is not mixed up with that to the last one (`Ask.number`).
 """
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 # Live messages kept while a replay is under way; beyond it the replay is given up.
 WAITING_LIMIT = 20_000
@@ -57,6 +60,8 @@ class Sequence:
         self._waiting: list[tuple[int, bytes]] = []
         self._number = 0
         self._asked_from = 0
+        self._last_digest = 0
+        self._unverified = False
         self.asking = False
         self.expected = 0
         self.gaps = 0
@@ -94,6 +99,10 @@ class Sequence:
         """A message of the replay that answers this question."""
         if not self.asking or question != self._number:
             return []
+        if self._unverified:
+            self._unverified = False
+            if number == self.expected - 1 and xxh3_64_intdigest(payload) != self._last_digest:
+                return self._restart()
         return self._take(number, payload)
 
     def ended(self, question: int) -> list[Action]:
@@ -101,6 +110,8 @@ class Sequence:
         if not self.asking or question != self._number:
             return []
         self.asking = False
+        if self._unverified:
+            return self._restart()
         waiting, self._waiting = self._waiting, []
         actions: list[Action] = []
         for at, (number, payload) in enumerate(waiting):
@@ -125,13 +136,22 @@ class Sequence:
         self.asking = True
         self._number += 1
         self._asked_from = self.expected
-        return Ask(self.expected, self._number)
+        self._unverified = self.expected > 0
+        return Ask(max(self.expected - 1, 0), self._number)
+
+    def _restart(self) -> list[Action]:
+        """The publisher is another one than it was."""
+        self._waiting.clear()
+        self._last_live = -1
+        self.expected = 0
+        return [Restarted(), self._ask()]
 
     def _take(self, number: int, payload: bytes) -> list[Action]:
         missing = number - self.expected
         if missing < 0:
             return []  # seen already, in a replay
         self.expected = number + 1
+        self._last_digest = xxh3_64_intdigest(payload)
         return [Lost(missing), Apply(payload)] if missing else [Apply(payload)]
 
     def __repr__(self) -> str:

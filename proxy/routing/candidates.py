@@ -101,7 +101,7 @@ def restarted(before: FleetState, after: FleetState) -> Iterable[int]:
     known = {replica.slot: replica for replica in before.replicas}
     for replica in after.replicas:
         old = known.get(replica.slot)
-        if old is None or old.id != replica.id:
+        if old is None or old.id != replica.id or old.incarnation != replica.incarnation:
             yield replica.slot
         elif old.started_s and replica.started_s:
             if old.started_s != replica.started_s:

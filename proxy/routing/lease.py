@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from proxy.model import Load
+from proxy.routing.pending import Epoch
 
 
 class LoadBoard(Protocol):
@@ -51,13 +52,17 @@ class LocalBoard:
 class Lease:
     """`with Lease(board, slot, uncached_tokens) as lease: ... lease.first_byte() ...`
 
-    uncached_tokens: prompt tokens the replica has to compute for this request.
+    uncached_tokens: prompt tokens the replica has to compute for this request. epoch: held open
+    until they are.
     """
 
-    __slots__ = ("_board", "_entered", "_queued_tokens", "slot")
+    __slots__ = ("_board", "_entered", "_epoch", "_queued_tokens", "slot")
 
-    def __init__(self, board: LoadBoard, slot: int, uncached_tokens: int) -> None:
+    def __init__(
+        self, board: LoadBoard, slot: int, uncached_tokens: int, epoch: Epoch | None = None
+    ) -> None:
         self._board = board
+        self._epoch = epoch
         self._queued_tokens = uncached_tokens
         self._entered = False
         self.slot = slot
@@ -67,10 +72,15 @@ class Lease:
             raise RuntimeError("a lease can be entered once")
         self._entered = True
         self._board.add(self.slot, 1, self._queued_tokens)
+        if self._epoch is not None:
+            self._epoch.open += 1
         return self
 
     def first_byte(self) -> None:
         """The replica began to answer: its prompt is computed. Later calls do nothing."""
+        if self._epoch is not None and self._entered:
+            self._epoch.open -= 1
+            self._epoch = None
         if self._queued_tokens and self._entered:
             self._board.add(self.slot, 0, -self._queued_tokens)
             self._queued_tokens = 0
@@ -83,3 +93,6 @@ class Lease:
     ) -> None:
         self._board.add(self.slot, -1, -self._queued_tokens)
         self._queued_tokens = 0
+        if self._epoch is not None:
+            self._epoch.open -= 1
+            self._epoch = None

@@ -8,21 +8,34 @@ Invariants:
 - `decide` changes nothing, so it also explains a request that is never sent.
 - `attempt` is the only place where a choice leaves a trace: the index, the recent work, the
   order of choices, and (by the lease it returns) the in-flight counts.
+- Where a replica tells what its cache holds (KV events), that and what is on its way to it is
+  what a policy sees; its own index otherwise, and where the prompt's ids are not known.
 - Slots are the fleet's; a slot whose replica restarted or changed starts empty.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-from proxy.model import FleetState
+from proxy.model import CacheChange, FleetState, Standing
 from proxy.routing.candidates import Eligible, Marks, eligible, restarted, undoubted
 from proxy.routing.cost import cached_limit_tokens
 from proxy.routing.decision import Candidates, Choice, Decision, Query
 from proxy.routing.index import PrefixIndex
 from proxy.routing.lease import Lease, LoadBoard
+from proxy.routing.pending import Pending
 from proxy.routing.policies import Policy, make_policy
 from proxy.routing.recent import RecentWork
+from proxy.routing.truth import Truth
 from proxy.settings import RoutingSettings
+
+
+def hashed_block_tokens(setting: int, fleet: FleetState) -> int:
+    """Tokens per block that prompts are hashed by: the setting, else the smallest reported."""
+    if setting:
+        return setting
+    known = [replica.block_tokens for replica in fleet.replicas if replica.block_tokens]
+    return min(known, default=16)
 
 
 class Router:
@@ -42,6 +55,7 @@ class Router:
         self._board = board
         random = random or Random()
         self._block_tokens = settings.block_tokens
+        self._cache_blocks = settings.cache_blocks
         self._fleet = FleetState(version=0, replicas=())
         self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
@@ -49,6 +63,8 @@ class Router:
         self.uses_prefix = self._policy.uses_prefix
         self.draw = partial(random.getrandbits, 64)
         self.index = PrefixIndex(settings.index_limit_blocks)
+        self.truth = Truth(settings.host_block_worth)
+        self.pending = Pending()
 
     def update(self, fleet: FleetState) -> None:
         """A new snapshot from the control plane."""
@@ -56,17 +72,20 @@ class Router:
         gone -= {replica.slot for replica in fleet.replicas}
         for slot in gone:
             self.index.remove(slot)
+            self.truth.remove(slot)
+            self.pending.forget(slot)
             self._recent.remove(slot)
             self._marks.clear(slot)
         for slot in restarted(self._fleet, fleet):
             self.index.forget(slot)
+            self.pending.forget(slot)
             self._marks.clear(slot)
         before = {replica.slot: replica for replica in self._fleet.replicas}
         for replica in fleet.replicas:
             old = before.get(replica.slot)
             if replica.up and (old is None or not old.up):
                 self._marks.clear(replica.slot)
-            capacity = replica.cache_blocks
+            capacity = replica.cache_blocks or self._cache_blocks
             if capacity and replica.block_tokens:
                 # The replica counts in its blocks, the index in the queries'.
                 own = self.block_tokens(replica.block_tokens)
@@ -81,8 +100,7 @@ class Router:
             return self._block_tokens
         if reported:
             return reported
-        known = [replica.block_tokens for replica in self._fleet.replicas if replica.block_tokens]
-        return min(known, default=16)
+        return hashed_block_tokens(0, self._fleet)
 
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
@@ -100,7 +118,7 @@ class Router:
         slots, block_tokens = among.slots, query.block_tokens
         limit_tokens = cached_limit_tokens(query)
         # Prefixes are looked up under every policy: the prediction is always reported.
-        held = [blocks * block_tokens for blocks in self.index.match_all(slots, query.blocks)]
+        held = [blocks * block_tokens for blocks in self._held(slots, query)]
         if max(held) > limit_tokens:
             held = [min(tokens, limit_tokens) for tokens in held]
         requests, queued_tokens = self._board.columns(slots)
@@ -111,11 +129,52 @@ class Router:
         """Remember that the request goes to this replica; the lease counts it while entered."""
         self.index.insert(choice.slot, query.blocks)
         self._recent.chosen(choice.slot, choice.uncached_tokens, now)
-        return Lease(self._board, choice.slot, choice.uncached_tokens)
+        epoch = None
+        if self.truth.standing(choice.slot, query.block_tokens) is not Standing.NONE:
+            epoch = self.pending.insert(choice.slot, query.blocks, now)
+        return Lease(self._board, choice.slot, choice.uncached_tokens, epoch)
 
-    def learn(self, slot: int, blocks: bytes) -> None:
-        """Another worker sent this prefix to the replica."""
+    def learn(self, slot: int, blocks: bytes, now: float = 0.0) -> None:
+        """Another worker sent this prefix to the replica, just before `now`."""
         self.index.insert(slot, blocks)
+        if self.truth.known(slot):
+            self.pending.insert(slot, blocks, now, hint=True)
+
+    def cached(self, change: CacheChange) -> None:
+        """What a replica's events say of its cache."""
+        if change.forget:
+            self.index.forget(change.slot)
+            self.pending.forget(change.slot)
+        self.truth.apply(change)
+
+    def sweep(self, now: float) -> None:
+        """Drops what has run out; called about once a second."""
+        self.pending.sweep(now)
+        self.truth.free()
+
+    def sizes_bytes(self) -> dict[str, int]:
+        """Memory of what is known of caches, estimated, by part (metric label)."""
+        return {
+            "own": self.index.size_bytes,
+            "events": self.truth.size_bytes,
+            "pending": self.pending.size_bytes,
+        }
+
+    def _held(self, slots: Sequence[int], query: Query) -> list[int]:
+        """Leading blocks of the query that each replica holds, or will in a moment."""
+        held = self.index.match_all(slots, query.blocks)
+        if query.inexact is not None or not self.truth:
+            return held
+        hashes = memoryview(query.blocks).cast("Q")
+        for place, slot in enumerate(slots):
+            standing = self.truth.standing(slot, query.block_tokens)
+            if standing is Standing.NONE:
+                continue
+            pending = self.pending.match(slot, query.blocks, hashes)
+            known = self.truth.match(slot, hashes, pending)
+            # Of what an incomplete account does not know, the own index is the best guess.
+            held[place] = known if standing is Standing.COMPLETE else max(known, held[place])
+        return held
 
     def unreachable(self, slot: int, now: float, *, refused: bool) -> None:
         """A connection to the replica failed: leave it out for a while.
@@ -125,6 +184,7 @@ class Router:
         self._marks.fail(slot, now)
         if refused:
             self.index.forget(slot)
+            self.pending.forget(slot)
 
     def __repr__(self) -> str:
         return f"<Router {self._policy.name} {self.index!r} {self._marks!r}>"

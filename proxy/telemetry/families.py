@@ -285,6 +285,62 @@ PROBE_FAILURES = Family(
     ("replica", "reason"),
     where="control",
 )
+KV_EVENTS = Family(
+    "counter",
+    "tokenlane_kv_events_total",
+    "KV events of a replica by type; `unread`: those that could not be read.",
+    ("replica", "rank", "type"),
+    where="control",
+)
+KV_GAPS = Family(
+    "counter",
+    "tokenlane_kv_event_gaps_total",
+    "Gaps in a replica's KV events, those closed by a replay included.",
+    ("replica", "rank"),
+    where="control",
+)
+KV_LOST = Family(
+    "counter",
+    "tokenlane_kv_event_messages_lost_total",
+    "KV event messages that no replay had; what was known of the cache is then forgotten.",
+    ("replica", "rank"),
+    where="control",
+)
+KV_LAG = Family(
+    "gauge",
+    "tokenlane_kv_event_lag_seconds",
+    "From a KV event message's making to its use, of the last one, by both machines' clocks.",
+    ("replica", "rank"),
+    where="control",
+)
+KV_STANDING = Family(
+    "gauge",
+    "tokenlane_kv_event_standing_info",
+    "1, labelled with how far a replica's KV events are believed: complete, partial, none.",
+    ("replica", "rank", "standing"),
+    where="control",
+)
+KV_BLOCKS = Family(
+    "gauge",
+    "tokenlane_kv_blocks",
+    "KV blocks a replica holds by its events, in its block size, by where they lie.",
+    ("replica", "rank", "medium"),
+    where="control",
+)
+KV_LEDGER_BYTES = Family(
+    "gauge",
+    "tokenlane_kv_ledger_bytes",
+    "Memory of the control plane's account of a replica's cache (estimated).",
+    ("replica", "rank"),
+    where="control",
+)
+INDEX_BYTES = Family(
+    "gauge",
+    "tokenlane_index_bytes",
+    "Memory of the prefix index, summed over the workers (estimated): what was routed (own), what "
+    "replicas hold by their events (events), what is on its way to them (pending).",
+    ("part",),
+)
 WORKERS = Family("gauge", "tokenlane_workers", "Workers by state.", ("state",), where="control")
 WORKER_RESTARTS = Family(
     "counter",
@@ -302,7 +358,9 @@ FAMILIES: tuple[Family, ...] = (
     PROMPT_TOKENS, OUTPUT_TOKENS, COST,
     PROMPT_SIZE, PREDICTED_CACHED, ACTUAL_CACHED, MISMATCHES, UPSTREAM_FAILURES, RETRIES,
     CONNECTIONS, UPSTREAM_CONNECTIONS, IN_FLIGHT, QUEUED_TOKENS, REPLICA_UP, REPLICA_RUNNING,
-    REPLICA_WAITING, REPLICA_KV_USAGE, PROBE_FAILURES, WORKERS, WORKER_RESTARTS, BUILD,
+    REPLICA_WAITING, REPLICA_KV_USAGE, KV_EVENTS, KV_GAPS, KV_LOST, KV_LAG,
+    KV_STANDING, KV_BLOCKS, KV_LEDGER_BYTES, INDEX_BYTES, PROBE_FAILURES, WORKERS,
+    WORKER_RESTARTS, BUILD,
 )  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}
 

@@ -73,8 +73,32 @@ def test_what_a_probe_did_not_learn_stays() -> None:
     assert fleet.observe(0, Probe("ok", None, None, Scrape())) is Change.LOAD
     kept = fleet.state.replicas[0]
     assert kept == msgspec.structs.replace(learned, running=0, waiting=0, kv_usage=0.0)
-    assert fleet.observe(0, BAD) is Change.NONE
+    assert fleet.observe(0, Probe("timeout")) is Change.NONE
     assert fleet.state.replicas[0].models == ("m", "n")
+
+
+def test_the_first_refused_probe_says_that_the_cache_is_gone() -> None:
+    fleet = table()
+    fleet.observe(0, GOOD)
+    assert fleet.observe(0, Probe("refused")) is Change.SHAPE
+    assert fleet.state.replicas[0].up  # not down yet
+    assert fleet.state.replicas[0].incarnation == 1
+    fleet.observe(0, Probe("refused"))
+    fleet.observe(0, GOOD)
+    fleet.observe(0, Probe("timeout"))
+    assert fleet.state.replicas[0].incarnation == 1
+    fleet.observe(0, Probe("refused"))
+    assert fleet.state.replicas[0].incarnation == 2
+    assert table().observe(0, Probe("refused")) is Change.NONE  # never seen: nothing to lose
+
+
+def test_a_capacity_may_be_learned_and_is_no_news_unless_it_grows() -> None:
+    fleet = table()
+    fleet.observe(0, GOOD)
+    assert fleet.learned(0, 1000) is Change.SHAPE
+    assert fleet.learned(0, 1040) is Change.NONE
+    assert fleet.learned(0, 1100) is Change.SHAPE
+    assert fleet.state.replicas[0].cache_blocks == 1100
 
 
 def test_a_restart_is_a_change_of_shape() -> None:

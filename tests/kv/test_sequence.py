@@ -30,8 +30,9 @@ def test_who_comes_late_asks_for_the_beginning() -> None:
 def test_a_gap_is_asked_for_and_closed() -> None:
     sequence = Sequence(can_replay=True)
     sequence.live(0, body(0))
-    assert sequence.live(3, body(3)) == [Ask(1, 1)]
+    assert sequence.live(3, body(3)) == [Ask(0, 1)]
     assert sequence.live(4, body(4)) == []
+    assert sequence.replayed(1, 0, body(0)) == []  # the last one known
     assert sequence.replayed(1, 1, body(1)) == [Apply(body(1))]
     assert sequence.replayed(1, 2, body(2)) == [Apply(body(2))]
     assert sequence.ended(1) == [Apply(body(3)), Apply(body(4))]
@@ -54,7 +55,7 @@ def test_a_buffer_that_does_not_reach_back_is_a_loss() -> None:
 def test_no_answer_is_a_loss_and_a_late_one_is_not_mixed_in() -> None:
     sequence = Sequence(can_replay=True)
     sequence.live(0, body(0))
-    assert sequence.live(2, body(2)) == [Ask(1, 1)]
+    assert sequence.live(2, body(2)) == [Ask(0, 1)]
     assert sequence.failed(1) == [Lost(1), Apply(body(2))]
     assert sequence.replayed(1, 1, body(1)) == []
     assert sequence.ended(1) == []
@@ -68,6 +69,28 @@ def test_numbers_that_begin_again_are_a_restart() -> None:
     assert sequence.live(1, body(1)) == [Apply(body(1))]
 
 
+def test_another_publisher_with_the_same_numbers_is_found_out() -> None:
+    sequence = Sequence(can_replay=True)
+    for n in range(3):
+        sequence.live(n, body(n))
+    (question,) = sequence.ask()
+    assert question == Ask(2, 1)
+    assert sequence.replayed(1, 2, b"other") == [Restarted(), Ask(0, 2)]
+    assert sequence.replayed(1, 3, b"late") == []
+    assert sequence.replayed(2, 0, b"new") == [Apply(b"new")]
+    assert sequence.ended(2) == []
+
+
+def test_a_publisher_without_the_last_message_is_another_one() -> None:
+    sequence = Sequence(can_replay=True)
+    for n in range(3):
+        sequence.live(n, body(n))
+    sequence.ask()
+    assert sequence.ended(1) == [Restarted(), Ask(0, 2)]
+    assert sequence.ended(2) == []
+    assert sequence.live(0, body(0)) == [Apply(body(0))]
+
+
 def test_a_loss_during_the_replay_is_asked_for_again() -> None:
     sequence = Sequence(can_replay=True)
     sequence.live(0, body(0))
@@ -75,8 +98,8 @@ def test_a_loss_during_the_replay_is_asked_for_again() -> None:
     sequence.live(5, body(5))
     sequence.replayed(1, 1, body(1))
     sequence.replayed(1, 2, body(2))
-    assert sequence.ended(1) == [Ask(3, 2)]
-    for n in (3, 4):
+    assert sequence.ended(1) == [Ask(2, 2)]
+    for n in (2, 3, 4):
         sequence.replayed(2, n, body(n))
     assert sequence.ended(2) == [Apply(body(5))]
 

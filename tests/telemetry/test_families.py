@@ -14,6 +14,7 @@ COUNTS = {
     "tokenlane_upstream_connections",
     "tokenlane_replica_up",
     "tokenlane_workers",
+    "tokenlane_kv_blocks",
 }
 
 
