@@ -20,7 +20,7 @@ from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
 from proxy.model import FleetState, Prompt
 from proxy.parity import Parity
-from proxy.routes import Action, Route, find
+from proxy.routes import ROUTES, Action, Route, find
 from proxy.routing.candidates import Eligible, Nobody
 from proxy.routing.decision import Choice, Decision
 from proxy.routing.lease import LoadBoard
@@ -230,6 +230,7 @@ class Gateway:
                 may_retry=may_replace(
                     attempt.number, attempt.left, self._settings.upstream.retry_limit_count
                 ),
+                marked=ROUTES[life.route].ends_marked,
                 on_computed=lease.first_byte,
             )
             life.relay = relay

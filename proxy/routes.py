@@ -25,12 +25,17 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """path: also the metric label. kind: how the body is read."""
+    """path: also the metric label. kind: how the body is read. ends_marked: its streams end with
+    `data: [DONE]` (those of `/v1/responses` and `/v1/messages` have ends of their own)."""
 
     path: str
     action: Action
     methods: tuple[str, ...] = ("POST",)
     kind: Kind = Kind.OTHER
+
+    @property
+    def ends_marked(self) -> bool:
+        return self.kind is not Kind.OTHER
 
 
 _GET = ("GET", "HEAD")

@@ -11,6 +11,7 @@ from proxy.settings import Price, RoutingSettings, ServerSettings, Settings, Tok
 from proxy.telemetry import families
 from tests.raw import (
     CHAT,
+    DONE,
     EVENTS,
     TEXT,
     Peer,
@@ -327,7 +328,7 @@ async def test_what_cannot_be_tokenized_here_goes_on_as_text() -> None:
 async def test_the_replicas_count_is_compared_with_ours(streamed: bool) -> None:
     usage = b'{"prompt_tokens":9999,"prompt_tokens_details":{"cached_tokens":16}}'
     body = b'{"choices":[],"usage":' + usage + b"}"
-    answer_bytes = stream(*EVENTS[:4], b"data: " + body + b"\n\n") if streamed else ok(body)
+    answer_bytes = stream(*EVENTS[:4], b"data: " + body + b"\n\n", DONE) if streamed else ok(body)
     async with Upstream(answering(answer_bytes)) as upstream:
         async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
             await bench.ask(post(CHAT, chat(stream=streamed)))

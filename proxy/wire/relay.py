@@ -7,10 +7,12 @@ Invariants:
   the first generated token of a stream, or the whole of a short answer. So an answer that
   generated nothing (503, or `finish_reason: "abort"` first thing) can still be replaced.
 - A replica that dies mid-answer never looks like a clean end: an error event on an event
-  boundary, then the connection breaks off; anywhere else it just breaks off.
+  boundary, then the connection breaks off; anywhere else it just breaks off. A stream that ends
+  without the marker its protocol asks for (`[DONE]`) has died, however well framed its end is.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -26,6 +28,8 @@ from proxy.wire.upstream import UpstreamConnection
 _HELD_LIMIT_BYTES = 64 * 1024
 _READ_LIMIT_BYTES = 256 * 1024
 _EVENT = b"data: %b\n\n"
+# The last chunk and its trailers, at the end of the last bytes of a chunked body.
+_LAST_CHUNK = re.compile(rb"(?:\A|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 
 
 class RelayEnd(Enum):
@@ -41,6 +45,7 @@ class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
     lines: the gateway's own header lines. may_retry: hold the answer as long as it pays.
+    marked: a stream that is whole ends with `[DONE]`.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
     Times are time.monotonic() seconds, 0.0 where it did not happen.
@@ -67,12 +72,14 @@ class Relay:
         lines: bytes,
         *,
         may_retry: bool,
+        marked: bool,
         on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
         self._connection = connection
         self._lines = lines
         self._may_retry = may_retry
+        self._marked = marked
         self._on_computed = on_computed
         self._splice = exchange.splice
         self._held: list[tuple[bytes, list[bytes]]] | None = []
@@ -121,7 +128,7 @@ class Relay:
         if scanner is not None:
             for piece in payload:
                 scanner.feed(piece)
-            if self._flowing:  # every chunk but the first few
+            if self._flowing and not self._connection.ending:  # every chunk but the first few
                 self.last_token_s = self._connection.heard_s
                 self._splice(framed)
                 return
@@ -135,6 +142,9 @@ class Relay:
         elif self._read_bytes <= _READ_LIMIT_BYTES:
             self._pieces.extend(payload)
             self._read_bytes += len(framed)
+        if self._connection.ending and self._unfinished():
+            self._break_off(framed, payload)
+            return
         if self._held is None:
             self._forward(framed, payload)
             self._flowing = self._spliced and self.first_token_s > 0.0
@@ -145,8 +155,13 @@ class Relay:
             self._begin()
 
     def on_end(self) -> None:
-        """The answer is complete."""
+        """The answer is complete, as far as its framing says."""
         assert self.head is not None
+        if self.done.done():
+            return
+        if self.head.endless and self._unfinished():
+            self.on_failure(UpstreamError("truncated", sent=True))
+            return
         self._read_facts()
         if self._held is not None:
             if self._generated_nothing():
@@ -159,20 +174,48 @@ class Relay:
 
     def on_failure(self, error: UpstreamError) -> None:
         """The answer will never be complete."""
+        self._fail(error, at_edge=self._connection.at_edge)
+
+    # ----------------------------------------------------------------------------------------
+
+    def _unfinished(self) -> bool:
+        """Whether a stream whose framing has ended has not. A fixed length is its own proof, and
+        a failure that the replica reported is a known end."""
+        scanner = self._scanner
+        return (
+            self._marked
+            and scanner is not None
+            and self._length_bytes is None
+            and self.head is not None
+            and self.head.status == 200
+            and not (scanner.failed or (scanner.done and scanner.at_boundary))
+        )
+
+    def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
+        """The last bytes of a chunked stream that lacks its marker: passed on without the last
+        chunk, which would make half an answer look whole."""
+        match = _LAST_CHUNK.search(framed) if self._spliced else None
+        if self._held is None:
+            if not self._spliced:
+                self._forward(framed, payload)
+            elif match is not None and match.start():
+                self._splice(framed[: match.start()])
+        self._fail(UpstreamError("truncated", sent=True), at_edge=match is not None)
+
+    def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
+        """at_edge: a chunk may be added to what the client has."""
         self.error = error
         if self._held is not None:
             self._settle(RelayEnd.FAILED)
             return
         scanner = self._scanner
-        if scanner is not None and scanner.at_boundary and self._connection.at_edge:
+        if scanner is not None and scanner.at_boundary and at_edge:
             body = error_body(
                 "The replica failed while it was answering.", "server_error", code="upstream_failed"
             )
             self._exchange.write(_EVENT % body)
         self._exchange.abort()
         self._settle(RelayEnd.TRUNCATED)
-
-    # ----------------------------------------------------------------------------------------
 
     @property
     def held(self) -> bool:

@@ -19,7 +19,7 @@ class EventScanner:
 
     tokens_seen: an event carried generated output. token_events: events since then, a token or
     more each. at_boundary: the bytes so far end between two events. failed: an `error` event or
-    `finish_reason: "abort"`.
+    `finish_reason: "abort"`. done: `[DONE]` was seen, which ends OpenAI's streams.
     """
 
     __slots__ = (
@@ -28,6 +28,7 @@ class EventScanner:
         "_steady",
         "_usage",
         "at_boundary",
+        "done",
         "failed",
         "token_events",
         "tokens_seen",
@@ -39,6 +40,7 @@ class EventScanner:
         self._usage = b""
         self._steady = False
         self.at_boundary = True
+        self.done = False
         self.token_events = 0
         self.failed = False
         self.tokens_seen = False
@@ -47,7 +49,7 @@ class EventScanner:
         """The next payload bytes of the stream."""
         if (
             self._steady
-            and payload.endswith(b"\n\n")
+            and payload.endswith(b"}\n\n")  # a JSON event: [DONE] does not end so
             and not (b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload)
         ):
             # Nearly every chunk of nearly every stream: whole events, nothing in them to decode.
@@ -82,10 +84,11 @@ class EventScanner:
     def _look(self, events: bytes) -> None:
         """Whole events (the first may be the end of one too long to carry)."""
         if self.tokens_seen:
-            # A line cannot begin inside a JSON string.
-            self.token_events += events.count(b"\ndata:") + events.startswith(b"data:")
+            self.token_events += sum(map(_may_be_token, _data_lines(events)))
         elif not self.failed:
             self._open(_data_lines(events))
+        if b"[DONE]" in events:
+            self.done = self.done or b"[DONE]" in _data_lines(events)
         if b'"error":' in events or b'"abort"' in events:
             self.failed = self.failed or any(map(_is_failure, _data_lines(events)))
         if b'usage":' in events and (b'usage":{' in events or b'usage": {' in events):
@@ -96,9 +99,9 @@ class EventScanner:
         for number, data in enumerate(lines):
             if _is_failure(data):
                 return
-            if data != b"[DONE]" and not (b'"role":' in data and b'""' in data):
+            if _may_be_token(data) and not (b'"role":' in data and b'""' in data):
                 self.tokens_seen = True
-                self.token_events = len(lines) - number
+                self.token_events = sum(map(_may_be_token, lines[number:]))
                 return
 
     def usage(self) -> Usage | None:
@@ -108,6 +111,11 @@ class EventScanner:
             if answer is not None and answer.usage is not None:
                 return answer.usage
         return None
+
+
+def _may_be_token(data: bytes) -> bool:
+    """Neither the end's marker nor the usage behind the last token, which has no choices."""
+    return data != b"[DONE]" and b'"choices":[]' not in data and b'"choices": []' not in data
 
 
 def _is_failure(data: bytes) -> bool:

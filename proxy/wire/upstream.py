@@ -53,7 +53,7 @@ class ResponseSink(Protocol):
 
 class UpstreamConnection:
     """One connection to a replica, an asyncio.Protocol in all but name (see setup.py). heard_s:
-    time.monotonic() of the last bytes."""
+    time.monotonic() of the last bytes. ending: they end the body, by its framing."""
 
     def __init__(self, pool: "ReplicaPool") -> None:
         self._pool = pool
@@ -71,6 +71,7 @@ class UpstreamConnection:
         self._deadline = Deadline(asyncio.get_running_loop(), self._late)
         self._idle_since_s = 0.0
         self.heard_s = 0.0
+        self.ending = False
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -153,9 +154,10 @@ class UpstreamConnection:
         if consumed < len(data):
             self._keep_alive = False
             data = data[:consumed]
+        self.ending = reader.done
         if data:
             sink.on_body(data, payload)
-        if reader.done:
+        if self.ending:
             self._ended()
         elif data and not self._paused:
             if self._body_began:

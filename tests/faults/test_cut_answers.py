@@ -4,6 +4,7 @@ A relay that swallows the failure writes the last chunk itself, and the client t
 for the whole (openai-python raises nothing then).
 """
 
+import contextlib
 import json
 
 import pytest
@@ -97,6 +98,70 @@ async def test_every_cut_of_a_stream(how: str, replicas: int) -> None:
     # With another candidate nothing is relayed before the first token; alone, the head is.
     first = STREAM_HEAD if replicas == 1 else stream()[: stream().index(TOKEN) + len(TOKEN)]
     assert failed == len(first)
+
+
+OPEN_ENDED = STREAM_HEAD.replace(b"transfer-encoding: chunked", b"connection: close")
+FRAMINGS = {
+    "one-chunk-each": stream,
+    "one-chunk": lambda *events: stream(b"".join(events)),
+    "last-chunk-apart": lambda *events: stream(*events)[:-5],
+    "trailers": lambda *events: stream(*events)[:-5] + b"0;a=b\r\nx: y\r\n\r\n",
+    "open-ended": lambda *events: OPEN_ENDED + b"".join(events),
+}
+
+
+class Ending:
+    """A replica that ends its stream early with the best of manners, as what stands before it may.
+    count: events before the end."""
+
+    def __init__(self, framing: str) -> None:
+        self.framing = framing
+        self.count = 0
+
+    async def __call__(self, peer: Peer) -> None:
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                await peer.asked()
+                await peer.send(FRAMINGS[self.framing](*EVENTS[: self.count]))
+                if self.framing == "last-chunk-apart":
+                    await peer.send(chunk(b""))
+                if self.framing == "open-ended":
+                    peer.close()
+                    return
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_an_end_without_its_marker_is_a_break(framing: str, replicas: int) -> None:
+    script = Ending(framing)
+    one, other = Upstream(script), Upstream(script)
+    async with one, other, gateway(*[one.url, other.url][:replicas]) as bench:
+        for script.count in range(1, len(EVENTS) + 1):
+            answer = await bench.ask(post(CHAT, chat(stream=True)))
+            relayed = b"".join(EVENTS[: script.count])
+            if script.count == len(EVENTS):
+                assert (answer.whole, answer.body) == (True, relayed)
+            elif replicas == 2 and script.count == 1:  # nothing was relayed yet
+                assert (answer.status, answer.whole) == (502, True)
+            else:
+                assert (answer.status, answer.whole) == (200, False)
+                assert answer.body.startswith(relayed + b'data: {"error":')
+                assert answer.body.endswith(b"}\n\n")
+        assert len(one.asked) + len(other.asked) == len(EVENTS)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_nor_is_it_an_end_to_an_http_1_0_client(framing: str) -> None:
+    script = Ending(framing)
+    body = chat(stream=True)
+    request = f"POST {CHAT} HTTP/1.0\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    async with Upstream(script) as upstream, gateway(upstream.url) as bench:
+        for script.count in range(1, len(EVENTS) + 1):
+            client = await bench.client()
+            await client.send(request)
+            whole = script.count == len(EVENTS)
+            with pytest.raises(EOFError if whole else ConnectionResetError):
+                await client.exactly(1_000_000)
 
 
 @pytest.mark.parametrize("how", ["FIN", "RST"])

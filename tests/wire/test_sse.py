@@ -45,6 +45,7 @@ def facts(pieces: list[bytes]) -> dict[str, Any]:
     return {
         "boundary": scanner.at_boundary,
         "failed": scanner.failed,
+        "done": scanner.done,
         "tokens": scanner.token_events,
         "seen": scanner.tokens_seen,
         "usage": scanner.usage(),
@@ -114,12 +115,35 @@ def test_failures_are_seen(failure: bytes) -> None:
         ([ROLE, ROLE, TOKEN, TOKEN], True, 2),
         ([ROLE, TOKEN, ABORTED], True, 2),
         ([TOKEN], True, 1),
+        ([DONE], False, 0),
+        ([USAGE, DONE], False, 0),
+        (list(EVENTS), True, 3),
+        ([TOKEN, NULL_USAGE, USAGE, DONE], True, 2),
     ],
 )
 def test_tokens(events: list[bytes], seen: bool, tokens: int) -> None:
     for cut in (events, [b"".join(events)]):
         found = facts(cut)
         assert (found["seen"], found["tokens"]) == (seen, tokens)
+
+
+@pytest.mark.parametrize(
+    ("events", "done"),
+    [
+        (EVENTS, True),
+        ([DONE], True),
+        ([TOKEN, TOKEN, DONE, COMMENT], True),
+        ([TOKEN, DONE.replace(b"\n", b"\r\n")], True),
+        ([TOKEN, TOKEN], False),
+        ([TOKEN, *LIES], False),
+        ([TOKEN, b"data: [DONE]\n"], False),
+        ([TOKEN, b": [DONE]\n\n"], False),
+    ],
+)
+def test_the_end_is_known_by_its_marker(events: list[bytes], done: bool) -> None:
+    data = b"".join(events)
+    for pieces in (events, [data], [data[at : at + 1] for at in range(len(data))]):
+        assert facts(list(pieces))["done"] == done
 
 
 def test_usage_is_the_last_that_was_said() -> None:
