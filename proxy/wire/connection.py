@@ -28,6 +28,8 @@ _LINGER_S = 2.0
 # Stands for the head of a request that could not be read.
 _UNREADABLE = RequestHead(RequestLine(b"GET", b"/", 1), b"/", [])
 _DRAINED_REST_LIMIT_BYTES = 64 * 1024
+# What stands around the target in a request line, its CR included.
+_LINE_REST_BYTES = len(b"OPTIONS  HTTP/1.1\r")
 
 
 class ServerConnection:
@@ -157,9 +159,8 @@ class ServerConnection:
             return
         if self._buffer.count(b"\n") != self._buffer.count(b"\r\n"):
             raise RequestError(400, "Lines must end with CRLF.", code="bare_line_feed", close=True)
-        if len(self._buffer) > self.server.settings.target_limit_bytes and (
-            b"\r\n" not in self._buffer
-        ):
+        limit_bytes = self.server.settings.target_limit_bytes + _LINE_REST_BYTES
+        if len(self._buffer) > limit_bytes and b"\r\n" not in self._buffer:
             raise target_too_long()
         self._resume_reading()
         if not self._head_began:  # a byte now and then does not buy more time

@@ -1,0 +1,49 @@
+"""Every case of the corpus, at once and byte by byte: the requests that replicas see are those the
+gateway built, one for each it answered, in one canonical form."""
+
+import pytest
+
+from proxy.settings import ServerSettings, Settings
+from tests.conformance.corpus import Case, cases
+from tests.conformance.observe import PROBE, Recorder, observe
+from tests.raw import CHAT, Upstream
+from tests.support import gateway
+from tests.wire.heads import CANARY
+
+SHORT = Settings(server=ServerSettings(head_deadline_s=0.1, body_deadline_s=0.1))
+_FORBIDDEN = {b"transfer-encoding", b"connection", b"upgrade", b"expect", b"trailer", b"te"}
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(cases()) >= 150
+
+
+@pytest.mark.row("S12")
+@pytest.mark.parametrize("slowly", [False, True], ids=["at-once", "byte-by-byte"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.id, marks=pytest.mark.row(case.row)) for case in cases()]
+)
+async def test_case(case: Case, slowly: bool) -> None:
+    recorder = Recorder()
+    settings = SHORT if case.waits else Settings()
+    async with Upstream(recorder) as upstream:
+        async with gateway(upstream.url, settings=settings) as bench:
+            client = await bench.client()
+            seen = await observe(client, case, slowly=slowly)
+    assert seen.statuses == case.statuses
+    assert seen.stays != case.closes
+    assert not any(CANARY.encode() in body for body in seen.bodies)
+    requests = recorder.requests
+    if seen.stays:
+        probe = requests.pop()
+        assert (probe.target, probe.body) == (CHAT.encode(), PROBE)
+    assert tuple((one.target, one.body) for one in requests) == case.asked
+    host = upstream.url.removeprefix("http://").encode()
+    for one in requests:
+        assert one.values(b"host") == [host]
+        assert one.values(b"content-length") == [b"%d" % len(one.body)]
+        assert len(one.values(b"x-request-id")) == 1
+        assert not _FORBIDDEN & {name for name, _ in one.headers}
+        assert not any(b"_" in name for name, _ in one.headers)
+        for name, value in case.fields.items():
+            assert one.values(name) == ([] if value is None else [value])
