@@ -8,13 +8,14 @@ How a worker is started, which `proxy.worker` and `proxy.supervisor` agree on:
 - The worker loads its tokenizers, listens with SO_REUSEPORT on `settings.server`, and sends
   Ready; or it sends Failed with one sentence for the operator and exits with code 2.
 - Afterwards: Fleet, Learned and Cached downwards (Learned is what another worker routed, Cached
-  what a replica says of its cache), Learned and Suspect upwards, Drain downwards once. A worker
-  that got Drain stops listening, finishes what is in flight within `drain_deadline_s`, and exits 0.
+  what a replica says of its cache), Learned, Suspect and Routed upwards, Drain downwards once. A
+  worker that got Drain stops listening, finishes what is in flight within `drain_deadline_s`, and
+  exits 0.
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
-- Control messages are never dropped. Learned ones are (`offer`), when the other side does not
-  keep up: they are hints, and a backlog of hints is memory.
+- Control messages are never dropped. Learned and Routed ones are (`offer`), when the other side
+  does not keep up: they are hints, and a backlog of hints is memory.
 - The end of the channel is not the end of a worker: it keeps serving what it knows.
 """
 
@@ -27,7 +28,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from proxy.model import CacheChange, FleetState
+from proxy.model import CacheChange, FleetState, RoutingSample
 from proxy.settings import Settings
 
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
@@ -79,6 +80,12 @@ class Suspect(Message, frozen=True):
     slot: int
 
 
+class Routed(Message, frozen=True):
+    """Some of the requests that were routed lately, for people to look at."""
+
+    samples: list[RoutingSample]
+
+
 class Drain(Message, frozen=True):
     """Finish what is in flight and exit."""
 
@@ -94,7 +101,7 @@ class Failed(Message, frozen=True):
 
 
 Down = Hello | Fleet | Learned | Cached | Drain
-Up = Ready | Failed | Learned | Suspect
+Up = Ready | Failed | Learned | Suspect | Routed
 
 _down = msgspec.msgpack.Decoder(Down)
 _up = msgspec.msgpack.Decoder(Up)
@@ -223,6 +230,10 @@ class WorkerEnd:
     def suspect(self, slot: int) -> bool:
         """Asks for a probe of a replica that did not answer; False if it was dropped."""
         return self._wire.offer(Suspect(slot))
+
+    def routed(self, samples: list[RoutingSample]) -> bool:
+        """Shows some of the requests routed lately; False if they were dropped."""
+        return self._wire.offer(Routed(samples))
 
     def close(self) -> None:
         """Closes the channel once what was sent has left."""

@@ -9,8 +9,9 @@ Invariants:
 from collections.abc import Mapping
 from functools import lru_cache
 
-from proxy.model import Rung
+from proxy.model import RoutingSample, Rung
 from proxy.routing.decision import Decision
+from proxy.samples import sample_of
 from proxy.settings import Price
 from proxy.telemetry import families
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
@@ -105,6 +106,8 @@ class Recorder:
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
         self._caches: dict[str, CacheCounts] = {}
+        self._samples: list[RoutingSample] = []
+        self._samples_wanted = 0
         # The sets behind these are closed and small; the bound keeps a mistake from leaking.
         self._requests = lru_cache(1024)(
             lambda route, status, outcome: segment.counter(
@@ -130,8 +133,17 @@ class Recorder:
             self._tokens(life.tokens, model)
         if life.decision is not None:
             self._routed(life.decision.policy, life.decision.reason).inc()
+            if self._samples_wanted:
+                self._samples_wanted -= 1
+                self._samples.append(sample_of(life, life.decision, status))
         if life.relay is not None:
             self._relay(life, life.relay, model)
+
+    def take_samples(self, wanted: int) -> list[RoutingSample]:
+        """Samples taken since the last call; the next `wanted` routed requests give more."""
+        taken, self._samples = self._samples, []
+        self._samples_wanted = wanted
+        return taken
 
     def failed(self, replica: str, reason: str) -> None:
         """An attempt failed at a replica."""

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from proxy.control.fleet import Change, FleetTable, Probe, base_url
 from proxy.control.kvevents import KvEvents
 from proxy.control.probes import Prober
 from proxy.control.view import View
+from proxy.control.watch import PERIOD_S
 from proxy.control.workers import WorkerPool
 from proxy.errors import ConfigError
 from proxy.routing.policies import check_policy
@@ -90,6 +92,7 @@ class Supervisor:
         )
         self._view.more_samples.append(self._kv.samples)
         self._publish_timer: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._broken = False
@@ -128,6 +131,7 @@ class Supervisor:
         probing.add_done_callback(self._on_prober_end)
         following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")
         following.add_done_callback(self._on_prober_end)
+        self._watch()
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._settings.control.probe_deadline_s
@@ -139,6 +143,8 @@ class Supervisor:
             await asyncio.wait((following,))
             if self._publish_timer is not None:
                 self._publish_timer.cancel()
+            if self._watch_timer is not None:
+                self._watch_timer.cancel()
 
     async def _with_workers(self, address: tuple[str, int], prober: Prober) -> int:
         pool = self._pool = WorkerPool(
@@ -149,6 +155,7 @@ class Supervisor:
             self._totals,
             fleet=lambda: self._table.state,
             on_suspect=prober.nudge,
+            on_routed=self._view.watch.routed,
         )
         self._view.workers = pool.workers
         pool.start()
@@ -167,6 +174,11 @@ class Supervisor:
         finally:
             pool.kill()
             await pool.ended()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watch_timer = loop.call_later(PERIOD_S, self._watch)
+        self._view.watch.tick(time.monotonic())
 
     def _on_signal(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()

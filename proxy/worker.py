@@ -40,6 +40,8 @@ from proxy.wire.server import HttpServer
 log = logging.getLogger(__name__)
 
 _SAMPLE_PERIOD_S = 1.0
+# Requests of each period that are shown on the live page.
+_SHOWN_COUNT = 4
 # A thread that holds the GIL gives it up after this long when the loop asks: rendering and
 # hashing in the tokenizer threads must not make the loop wait Python's default of 5 ms.
 _GIL_SWITCH_S = 0.0005
@@ -151,6 +153,9 @@ class Worker:
         recorder.index(gateway.router.sizes_bytes())
         for cache, counts in tokens.cache_counts().items():
             recorder.cache(cache, counts)
+        samples = recorder.take_samples(_SHOWN_COUNT)
+        if samples:
+            self._end.routed(samples)
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:

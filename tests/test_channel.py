@@ -16,16 +16,19 @@ from proxy.channel import (
     Learned,
     Message,
     Ready,
+    Routed,
     SupervisorEnd,
     Suspect,
     Up,
     WorkerEnd,
 )
-from proxy.model import FleetState, ReplicaState
+from proxy.model import CandidateSample, FleetState, ReplicaState
 from proxy.settings import Settings, TokenSettings
+from tests.control.test_why import sample
 
 FLEET = FleetState(3, (ReplicaState("a:1", 0, "http://a:1", up=True, models=("m",)),))
 SETTINGS = Settings(backends=("http://a:1",), tokens=TokenSettings(folders={"m": "/x"}))
+SAMPLE = sample("prefix", CandidateSample(0, 64, 1, 0, 10.5))
 HELLO = Hello(1, SETTINGS, 7, 8, FLEET, "127.0.0.1", 8080)
 
 
@@ -73,11 +76,13 @@ async def test_both_directions() -> None:
     worker.ready()
     assert worker.learned(2, b"12345678")
     assert worker.suspect(0)
+    assert worker.routed([SAMPLE])
     worker.failed("no tokenizer")
-    assert await above.until(4) == [
+    assert await above.until(5) == [
         Ready(),
         Learned(2, b"12345678"),
         Suspect(0),
+        Routed([SAMPLE]),
         Failed("no tokenizer"),
     ]
 
@@ -87,7 +92,7 @@ async def test_both_directions() -> None:
     assert await below.until(3) == [FLEET, (1, b"abcdefgh"), "drain"]
 
     worker.close()
-    assert (await above.until(5))[4] == "lost"
+    assert (await above.until(6))[5] == "lost"
     assert len(below.entries) == 3  # who hangs up has lost nothing
     supervisor.send(Drain())  # nobody there: nothing happens
     assert not supervisor.offer(Learned(1, b""))

@@ -133,3 +133,56 @@ def test_gauges_and_differences(recording: Recording) -> None:
     assert value(reader, families.CACHE_EVICTIONS, "segment") == 5
     assert value(reader, families.CACHE_HITS, "segment") == 50
     assert value(reader, families.CACHE_MISSES, "segment") == 1
+
+
+def test_samples_are_taken_only_while_wanted(recording: Recording) -> None:
+    recorder, _ = recording
+    life = life_of(
+        model="m",
+        tokens=Outcome(
+            Prompt((b"1234" * 64,), b"12345678" * 4, 16, 64), Rung.THREADS, "", 1.0, 2.0
+        ),
+        decision=decision_among(3),
+    )
+    recorder.record(life, 200)
+    assert recorder.take_samples(2) == []
+    for status in (200, 503, 200):
+        recorder.record(life, status)
+    recorder.record(life_of(), 404)  # it was never routed
+    first, second = recorder.take_samples(0)
+    assert (first.status, second.status) == (200, 503)
+    assert (first.model, first.policy, first.reason) == ("m", "affinity", "prefix")
+    assert (first.slot, first.cached_tokens, first.prompt_tokens) == (12, 48, 64)
+    assert (first.rung, first.tokenize_s, first.ttft_s) == ("threads", 3.0, None)
+    assert first.duration_s == 10.0
+    assert [row.slot for row in first.candidates] == [12, 11, 10]
+    assert [row.cost for row in first.candidates] == [16.0, 40.0, 64.0]
+    recorder.record(life, 200)
+    assert recorder.take_samples(0) == []
+
+
+def test_a_sample_of_a_large_fleet_is_small_and_has_the_chosen_one(recording: Recording) -> None:
+    recorder, _ = recording
+    recorder.take_samples(1)
+    # A tie: what was chosen is not among the cheapest by position.
+    recorder.record(life_of(decision=decision_among(200, cost=7.0, best=150)), 200)
+    [sample] = recorder.take_samples(0)
+    assert len(sample.candidates) == 8
+    assert sample.candidate_count == 200
+    assert sample.slot in {row.slot for row in sample.candidates}
+
+
+def decision_among(count: int, *, cost: float | None = None, best: int | None = None) -> Decision:
+    """Replicas from slot 10 on, each better than the one before."""
+    places = range(count)
+    among = Candidates(
+        [10 + place for place in places],
+        [24 * place for place in places],
+        list(places),
+        [0 for _ in places],
+        RecentWork(Random(1)),
+    )
+    costs = [64.0 - 24 * place if cost is None else cost for place in places]
+    query = Query(b"12345678", 16, 64, 64)
+    chosen = count - 1 if best is None else best
+    return Decision("affinity", Reason.PREFIX, query, among, costs, chosen)

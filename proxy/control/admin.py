@@ -16,6 +16,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from proxy.control.live import Live
+from proxy.control.page import page_routes
 from proxy.errors import error_body
 
 log = logging.getLogger("admin")
@@ -34,6 +36,9 @@ class ControlView(Protocol):
 
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas as JSON: state, load, models."""
+
+    def live(self) -> Live:
+        """What the page for people shows."""
 
 
 def _error(
@@ -98,4 +103,5 @@ def admin_app(view: ControlView) -> web.Application:
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/status.json", status)
     app.router.add_get("/replicas", replicas)
+    app.router.add_routes(page_routes(view.live))
     return app

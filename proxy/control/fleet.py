@@ -126,7 +126,9 @@ def base_url(backend: str) -> str:
 
 
 class FleetTable:
-    """All replicas by slot. Replica ids are `HOST:PORT`."""
+    """All replicas by slot. Replica ids are `HOST:PORT`. cache_counts: by id, prompt tokens looked
+    up in the replica's prefix cache and found there, as last scraped; for people, not for workers.
+    """
 
     def __init__(self, backends: Iterable[str], settings: ControlSettings) -> None:
         self._settings = settings
@@ -138,6 +140,7 @@ class FleetTable:
                 raise ConfigError(f"backend {url} is listed twice")
             self._tracks.append(Track(state))
         self._state = FleetState(1, self.replicas)
+        self.cache_counts: dict[str, tuple[float, float]] = {}
 
     @property
     def replicas(self) -> tuple[ReplicaState, ...]:
@@ -152,6 +155,9 @@ class FleetTable:
     def observe(self, slot: int, probe: Probe) -> Change:
         """Takes one probe's result in."""
         before = self._tracks[slot]
+        if probe.scrape is not None:
+            seen = probe.scrape
+            self.cache_counts[before.state.id] = seen.queried_tokens, seen.hit_tokens
         after = observe(before, probe, self._settings)
         self._tracks[slot] = after
         change = compare(before.state, after.state)

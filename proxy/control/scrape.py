@@ -18,9 +18,12 @@ _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _USAGE = "vllm:kv_cache_usage_perc"
 _CONFIG = "vllm:cache_config_info"
+_QUERIED = "vllm:prefix_cache_queries_total"
+_HIT = "vllm:prefix_cache_hits_total"
 
 _SAMPLE = re.compile(
-    rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG})(?:\{{(.*)\}})?[ \t]+(\S+)",
+    rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG}|{_QUERIED}|{_HIT})"
+    r"(?:\{(.*)\})?[ \t]+(\S+)",
     re.MULTILINE,
 )
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -29,7 +32,8 @@ _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 class Scrape(msgspec.Struct, frozen=True):
     """What `/metrics` said, summed over the engines of a replica (data parallel ranks).
 
-    started_s: Unix time, 0 if unknown. kv_usage: mean over the engines, 0..1.
+    started_s: Unix time, 0 if unknown. kv_usage: mean over the engines, 0..1. queried_tokens,
+    hit_tokens: prompt tokens looked up in the prefix cache and found there, since it started.
     """
 
     running: int = 0
@@ -38,6 +42,8 @@ class Scrape(msgspec.Struct, frozen=True):
     block_tokens: int | None = None
     cache_blocks: int | None = None
     started_s: float = 0.0
+    queried_tokens: float = 0.0
+    hit_tokens: float = 0.0
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
@@ -57,7 +63,7 @@ def _positive(labels: dict[str, str], name: str) -> int | None:
 
 def parse_scrape(text: str) -> Scrape:
     """Reads an exposition page (Prometheus text format)."""
-    running = waiting = 0.0
+    running = waiting = queried_tokens = hit_tokens = 0.0
     usages: list[float] = []
     started_s = 0.0
     block_tokens: int | None = None
@@ -71,6 +77,10 @@ def parse_scrape(text: str) -> Scrape:
             usages.append(value)
         elif name == _START:
             started_s = value
+        elif name == _QUERIED:
+            queried_tokens += value
+        elif name == _HIT:
+            hit_tokens += value
         else:
             labels = dict(_LABEL.findall(label_text))
             block_tokens = block_tokens or _positive(labels, "block_size")
@@ -84,4 +94,6 @@ def parse_scrape(text: str) -> Scrape:
         block_tokens=block_tokens,
         cache_blocks=cache_blocks,
         started_s=started_s,
+        queried_tokens=queried_tokens,
+        hit_tokens=hit_tokens,
     )

@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry
 from proxy import __version__
 from proxy.control import fleet
 from proxy.control.fleet import FleetTable
+from proxy.control.live import Live
+from proxy.control.watch import Watch
 from proxy.control.workers import Worker
 from proxy.settings import Settings
 from proxy.telemetry import families
@@ -39,6 +41,7 @@ class View:
         self.workers: list[Worker] = []
         self.probe_failures: Counter[tuple[str, str]] = Counter()
         self.more_samples: list[Callable[[], Iterator[Sample]]] = []
+        self.watch = Watch(settings, table, totals, board)
         self.registry = CollectorRegistry()
         self.registry.register(GatewayCollector(totals, self._samples))
 
@@ -49,7 +52,7 @@ class View:
         data, admin = self.urls
         workers = settings.server.workers
         say(f"tokenlane {__version__} serves on {data} ({workers} worker(s))")
-        say(f"  admin      {admin}  (/metrics /readyz /status.json /replicas)")
+        say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /replicas)")
         say(f"  policy     {settings.routing.policy}")
         for replica in replicas:
             state = "up" if replica.up else "down"
@@ -98,6 +101,15 @@ class View:
             "workers": [worker.row() for worker in self.workers],
             "replicas": self.replicas(),
         }
+
+    def live(self) -> Live:
+        """What the page shows."""
+        return self.watch.live(
+            url=self.urls[0],
+            uptime_s=time.monotonic() - self._began,
+            unready=self.unready(),
+            workers=self.workers,
+        )
 
     def _samples(self) -> Iterator[Sample]:
         """The control plane's own families, for the collector."""

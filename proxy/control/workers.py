@@ -24,12 +24,13 @@ from proxy.channel import (
     Hello,
     Learned,
     Ready,
+    Routed,
     SupervisorEnd,
     Suspect,
     Up,
 )
 from proxy.errors import ConfigError
-from proxy.model import FleetState
+from proxy.model import FleetState, RoutingSample
 from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.exposition import Totals
@@ -88,6 +89,7 @@ class WorkerPool:
         *,
         fleet: Callable[[], FleetState],
         on_suspect: Callable[[int], None],
+        on_routed: Callable[[list[RoutingSample]], None] | None = None,
     ) -> None:
         self._argv = argv
         self._settings = settings
@@ -97,6 +99,7 @@ class WorkerPool:
         self._totals = totals
         self._fleet = fleet
         self._on_suspect = on_suspect
+        self._on_routed = on_routed
         self._draining = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -255,3 +258,6 @@ class WorkerPool:
                         other.end.offer(message)
             case Suspect(slot):
                 self._on_suspect(slot)
+            case Routed(samples):
+                if self._on_routed is not None:
+                    self._on_routed(samples)

@@ -138,7 +138,7 @@ async def test_replicas_and_status(plane: Plane, fetch: Fetch) -> None:
     ("method", "path", "status", "code"),
     [
         ("GET", "/nothing", 404, "not_found"),
-        ("GET", "/", 404, "not_found"),
+        ("POST", "/", 405, "method_not_allowed"),
         ("GET", "/../etc/passwd", 404, "not_found"),
         ("POST", "/metrics", 405, "method_not_allowed"),
         ("DELETE", "/replicas", 405, "method_not_allowed"),

@@ -21,12 +21,20 @@ vllm:cache_config_info{block_size="32",cache_dtype="auto",num_gpu_blocks="4000"}
 process_start_time_seconds 1.79521108384e+09
 """
 
+CACHE_PAGE = """\
+vllm:prefix_cache_queries_total{engine="0"} 900
+vllm:prefix_cache_queries_total{engine="1"} 100
+vllm:prefix_cache_hits_total{engine="0"} 250
+vllm:prefix_cache_hits_created{engine="0"} 1.7e9
+"""
+
 
 @pytest.mark.parametrize(
     ("page", "expected"),
     [
         (PAGE, Scrape(6, 3, 0.5, 32, 8096, 1795211083.84)),
         ("", Scrape()),
+        (CACHE_PAGE, Scrape(queried_tokens=1000, hit_tokens=250)),
         ("vllm:num_requests_running 7\n", Scrape(running=7)),
         ("vllm:num_requests_running 7 1795211083000\n", Scrape(running=7)),
         ("  vllm:num_requests_running 7\n# vllm:num_requests_running 8\n", Scrape()),

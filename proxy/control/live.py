@@ -1,0 +1,160 @@
+"""What the live page and `tokenlane top` show: the words of `/live.json`.
+
+Invariants:
+- Times are seconds, sizes tokens, shares 0..1; what is not known is null, never 0.
+- Fields are only ever added: a page or a `top` of another version reads what it knows.
+"""
+
+import msgspec
+
+
+class Numbers(msgspec.Struct, kw_only=True):
+    """The gateway as a whole. late_…: of the workers' loops. hit_rate: share of the prompt
+    tokens that the replicas found in their caches. predicted_ratio: cached tokens as foreseen, for
+    each that an answer reported."""
+
+    requests_per_s: float = 0.0
+    failed_per_s: float = 0.0
+    in_flight: int = 0
+    queued_tokens: int = 0
+    connections: int = 0
+    input_tokens_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+    hit_rate: float | None = None
+    predicted_ratio: float | None = None
+    ttft_p50_s: float | None = None
+    ttft_p99_s: float | None = None
+    tpot_p50_s: float | None = None
+    late_p99_s: float | None = None
+    late_worst_s: float | None = None
+
+
+class ReplicaRow(msgspec.Struct, kw_only=True):
+    """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own."""
+
+    id: str
+    state: str
+    models: list[str] = []
+    in_flight: int = 0
+    queued_tokens: int = 0
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    cache_tokens: int | None = None
+    hit_rate: float | None = None
+
+
+class WorkerRow(msgspec.Struct, kw_only=True):
+    """A data loop and how late it was."""
+
+    worker: int
+    state: str
+    pid: int = 0
+    restarts: int = 0
+    late_p50_s: float | None = None
+    late_p99_s: float | None = None
+    late_worst_s: float | None = None
+
+
+class StallRow(msgspec.Struct, kw_only=True):
+    """What held the loops: in the window, and since the start."""
+
+    cause: str
+    count: float
+    total: float
+
+
+class RungRow(msgspec.Struct, kw_only=True):
+    """A rung of the ladder. share: of all requests in the window; p50_s, p99_s: its work."""
+
+    rung: str
+    per_s: float
+    share: float | None
+    p50_s: float | None
+    p99_s: float | None
+
+
+class ModelRow(msgspec.Struct, kw_only=True):
+    """A model's answers."""
+
+    model: str
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    input_tokens_per_s: float
+    output_tokens_per_s: float
+
+
+class Count(msgspec.Struct, kw_only=True):
+    """A word and how often it was said in the window."""
+
+    word: str
+    count: float
+    share: float | None
+
+
+class CandidateRow(msgspec.Struct, kw_only=True):
+    """A replica as a decision saw it."""
+
+    replica: str
+    cached_tokens: int
+    requests: int
+    queued_tokens: int
+    cost: float
+
+
+class DecisionRow(msgspec.Struct, kw_only=True):
+    """A request that was routed. number: ascending, to tell new from seen."""
+
+    number: int
+    at_s: float
+    model: str
+    replica: str
+    policy: str
+    reason: str
+    why: str
+    prompt_tokens: int
+    exact: bool
+    cached_tokens: int
+    actual_cached_tokens: int | None
+    rung: str | None
+    tokenize_s: float
+    ttft_s: float | None
+    duration_s: float
+    status: int
+    outcome: str
+    candidates: list[CandidateRow]
+    candidate_count: int
+
+
+class SettingRow(msgspec.Struct, kw_only=True):
+    """A setting in force. value: as JSON text."""
+
+    path: str
+    value: str
+    is_default: bool
+
+
+class Live(msgspec.Struct, kw_only=True):
+    """All of it. window_s: what rates and quantiles are over. series: by name, one point every
+    period_s seconds, the newest last."""
+
+    version: str
+    url: str
+    policy: str
+    at_s: float
+    uptime_s: float
+    unready: str | None
+    window_s: float
+    period_s: float
+    now: Numbers
+    series: dict[str, list[float | None]]
+    replicas: list[ReplicaRow]
+    workers: list[WorkerRow]
+    stalls: list[StallRow]
+    rungs: list[RungRow]
+    reasons: list[Count]
+    bails: list[Count]
+    models: list[ModelRow]
+    decisions: list[DecisionRow]
+    settings: list[SettingRow]

@@ -1,0 +1,345 @@
+"use strict";
+// Draws what /live.json says, once a second. Text goes in as text only: names of models and
+// replicas come from elsewhere.
+
+const PERIOD_MS = 1000;
+const $ = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const loads = new Map(); // replica -> in-flight counts since this page was opened
+let paused = false;
+let live = null;
+
+function el(tag, how = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(how)) {
+    if (value === undefined || value === null) continue;
+    if (key === "class") made.className = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children.map((child) => child ?? ""));
+  return made;
+}
+
+// -- numbers as people read them ------------------------------------------------------------
+
+const NONE = "–";
+const known = (value) => value !== null && value !== undefined;
+
+function seconds(value) {
+  if (!known(value)) return [NONE, ""];
+  if (value === 0) return ["0", "ms"];
+  if (value < 1e-3) return [String(Math.round(value * 1e6)), "µs"];
+  if (value < 1) return [(value * 1e3).toPrecision(value < 0.0995 ? 2 : 3), "ms"];
+  return [value < 100 ? value.toPrecision(3) : String(Math.round(value)), "s"];
+}
+const time = (value) => seconds(value).join(" ").trim();
+
+function count(value) {
+  if (!known(value)) return NONE;
+  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e4]]) {
+    const scale = unit === "k" ? 1e3 : size;
+    if (Math.abs(value) >= size) return (value / scale).toPrecision(3) + unit;
+  }
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
+}
+const percent = (value) => (known(value) ? (value * 100).toFixed(value < 0.0995 && value > 0 ? 1 : 0) + " %" : NONE);
+const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB");
+
+function duration(value) {
+  const days = Math.floor(value / 86400), hours = Math.floor(value / 3600) % 24;
+  const minutes = Math.floor(value / 60) % 60;
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return minutes ? `${minutes} min` : `${Math.floor(value)} s`;
+}
+
+// -- pictures --------------------------------------------------------------------------------
+
+function path(points, high, width, height) {
+  let text = "", drawing = false;
+  points.forEach((value, at) => {
+    if (!known(value)) { drawing = false; return; }
+    const x = (width * at) / Math.max(points.length - 1, 1);
+    const y = height - (height * value) / high;
+    text += `${drawing ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    drawing = true;
+  });
+  return text;
+}
+
+function spark(lines, length, label, how = "line") {
+  const width = 180, height = 40;
+  const made = document.createElementNS(SVG, "svg");
+  made.setAttribute("class", how);
+  made.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  made.setAttribute("preserveAspectRatio", "none");
+  made.setAttribute("role", "img");
+  made.setAttribute("aria-label", label);
+  const padded = lines.map((line) => Array(Math.max(length - line.length, 0)).fill(null).concat(line));
+  const high = Math.max(...padded.flat().filter(known), 1e-9) * 1.05;
+  padded.forEach((line, at) => {
+    const add = (d, kind) => {
+      const piece = document.createElementNS(SVG, "path");
+      piece.setAttribute("d", d);
+      if (kind) piece.setAttribute("class", kind);
+      made.append(piece);
+    };
+    if (at === 0) {
+      const first = line.findIndex(known), last = line.findLastIndex(known);
+      const x = (place) => ((width * place) / Math.max(line.length - 1, 1)).toFixed(1);
+      if (first >= 0) {
+        const filled = line.slice(first, last + 1).map((value) => value ?? 0);
+        let d = `M${x(first)} ${height}`;
+        filled.forEach((value, place) => { d += `L${x(first + place)} ${(height - (height * value) / high).toFixed(1)}`; });
+        add(`${d}L${x(last)} ${height}Z`, "area");
+      }
+    }
+    add(path(line, high, width, height), at ? "second" : "");
+  });
+  return made;
+}
+
+function bar(part, text, level = "") {
+  const fill = el("b", { class: level });
+  fill.style.width = `${Math.min(Math.max(part ?? 0, 0), 1) * 100}%`;
+  return el("div", { class: "bar" }, el("i", {}, fill), el("span", {}, text));
+}
+
+// -- sections --------------------------------------------------------------------------------
+
+// Columns: [title, class, cell(row)]. A class "n" is a number; "head", "full", "bare": see the CSS.
+function table(id, columns, rows, empty) {
+  const target = $(id);
+  if (!rows.length) {
+    target.replaceChildren(el("tbody", {}, el("tr", {}, el("td", { class: "quiet full bare" }, empty))));
+    return;
+  }
+  const head = el("tr", {}, ...columns.map(([title, how]) => el("th", { class: how, scope: "col" }, title)));
+  const body = rows.map((row) => el("tr", {}, ...columns.map(([title, how, cell]) => el("td", { class: how, "data-label": title }, cell(row)))));
+  target.replaceChildren(el("thead", {}, head), el("tbody", {}, ...body));
+}
+
+const late = (value) => (!known(value) ? "" : value >= 0.05 ? "bad" : value >= 0.01 ? "warn" : "");
+const word = (text, how = "") => el("span", { class: `pill ${how}` }, text);
+const coloured = (text, how) => el("span", { class: how }, text);
+
+const TILES = [
+  {
+    title: "Requests", lines: ["requests_per_s", "failed_per_s"], show: (value) => [count(value), "/s"],
+    value: (now) => now.requests_per_s, level: (now) => (now.failed_per_s ? "bad" : ""),
+    note: (now) => (now.failed_per_s ? `${count(now.failed_per_s)} /s failed` : "none failed"),
+  },
+  {
+    title: "Time to first token", lines: ["ttft_p50_s", "ttft_p99_s"], show: seconds,
+    value: (now) => now.ttft_p50_s, note: (now) => `p99 ${time(now.ttft_p99_s)}`,
+  },
+  {
+    title: "Prompt tokens cached", lines: ["hit_rate"], show: (value) => [percent(value), ""],
+    value: (now) => now.hit_rate, note: (now) => known(now.predicted_ratio) ? `${percent(now.predicted_ratio)} of it foreseen` : "as the replicas count",
+  },
+  {
+    title: "Loop lateness, p99", lines: ["late_p99_s", "late_worst_s"], show: seconds,
+    value: (now) => now.late_p99_s, level: (now) => late(now.late_p99_s), note: (now) => `worst below ${time(now.late_worst_s)}`,
+  },
+  {
+    title: "In flight", lines: ["in_flight"], show: (value) => [count(value), ""],
+    value: (now) => now.in_flight, note: (now) => `${count(now.queued_tokens)} tokens queued`,
+  },
+  {
+    title: "Tokens out", lines: ["output_tokens_per_s"], show: (value) => [count(value), "/s"],
+    value: (now) => now.output_tokens_per_s, note: (now) => `${count(now.input_tokens_per_s)} /s in`,
+  },
+];
+
+function tiles() {
+  if (!$("tiles").children.length) {
+    for (const tile of TILES) {
+      const made = el("div", { class: "tile" }, el("h3", {}, tile.title), el("div", { class: "value" }), el("p", {}), el("div", { class: "graph" }));
+      made.addEventListener("pointermove", (event) => { made.dataset.at = event.offsetX / made.clientWidth; drawTile(made, tile); });
+      made.addEventListener("pointerleave", () => { delete made.dataset.at; drawTile(made, tile); });
+      $("tiles").append(made);
+    }
+  }
+  [...$("tiles").children].forEach((made, at) => drawTile(made, TILES[at]));
+}
+
+function drawTile(made, tile) {
+  const lines = tile.lines.map((name) => live.series[name] ?? []);
+  // Young gateways have little to show: the picture grows with them up to three minutes.
+  const length = Math.max(lines[0].length, 60);
+  let value = tile.value(live.now), note = tile.note(live.now);
+  if (made.dataset.at !== undefined) {
+    const back = length - 1 - Math.round(Math.min(Math.max(made.dataset.at, 0), 1) * (length - 1));
+    const at = lines[0].length - 1 - back;
+    value = lines[0][at] ?? null;
+    note = `${Math.round(back * live.period_s)} s ago`;
+  }
+  const [number, unit] = tile.show(value);
+  const [, shown, text, graph] = made.children;
+  shown.className = `value ${tile.level?.(live.now) ?? ""}`;
+  shown.replaceChildren(number, el("span", {}, unit));
+  text.textContent = note;
+  graph.replaceChildren(spark(lines, length, `${tile.title}, the last three minutes`));
+}
+
+function header() {
+  document.title = `${live.unready ? "⚠ " : ""}tokenlane`;
+  $("version").textContent = live.version;
+  const state = $("state");
+  state.className = `pill ${live.unready ? "bad" : "good"}`;
+  state.textContent = live.unready ?? "serving";
+  const up = live.replicas.filter((row) => row.state === "up").length;
+  const facts = [
+    ["on", live.url], ["policy", live.policy], ["replicas", `${up} of ${live.replicas.length} up`],
+    ["workers", live.workers.length], ["connections", live.now.connections], ["up for", duration(live.uptime_s)],
+  ];
+  $("facts").replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
+}
+
+function replicas() {
+  for (const row of live.replicas) {
+    const seen = loads.get(row.id) ?? [];
+    seen.push(row.in_flight);
+    loads.set(row.id, seen.slice(-60));
+  }
+  const level = { up: "good", draining: "warn", down: "bad" };
+  const usage = (row) => (row.kv_usage > 0.95 ? "bad" : row.kv_usage > 0.8 ? "warn" : "");
+  table("replicas", [
+    ["Replica", "head", (row) => row.id],
+    ["Health", "", (row) => word(row.state, level[row.state])],
+    ["Load", "full", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
+    ["In flight", "n", (row) => count(row.in_flight)],
+    ["Queued tokens", "n", (row) => count(row.queued_tokens)],
+    ["Runs", "n", (row) => count(row.running)],
+    ["Waits", "n", (row) => count(row.waiting)],
+    ["KV cache", "full", (row) => bar(row.kv_usage, percent(row.kv_usage), usage(row))],
+    ["KV tokens", "n", (row) => count(row.cache_tokens)],
+    ["Hit rate", "n", (row) => percent(row.hit_rate)],
+    ["Models", "n full", (row) => row.models.join(", ") || NONE],
+  ], live.replicas, "No replica is configured.");
+}
+
+function loops() {
+  const level = { ready: "good", starting: "warn", draining: "warn", dead: "bad" };
+  table("workers", [
+    ["Worker", "head", (row) => `${row.worker}`],
+    ["State", "", (row) => word(row.state, level[row.state])],
+    ["p50", "n wide", (row) => time(row.late_p50_s)],
+    ["p99", "n", (row) => coloured(time(row.late_p99_s), late(row.late_p99_s))],
+    ["Worst", "n", (row) => coloured(time(row.late_worst_s), late(row.late_worst_s))],
+    ["Restarts", "n", (row) => coloured(count(row.restarts), row.restarts ? "warn" : "")],
+  ], live.workers, "No worker runs.");
+  const most = Math.max(...live.stalls.map((row) => row.total), 1);
+  const rows = live.stalls.map((row) => el("tr", {},
+    el("td", { class: "head" }, row.cause),
+    el("td", { class: "full bare" }, bar(row.total / most, count(row.total), row.count ? "warn" : "")),
+    el("td", { class: "n bare" }, coloured(row.count ? `${count(row.count)} just now` : "", "warn"))));
+  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", {})));
+  $("stalls").replaceChildren(...(rows.length ? [el("table", {}, head, el("tbody", {}, ...rows))] : []));
+}
+
+function ladder() {
+  table("rungs", [
+    ["Rung", "head", (row) => row.rung],
+    ["Share", "full", (row) => bar(row.share, percent(row.share), row.rung === "bail" ? "warn" : "")],
+    ["Per s", "n", (row) => count(row.per_s)],
+    ["p50", "n wide", (row) => time(row.p50_s)],
+    ["p99", "n", (row) => time(row.p99_s)],
+  ], live.rungs, "");
+  $("bails").textContent = live.bails.length
+    ? `Routed without ids: ${live.bails.map((row) => `${row.word} ${percent(row.share)}`).join(", ")}.` : "";
+}
+
+const HOW = { prefix: "good", cold: "accent", spill: "warn", bail: "warn", "no-tokenizer": "warn", "no-tokens": "warn" };
+
+function decision(row) {
+  const saved = row.prompt_tokens ? row.cached_tokens / row.prompt_tokens : 0;
+  const about = row.exact ? "" : "about ";
+  const failed = row.status >= 500 || !["ok", "client_gone"].includes(row.outcome);
+  const summary = el("summary", {},
+    el("span", { class: "quiet" }, clock(row.at_s)),
+    el("span", {}, word(row.reason, HOW[row.reason] ?? "")),
+    el("span", { class: "to" }, row.replica),
+    el("span", { class: "wide" }, bar(saved, `${count(row.cached_tokens)} of ${about}${count(row.prompt_tokens)}`)),
+    el("span", { class: "wide quiet" }, row.rung ?? ""),
+    el("span", { class: "right ttft" }, time(row.ttft_s ?? row.duration_s)),
+    el("span", { class: `right wide ${failed ? "bad" : "quiet"}` }, String(row.status)));
+  const reported = known(row.actual_cached_tokens) ? ` The replica reported ${count(row.actual_cached_tokens)} cached tokens.` : "";
+  const ids = row.rung ? ` Its ${about}${count(row.prompt_tokens)} token ids: rung ${row.rung}, ${time(row.tokenize_s)}.` : "";
+  const text = `${row.model} went to ${row.replica}: ${row.why}.${ids}${reported} ${row.outcome}, ${row.status}, ${time(row.duration_s)} in all.`;
+  const columns = ["Candidate", "Cached tokens", "In flight", "Queued tokens", "Cost"];
+  const head = el("tr", {}, ...columns.map((title, at) => el("th", { class: at ? "n" : "" }, title)));
+  const body = row.candidates.map((one) => el("tr", {},
+    el("td", { class: one.replica === row.replica ? "accent" : "" }, one.replica),
+    ...[one.cached_tokens, one.requests, one.queued_tokens, one.cost].map((value) => el("td", { class: "n" }, count(value)))));
+  const made = el("details", { "data-number": row.number }, summary);
+  // Most are never opened.
+  made.addEventListener("toggle", () => {
+    if (made.children.length === 1) made.append(el("div", { class: "more" }, el("p", {}, text), el("table", {}, el("thead", {}, head), el("tbody", {}, ...body))));
+  }, { once: true });
+  return made;
+}
+
+function routing() {
+  $("reasons").replaceChildren(...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")));
+  const target = $("decisions");
+  const seen = new Map([...target.querySelectorAll("details")].map((made) => [Number(made.dataset.number), made]));
+  const rows = live.decisions.slice(0, 15).map((row) => seen.get(row.number) ?? decision(row));
+  // What somebody reads stays, however many came after it.
+  for (const made of seen.values()) if (made.open && !rows.includes(made)) rows.push(made);
+  if (rows.length) target.replaceChildren(...rows);
+  else target.replaceChildren(el("p", { class: "quiet" }, "No request was routed yet."));
+}
+
+function models() {
+  table("models", [
+    ["Model", "head", (row) => row.model],
+    ["TTFT p50", "n", (row) => time(row.ttft_p50_s)],
+    ["p99", "n", (row) => time(row.ttft_p99_s)],
+    ["Between tokens", "n", (row) => time(row.tpot_p50_s)],
+    ["Tokens in", "n", (row) => `${count(row.input_tokens_per_s)} /s`],
+    ["Tokens out", "n", (row) => `${count(row.output_tokens_per_s)} /s`],
+  ], live.models, "No model was asked for yet.");
+}
+
+function settings() {
+  const changed = live.settings.filter((row) => !row.is_default);
+  $("changed").textContent = `${changed.length} differ from the defaults`;
+  if (!$("config").open) return;
+  const rows = [...changed, ...live.settings.filter((row) => row.is_default)];
+  $("settings").replaceChildren(el("tbody", {}, ...rows.map((row) => el("tr", {},
+    el("td", { class: row.is_default ? "quiet" : "" }, row.path),
+    el("td", { class: row.is_default ? "quiet" : "accent" }, row.value)))));
+}
+
+// -- the loop --------------------------------------------------------------------------------
+
+function draw() {
+  for (const section of [header, tiles, replicas, loops, ladder, routing, models, settings]) section();
+}
+
+async function look() {
+  if (!paused && !document.hidden) {
+    try {
+      const answer = await fetch("live.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      live = await answer.json();
+      document.body.classList.remove("stale");
+      draw();
+    } catch (error) {
+      document.body.classList.add("stale");
+      $("state").className = "pill bad";
+      $("state").textContent = "no answer from the gateway";
+    }
+  }
+  setTimeout(look, PERIOD_MS);
+}
+
+$("pause").addEventListener("click", () => {
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", String(paused));
+  $("pause").textContent = paused ? "Paused" : "Pause";
+});
+$("config").addEventListener("toggle", () => { if (live) settings(); });
+look();

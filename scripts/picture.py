@@ -1,0 +1,104 @@
+"""Takes docs/img/page.png: the live page over four simulated replicas and forty conversations.
+
+python scripts/picture.py [FOLDER]       (needs Chromium)
+"""
+
+import asyncio
+import contextlib
+import random
+import re
+import sys
+from pathlib import Path
+
+import aiohttp
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+SESSIONS = 40
+LOAD_S = 40.0
+SPEEDS = (
+    *("--prefill-tokens-per-s", "9000", "--token-interval-s", "0.012"),
+    *("--cache-blocks", "4000"),
+)
+WORDS = (ROOT / "LICENSE").read_text(encoding="utf-8").split()
+
+
+async def converse(session: aiohttp.ClientSession, seed: int) -> None:
+    """Conversations that grow, one after another, for ever; every third model call is a stream."""
+    chance = random.Random(seed)
+    while True:
+        tools = " ".join(WORDS[: chance.choice((150, 600))])
+        messages = [{"role": "system", "content": f"Agent {seed % 5}. {tools}"}]
+        for _ in range(chance.randint(2, 9)):
+            at = chance.randrange(len(WORDS) - 700)
+            text = " ".join(WORDS[at : at + chance.randint(20, 700)])
+            messages.append({"role": "user", "content": text})
+            body = {
+                "model": "demo",
+                "messages": messages,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                "max_tokens": chance.randint(10, 90),
+            }
+            async with session.post("/v1/chat/completions", json=body) as answer:
+                await answer.read()
+            messages.append({"role": "assistant", "content": "Done."})
+            await asyncio.sleep(chance.expovariate(1.5))
+
+
+async def main() -> dict[str, bytes]:
+    """A fleet and a gateway of their own; pictures by their names."""
+    from proxy.control.ports import free_ports
+    from proxy.simulator.child import FleetProcess
+    from proxy.tokens.tokenizer import demo_folder
+
+    with FleetProcess(4, free_ports(4), SPEEDS) as fleet:
+        backends = [word for url in fleet.urls for word in ("--backend", url)]
+        gateway = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "proxy", "serve", *backends, "--workers", "2",
+            "--port", "0", "--admin-port", "0", "--tokenizer", f"demo={demo_folder()}",
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            return await take(gateway)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                gateway.terminate()
+            await gateway.wait()
+
+
+async def take(gateway: asyncio.subprocess.Process) -> dict[str, bytes]:
+    """Load, then pictures by their names."""
+    from tests.browser import browser
+
+    assert gateway.stdout is not None
+    urls: list[str] = []
+    while len(urls) < 2:
+        urls += re.findall(r"http://\S+:\d+", (await gateway.stdout.readline()).decode())[:1]
+    async with aiohttp.ClientSession(urls[0]) as session, browser() as page:
+        await page.look()
+        await page.go(urls[1])
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(converse(session, n)) for n in range(SESSIONS)]
+            await asyncio.sleep(LOAD_S)
+            pictures = {"phone": b"", "dark": b"", "light": b""}
+            for name, width in (("phone", 360), ("dark", 1280), ("light", 1280)):
+                await page.look(width, 1150, dark=name == "dark")
+                await asyncio.sleep(1.5)
+                if name == "light":
+                    await page.run("document.querySelectorAll('#decisions details')[1].open = true")
+                    await asyncio.sleep(0.3)
+                pictures[name] = await page.picture(whole=name == "phone")
+            for task in tasks:
+                task.cancel()
+    return pictures
+
+
+if __name__ == "__main__":
+    given = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    for name, picture in asyncio.run(main()).items():
+        if given is not None:
+            (given / f"{name}.png").write_bytes(picture)
+        elif name == "light":
+            (ROOT / "docs" / "img" / "page.png").write_bytes(picture)
