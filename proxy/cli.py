@@ -231,6 +231,12 @@ def _replay_flags(parser: argparse.ArgumentParser) -> None:
     _config_flag(parser)
 
 
+def _top(args: argparse.Namespace) -> int:
+    from proxy.top import top
+
+    return top(args.admin, once=args.once)
+
+
 def _simulate_flags(parser: argparse.ArgumentParser) -> None:
     from proxy.simulator.settings import SimulatorSettings
 
@@ -291,6 +297,12 @@ def parser() -> argparse.ArgumentParser:
     health.add_argument(
         "--timeout-s", type=float, default=2.0, metavar="S", help="seconds to wait (default: 2)"
     )
+    show = verb("top", _top, "show the live numbers of a running gateway; q quits")
+    url = f"http://{_DEFAULTS.admin.host}:{_DEFAULTS.admin.port}"
+    show.add_argument(
+        "--admin", default=url, metavar="URL", help=f"its admin port (default: {url})"
+    )
+    show.add_argument("--once", action="store_true", help="print one screen and exit")
     return made
 
 

@@ -39,13 +39,12 @@ def test_python_dash_m() -> None:
 
 def test_help_names_the_verbs_there_are() -> None:
     text = parser().format_help()
-    for verb in ("serve", "demo", "simulate", "replay", "check-config", "healthcheck"):
+    verbs = "serve demo simulate replay check-config print-config healthcheck top"
+    for verb in verbs.split():
         assert verb in text
-    for later in ("doctor", "explain", "completion"):
-        assert later not in text
 
 
-@pytest.mark.parametrize("verb", ["serve", "demo", "simulate", "healthcheck"])
+@pytest.mark.parametrize("verb", ["serve", "demo", "simulate", "healthcheck", "top"])
 def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
@@ -77,6 +76,7 @@ def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["simulate", "--port", "65535"], "do not make a range"),
         (["simulate", "--block-tokens", "many"], "block_tokens"),
         (["simulate", "--block-tokens", "0"], "block_tokens"),
+        (["top", "--admin", "127.0.0.1:8081"], "must look like http://HOST:PORT"),
         (["demo", "--replicas", "0"], "--replicas must be at least 1"),
     ],
 )
