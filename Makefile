@@ -10,7 +10,8 @@ STAMP_RUN  := $(VENV)/.stamp-run
 STAMP_DEV  := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all-pythons test-other-pythons test-compiled bench bench-full lint format test-vllm lock clean
+# Every target with a line of help is a task, not a file.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +45,9 @@ bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a 
 
 bench-full: $(STAMP_DEV) ## the same in its long form
 	$(BIN)/python -m bench --full $(ARGS)
+
+dashboards: $(STAMP_DEV) ## deploy/grafana from scripts/dashboard
+	$(BIN)/python -m scripts.dashboard
 
 lint: $(STAMP_DEV) ## format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -1,0 +1,6 @@
+"""All boards, by the names of their files."""
+
+from scripts.dashboard.loop import LOOP
+from scripts.dashboard.overview import OVERVIEW
+
+BOARDS = {"tokenlane.json": OVERVIEW, "tokenlane-loop.json": LOOP}

@@ -1,0 +1,165 @@
+"""The second board: what held the loop, and what the ladder did about it."""
+
+from scripts.dashboard.overview import SIDE_BY_SIDE
+from scripts.dashboard.panel import Board, Panel, Query, Row, quantile, rate, total, where
+
+_LOOP = Row(
+    "The loop",
+    (
+        Panel(
+            "Loop lateness",
+            "s",
+            (Query(rate("tokenlane_loop_stall_seconds_bucket", "le"), "{{le}}"),),
+            "Heartbeats per second by how late they were, all workers. Significant mass above "
+            "5 ms is blocking.",
+            kind="heatmap",
+            width=12,
+        ),
+        Panel(
+            "Heartbeats over 5 ms late",
+            "percentunit",
+            (
+                Query(
+                    f"instance_worker:tokenlane_loop_beats_over_5ms:ratio_rate1m{where()}",
+                    "worker {{worker}} {{instance}}",
+                ),
+            ),
+            "More than 1 % blocks everybody on that worker.",
+            steps=((None, "green"), (0.001, "yellow"), (0.01, "red")),
+            width=6,
+        ),
+        Panel(
+            "Loop lateness, p99",
+            "s",
+            (
+                Query(
+                    f"instance_worker:tokenlane_loop_stall_seconds:p99_rate1m{where()}",
+                    "worker {{worker}} {{instance}}",
+                ),
+            ),
+            "One heartbeat every 5 ms.",
+            width=6,
+        ),
+        Panel(
+            "Stalls by cause",
+            "cps",
+            (Query(rate("tokenlane_loop_stalls_total", "cause"), "{{cause}}"),),
+            "What held the loop when a heartbeat was late. The admin port's /stalls has stacks.",
+            stacked=True,
+        ),
+        Panel(
+            "Time lost to stalls, by cause",
+            "percentunit",
+            (Query(rate("tokenlane_loop_stalls_seconds_total", "cause"), "{{cause}}"),),
+            "Seconds of stall per second.",
+            stacked=True,
+        ),
+        Panel(
+            "What the stall monitor costs",
+            "percentunit",
+            (Query(rate("tokenlane_stall_monitor_cpu_seconds_total"), "of a core"),),
+            "CPU of its thread and its callbacks, all workers.",
+        ),
+        Panel(
+            "Stages of a request, p99",
+            "s",
+            (Query(quantile(0.99, "tokenlane_stage_seconds", "stage"), "{{stage}}"),),
+            "attempt, first_byte and relay are mostly the replica's; read is the client's.",
+            width=24,
+        ),
+    ),
+)
+
+_LADDER = Row(
+    "The ladder",
+    (
+        Panel(
+            "Prompts by rung",
+            "reqps",
+            (Query(rate("tokenlane_tokenize_seconds_count", "rung"), "{{rung}}"),),
+            "Where prompts got their ids, cheapest first: token-input, cache, short, threads, "
+            "processes, local, bail.",
+            stacked=True,
+        ),
+        Panel(
+            "Time to tokenize, p99",
+            "s",
+            (Query(quantile(0.99, "tokenlane_tokenize_seconds", "rung"), "{{rung}}"),),
+            "Render, encode and hash, without waiting.",
+        ),
+        Panel(
+            "Time in line, p99",
+            "s",
+            (Query(quantile(0.99, "tokenlane_tokenize_queue_seconds", "rung"), "{{rung}}"),),
+            "Before a job began. Long lines want more cores.",
+        ),
+        Panel(
+            "Bails by reason",
+            "reqps",
+            (Query(rate("tokenlane_tokenize_bails_total", "reason"), "{{reason}}"),),
+            "Prompts routed by their text, without ids.",
+        ),
+        Panel(
+            "Cache hit rate",
+            "percentunit",
+            (
+                Query(
+                    f"instance_cache:tokenlane_token_cache_hits:ratio_rate1m{where()}",
+                    "{{cache}} {{instance}}",
+                ),
+            ),
+            "request: whole prompts. prefix: conversations' turns. segment: stretches of text. "
+            "Above 70 %: caching works; below 50 %: the pool is needed.",
+            steps=((None, "red"), (0.5, "yellow"), (0.7, "green")),
+        ),
+        Panel(
+            "Cache lookups",
+            "cps",
+            (
+                Query(rate("tokenlane_token_cache_hits_total", "cache"), "hits {{cache}}"),
+                Query(rate("tokenlane_token_cache_misses_total", "cache"), "misses {{cache}}"),
+                Query(rate("tokenlane_token_cache_evictions_total", "cache"), "evicted {{cache}}"),
+            ),
+            "A rate says little where there are few lookups.",
+        ),
+        Panel(
+            "Cache memory",
+            "bytes",
+            (
+                Query(total("tokenlane_token_cache_bytes", "cache"), "{{cache}}"),
+                Query(
+                    total("tokenlane_token_cache_entries", "cache"),
+                    "entries {{cache}}",
+                    right_unit="short",
+                ),
+            ),
+            "Summed over the workers: each has caches of its own.",
+        ),
+        Panel(
+            "Engines in use",
+            "short",
+            (
+                Query(
+                    total("tokenlane_tokenizer_fast_path_info", "model, part, path"),
+                    "{{model}} {{part}}: {{path}}",
+                ),
+            ),
+            "Workers by what encodes and renders for them.",
+        ),
+        Panel(
+            "Worker restarts",
+            "short",
+            (
+                Query(f"sum(tokenlane_worker_restarts_total{where()})", "restarts"),
+                Query(total("tokenlane_workers", "state"), "{{state}}"),
+            ),
+            "Since the gateway started; its counters go on counting across them.",
+        ),
+    ),
+)
+
+LOOP = Board(
+    "tokenlane-loop",
+    "tokenlane: loop and ladder",
+    (Row("What convicts", (SIDE_BY_SIDE,)), _LOOP, _LADDER),
+)

@@ -1,0 +1,117 @@
+"""A real Prometheus scrapes a real gateway under load: what it then knows is what was sent."""
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.prometheus import Prometheus, available
+from bench.scene import CUT, Load, kill_worker, scene
+from bench.systems import Proxy
+from proxy.telemetry.families import OTHER
+from scripts.dashboard.boards import BOARDS
+from tests.deploy.rules import alerts
+from tests.deploy.scope import NEEDS_STALL_MONITOR, metrics_in
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not available(), reason="prometheus is not installed (Debian: prometheus)"),
+]
+WINDOW = "10s"
+# 3 scrapes are 2 steps of every rate; more leave room for a busy machine.
+SCRAPES = 6
+ROUTES = {"/v1/none-such": OTHER}
+
+Stage = tuple[Proxy, Load, Prometheus]
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    """Scraped under load, and at rest now."""
+    with tempfile.TemporaryDirectory() as folder, scene(Path(folder)) as (proxy, load):
+        assert proxy.admin_port is not None
+        with Prometheus([proxy.admin_port]) as prometheus:
+            with load.running():
+                prometheus.wait_scrapes(SCRAPES)
+            yield proxy, load, prometheus
+
+
+def counted(prometheus: Prometheus) -> dict[tuple[str, int], int]:
+    """Requests by route and status, as Prometheus knows them."""
+    prometheus.wait_scrape()
+    samples = prometheus.query("sum by (route, status) (tokenlane_requests_total) > 0")
+    return {
+        (one.labels["route"], int(one.labels["status"])): int(one.values[0][1]) for one in samples
+    }
+
+
+def sent(load: Load) -> dict[tuple[str, int], int]:
+    """Requests by route and status, as the load generator knows them."""
+    counts: Counter[tuple[str, int]] = Counter()
+    for (path, status), count in load.sent.items():
+        counts[ROUTES.get(path, path), status] += count
+    return dict(counts)
+
+
+def steps_back(prometheus: Prometheus) -> list[str]:
+    """Cumulative series that ever fell, as scraped."""
+    everything = prometheus.query('{__name__=~"tokenlane_.*_(total|count|sum|bucket)"}[10m]')
+    assert len(everything) > 200
+    return [
+        f"{one.labels['__name__']}{one.labels}"
+        for one in everything
+        if any(after[1] < before[1] for before, after in zip(one.values, one.values[1:]))
+    ]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_every_query_of_a_board_returns_data(stage: Stage, name: str) -> None:
+    empty = []
+    for panel in BOARDS[name].panels():
+        for query in panel.queries:
+            if metrics_in(query.expr) & NEEDS_STALL_MONITOR:
+                continue
+            expr = query.expr.replace("$__rate_interval", WINDOW).replace("$instance", ".*")
+            found = stage[2].query(expr)
+            if not any(math.isfinite(one.values[0][1]) for one in found):
+                empty.append(f"{panel.title}: {expr}")
+    assert empty == []
+
+
+def test_totals_are_what_was_sent_also_after_a_worker_was_killed(stage: Stage) -> None:
+    proxy, load, prometheus = stage
+    assert counted(prometheus) == sent(load)
+    kill_worker(proxy, 0)
+    with load.running(1.0):
+        pass
+    assert counted(prometheus) == sent(load)
+    assert steps_back(prometheus) == []
+
+
+def test_no_counter_goes_back_when_a_worker_is_killed_under_load(stage: Stage) -> None:
+    proxy, load, prometheus = stage
+    before = sum(load.sent.values())
+    with load.running(1.0):
+        kill_worker(proxy, 1)
+    total = sum(load.sent.values())
+    assert total > before
+    answered = total - sum(count for (_, status), count in load.sent.items() if status == CUT)
+    # Of the answers that were just out when the worker died, each client may have had one.
+    assert answered - load.clients <= sum(counted(prometheus).values()) <= total
+    assert steps_back(prometheus) == []
+    (restarts,) = prometheus.query("tokenlane_worker_restarts_total")
+    assert restarts.values[0][1] >= 1
+
+
+def test_prometheus_evaluates_the_rules_as_shipped(stage: Stage) -> None:
+    groups = stage[2].ask("rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert {rule["name"] for rule in rules if rule["type"] == "alerting"} == set(alerts())
+    assert [rule["lastError"] for rule in rules if rule.get("lastError")] == []
+    assert {rule["health"] for rule in rules} == {"ok"}
+    # The scene has a replica with another template: this one needs no patience.
+    firing = {one.labels["alertname"] for one in stage[2].query('ALERTS{alertstate="firing"}')}
+    assert "TokenlaneTokenMismatch" in firing

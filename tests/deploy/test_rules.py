@@ -1,0 +1,252 @@
+"""Recording rules and alerts, as promtool sees them: each alert fires when it should, and only
+then. Series are in promtool's words: `start+step x times`, one value a minute."""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from scripts.dashboard.boards import BOARDS
+from tests.deploy.rules import FOLDER, alerts, recorded
+from tests.deploy.scope import metrics_in
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
+
+GATEWAY = 'instance="g:8081",job="tokenlane"'
+
+
+class Case(NamedTuple):
+    """`bad` makes the alert fire after `minutes`; `good` does not. name{labels} -> values."""
+
+    bad: dict[str, str]
+    good: dict[str, str]
+    minutes: int = 10
+
+
+def requests(
+    ok: str, failed: str = "0x60", status: str = "502", outcome: str = "ok"
+) -> dict[str, str]:
+    name = "tokenlane_requests_total"
+    return {
+        f'{name}{{status="200",outcome="ok"}}': ok,
+        f'{name}{{status="{status}",outcome="{outcome}"}}': failed,
+    }
+
+
+def late(total: str, in_time: str, le: str) -> dict[str, str]:
+    """Heartbeats of worker 0, and how many of them came within `le` seconds."""
+    name = "tokenlane_loop_stall_seconds"
+    return {
+        f'{name}_count{{worker="0"}}': total,
+        f'{name}_bucket{{worker="0",le="{le}"}}': in_time,
+        f'{name}_bucket{{worker="0",le="+Inf"}}': total,
+    }
+
+
+def caches(hits: str, misses: str) -> dict[str, str]:
+    name = "tokenlane_token_cache"
+    return {
+        f'{name}_hits_total{{cache="request"}}': hits,
+        f'{name}_misses_total{{cache="request"}}': misses,
+    }
+
+
+def slow(name: str, labels: str, within: str, of: str, le: str) -> dict[str, str]:
+    """A histogram of which `within` of `of` observations are below `le`, the rest below +Inf."""
+    rest = {"10": "30", "0.1": "0.25"}[le]
+    return {
+        f'{name}_bucket{{{labels}le="{le}"}}': within,
+        f'{name}_bucket{{{labels}le="{rest}"}}': of,
+        f'{name}_bucket{{{labels}le="+Inf"}}': of,
+    }
+
+
+TTFT = "tokenlane_time_to_first_token_seconds"
+QUEUE = "tokenlane_tokenize_queue_seconds"
+CASES = {
+    "TokenlaneDown": Case({"up{}": "0x60"}, {"up{}": "1x60"}),
+    "TokenlaneNoReplicaUp": Case(
+        {'tokenlane_replica_up{replica="a"}': "0x60", 'tokenlane_replica_up{replica="b"}': "0x60"},
+        {'tokenlane_replica_up{replica="a"}': "0x60", 'tokenlane_replica_up{replica="b"}': "1x60"},
+    ),
+    "TokenlaneReplicaDown": Case(
+        {'tokenlane_replica_up{replica="a"}': "0x60"},
+        {'tokenlane_replica_up{replica="a"}': "1x8 0 1x50"},
+    ),
+    "TokenlaneNoWorkerReady": Case(
+        {'tokenlane_workers{state="starting"}': "2x60"},
+        {'tokenlane_workers{state="starting"}': "1x60", 'tokenlane_workers{state="ready"}': "1x60"},
+    ),
+    "TokenlaneWorkerRestarts": Case(
+        {"tokenlane_worker_restarts_total{}": "0+1x60"},
+        {"tokenlane_worker_restarts_total{}": "0x8 1x60"},
+    ),
+    "TokenlaneFailures": Case(
+        requests("0+90x60", "0+10x60"), requests("0+99x60", "0+1x60")
+    ),
+    "TokenlaneTruncatedAnswers": Case(
+        requests("0+97x60", "0+3x60", "200", "truncated"),
+        requests("0+97x60", "0+3x60", "499", "client_gone"),
+        15,
+    ),
+    "TokenlaneRetries": Case(
+        {**requests("0+100x60"), 'tokenlane_retries_total{reason="busy"}': "0+20x60"},
+        {**requests("0+100x60"), 'tokenlane_retries_total{reason="busy"}': "0+5x60"},
+        20,
+    ),
+    "TokenlaneSlowFirstToken": Case(
+        slow(TTFT, "", "0+90x60", "0+100x60", "10"),
+        slow(TTFT, "", "0+100x60", "0+100x60", "10"),
+        20,
+    ),
+    "TokenlaneLoopBlocked": Case(
+        late("0+12000x60", "0+11000x60", "0.005"), late("0+12000x60", "0+11990x60", "0.005")
+    ),
+    "TokenlaneLoopFrozen": Case(
+        late("0+12000x60", "0+11999x60", "0.25"), late("0+12000x60", "0+12000x60", "0.25")
+    ),
+    "TokenlanePoolNeeded": Case(
+        {**late("0+12000x60", "0+11000x60", "0.005"), **caches("0+20x60", "0+80x60")},
+        {**late("0+12000x60", "0+11000x60", "0.005"), **caches("0+80x60", "0+20x60")},
+    ),
+    "TokenlaneCacheHitRateLow": Case(
+        {**caches("0+20x90", "0+80x90"), 'tokenlane_prompt_tokens_total{model="m"}': "0+600000x90"},
+        {**caches("0+20x90", "0+80x90"), 'tokenlane_prompt_tokens_total{model="m"}': "0+600x90"},
+        60,
+    ),
+    "TokenlaneTokenizeQueue": Case(
+        slow(QUEUE, 'rung="threads",', "0+90x60", "0+100x60", "0.1"),
+        slow(QUEUE, 'rung="threads",', "0+100x60", "0+100x60", "0.1"),
+        15,
+    ),
+    "TokenlaneBails": Case(
+        {
+            'tokenlane_tokenize_bails_total{reason="busy"}': "0+20x60",
+            'tokenlane_tokenize_seconds_count{rung="cache"}': "0+100x60",
+        },
+        {
+            'tokenlane_tokenize_bails_total{reason="no-tokenizer"}': "0+20x60",
+            'tokenlane_tokenize_seconds_count{rung="cache"}': "0+100x60",
+        },
+        20,
+    ),
+    # Appears at once with all it will ever count, as when a replica is asked at its start.
+    "TokenlaneTokenMismatch": Case(
+        {'tokenlane_prompt_token_mismatches_total{model="m",replica="a"}': "_x4 9x60"},
+        {'tokenlane_prompt_token_mismatches_total{model="m",replica="a"}': "9x60"},
+        18,
+    ),
+    "TokenlanePredictionsOff": Case(
+        {
+            'tokenlane_predicted_cached_tokens_total{model="m"}': "0+150x60",
+            'tokenlane_actual_cached_tokens_total{model="m"}': "0+100x60",
+        },
+        {
+            'tokenlane_predicted_cached_tokens_total{model="m"}': "0+110x60",
+            'tokenlane_actual_cached_tokens_total{model="m"}': "0+100x60",
+        },
+        30,
+    ),
+}  # fmt: skip
+
+
+def promtool(*words: str) -> str:
+    """What it prints; the test fails where it does."""
+    done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
+
+
+def series(values: dict[str, str]) -> list[dict[str, str]]:
+    """With the labels that a scrape adds."""
+    return [
+        {
+            "series": name.replace("{", "{" + GATEWAY + ("" if name.endswith("{}") else ",")),
+            "values": value,
+        }
+        for name, value in values.items()
+    ]
+
+
+def fires(alert: str, values: dict[str, str], minutes: int) -> dict[str, Any]:
+    """A unit test for promtool in which the alert is there, and nothing is said of its text."""
+    # promtool compares labels and annotations exactly; ALERTS shows whether it fires.
+    firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > 0'
+    return {
+        "interval": "1m",
+        "input_series": series(values),
+        "promql_expr_test": [
+            {
+                "expr": f"({firing}) * 0 + 1 or vector(0)",
+                "eval_time": f"{minutes}m",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+        ],
+    }
+
+
+def quiet(alert: str, values: dict[str, str], minutes: int) -> dict[str, Any]:
+    """The same, in which it is not."""
+    made = fires(alert, values, minutes)
+    made["promql_expr_test"][0]["exp_samples"][0]["value"] = 0
+    return made
+
+
+def run_tests(tests: Sequence[dict[str, Any]], folder: Path) -> None:
+    """promtool on these unit tests, against the shipped files."""
+    asked = {
+        "rule_files": [str(FOLDER / "rules.yml"), str(FOLDER / "alerts.yml")],
+        "evaluation_interval": "1m",
+        "tests": list(tests),
+    }
+    path = folder / "tests.yml"
+    path.write_text(yaml.safe_dump(asked), encoding="utf-8")
+    promtool("test", "rules", str(path))
+
+
+def test_promtool_accepts_the_configuration() -> None:
+    said = promtool("check", "config", str(FOLDER / "prometheus.yml"))
+    assert f"{len(recorded())} rules found" in said
+    assert f"{len(alerts())} rules found" in said
+
+
+def test_every_alert_has_its_case() -> None:
+    assert set(CASES) == set(alerts())
+    for name, alert in alerts().items():
+        assert alert["labels"]["severity"] in {"critical", "warning", "info"}, name
+        assert set(alert["annotations"]) == {"summary", "description"}, name
+
+
+def test_every_recorded_series_is_asked_for() -> None:
+    exprs = [alert["expr"] for alert in alerts().values()]
+    exprs += [
+        query.expr
+        for board in BOARDS.values()
+        for panel in board.panels()
+        for query in panel.queries
+    ]
+    assert recorded().keys() <= {name for expr in exprs for name in metrics_in(expr)}
+
+
+@pytest.mark.slow
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    run_tests([fires(name, case.bad, case.minutes) for name, case in CASES.items()], tmp_path)
+
+
+@pytest.mark.slow
+def test_alerts_are_quiet_when_they_should_be(tmp_path: Path) -> None:
+    run_tests([quiet(name, case.good, case.minutes) for name, case in CASES.items()], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_wrong_case_is_noticed(tmp_path: Path) -> None:
+    case = CASES["TokenlaneDown"]
+    with pytest.raises(AssertionError, match="FAILED"):
+        run_tests([fires("TokenlaneDown", case.good, case.minutes)], tmp_path)
