@@ -95,6 +95,7 @@ class Gateway:
     async def handle(self, exchange: Exchange) -> None:
         """One request, recorded whatever happens to it."""
         life = Life(exchange.started_s)
+        life.request_id = exchange.request_id
         try:
             await self._serve(exchange, life)
         except RequestError as error:
@@ -216,6 +217,7 @@ class Gateway:
         choice = attempt.choice
         query = attempt.decision.query
         replica = self.fleet[choice.slot]
+        life.replica, life.attempts = replica.state.id, attempt.number
         life.routed_s = now_s = time.monotonic()
         with self.router.attempt(choice, query, now_s) as lease:
             try:

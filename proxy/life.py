@@ -8,12 +8,15 @@ Invariants:
 
 from collections.abc import Mapping
 from functools import lru_cache
+from random import random
 
 from proxy.model import RoutingSample, Rung
 from proxy.routing.decision import Decision
 from proxy.samples import sample_of
 from proxy.settings import Price
 from proxy.telemetry import families
+from proxy.telemetry.access import AccessLog, LineCounts
+from proxy.telemetry.lines import Entry
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
 from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
@@ -25,11 +28,15 @@ class Life:
 
     outcome: ok, gateway_error, client_gone, upstream_error or truncated.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
+    replica: tried last; attempts: how many were.
     """
 
     route = families.OTHER
     model = families.OTHER
     outcome = "ok"
+    request_id = b""
+    replica: str | None = None
+    attempts = 0
     tokens: Outcome | None = None
     decision: Decision | None = None
     relay: Relay | None = None
@@ -85,13 +92,21 @@ class _ModelMetrics:
 
 
 class Recorder:
-    """Writes lives into a worker's metrics segment. worker: its number, as a label. prices: by
-    model name."""
+    """Writes lives into a worker's metrics segment, and hands some to its access log. worker: its
+    number, as a label. prices: by model name."""
 
     def __init__(
-        self, segment: MetricsSegment, worker: int, prices: Mapping[str, Price] | None = None
+        self,
+        segment: MetricsSegment,
+        worker: int,
+        prices: Mapping[str, Price] | None = None,
+        access: AccessLog | None = None,
     ) -> None:
         known = prices or {}
+        self._access = access
+        self._slow_s = access.settings.slow_s if access is not None else 0.0
+        self._sample_ratio = access.settings.sample_ratio if access is not None else 0.0
+        self._lines = LineCounts()
         self._segment = segment
         self._stages = HistogramRow(
             [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
@@ -138,6 +153,8 @@ class Recorder:
                 self._samples.append(sample_of(life, life.decision, status))
         if life.relay is not None:
             self._relay(life, life.relay, model)
+        if self._access is not None:
+            self._log(life, status, self._access)
 
     def take_samples(self, wanted: int) -> list[RoutingSample]:
         """Samples taken since the last call; the next `wanted` routed requests give more."""
@@ -185,6 +202,31 @@ class Recorder:
         segment.counter(families.CACHE_MISSES, cache).inc(now.misses - before.misses)
         segment.counter(families.CACHE_EVICTIONS, cache).inc(now.evictions - before.evictions)
 
+    def logged(self) -> None:
+        """Lines of the access log, sampled now and then."""
+        if self._access is None:
+            return
+        before, self._lines = self._lines, self._access.counts()
+        now, segment = self._lines, self._segment
+        segment.counter(families.ACCESS_LINES).inc(now.written - before.written)
+        segment.counter(families.ACCESS_DROPPED, "full").inc(now.full - before.full)
+        segment.counter(families.ACCESS_DROPPED, "failed").inc(now.failed - before.failed)
+
+    def _log(self, life: Life, status: int, access: AccessLog) -> None:
+        """What failed and what was slow is written down; of the rest, some."""
+        relay = life.relay
+        streamed = relay is not None and relay.first_token_s > 0.0
+        first_s = relay.first_token_s if relay is not None and streamed else life.ended_s
+        if status >= 400 or life.outcome != "ok":
+            why = "failed"
+        elif first_s - life.started_s >= self._slow_s:
+            why = "slow"
+        elif self._sample_ratio > 0.0 and random() < self._sample_ratio:
+            why = "sampled"
+        else:
+            return
+        access.offer(_entry(life, status, why))
+
     def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
         rung = tokens.rung
         if rung is Rung.BAIL:
@@ -216,6 +258,40 @@ class Recorder:
         if usage.cached_tokens is not None and life.cached_tokens is not None:
             model.predicted.inc(life.cached_tokens)
             model.actual.inc(usage.cached_tokens)
+
+
+def _entry(life: Life, status: int, why: str) -> Entry:
+    """A life in the words of the access log."""
+    relay, tokens, decision = life.relay, life.tokens, life.decision
+    usage = relay.usage if relay is not None else None
+    prompt = tokens.prompt if tokens is not None else None
+    first_token_s = relay.first_token_s if relay is not None else 0.0
+    output_tokens = usage.completion_tokens if usage is not None else None
+    if output_tokens is None and relay is not None:
+        output_tokens = relay.token_events
+    return Entry(
+        life.ended_s,
+        why,
+        life.request_id,
+        life.route,
+        life.model,
+        status,
+        life.outcome,
+        life.ended_s - life.started_s,
+        life.stages(),
+        ttft_s=first_token_s - life.started_s if first_token_s else None,
+        replica=life.replica,
+        attempts=life.attempts,
+        policy=decision.policy if decision is not None else None,
+        reason=decision.reason.value if decision is not None else None,
+        rung=tokens.rung.value if tokens is not None else None,
+        bail=tokens.reason or None if tokens is not None else None,
+        prompt_tokens=prompt.tokens if prompt is not None else None,
+        prompt_tokens_actual=usage.prompt_tokens if usage is not None else None,
+        cached_tokens=life.cached_tokens,
+        cached_tokens_actual=usage.cached_tokens if usage is not None else None,
+        output_tokens=output_tokens,
+    )
 
 
 def _charge(model: _ModelMetrics, life: Life, relay: Relay, output_tokens: int) -> None:

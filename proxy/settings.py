@@ -6,7 +6,7 @@ Invariants:
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -160,6 +160,21 @@ class ControlSettings(Section, frozen=True):
     rise_count: int = 1
 
 
+class LogSettings(Section, frozen=True):
+    """The access log: a line for a request, written beside the loop.
+
+    access: stdout, stderr, off, or a file. format: auto is text on a terminal, else JSON. What
+    failed, or took `slow_s` to its first token (its end, if it does not stream), is always
+    written; of the rest a share of `sample_ratio`. queue_limit_lines: beyond it lines are dropped.
+    """
+
+    access: str = "stdout"
+    format: Literal["auto", "json", "text"] = "auto"
+    sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    slow_s: float = 10.0
+    queue_limit_lines: Annotated[int, msgspec.Meta(ge=1)] = 8192
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -171,6 +186,7 @@ class Settings(Section, frozen=True):
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()
     kv_events: KvEventSettings = KvEventSettings()
+    log: LogSettings = LogSettings()
     prices: dict[str, Price] = {}
 
 

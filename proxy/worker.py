@@ -28,6 +28,7 @@ from proxy.life import Life, Recorder
 from proxy.model import CacheChange, FleetState
 from proxy.settings import TokenSettings
 from proxy.telemetry import families
+from proxy.telemetry.access import AccessLog
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.heartbeat import Heartbeat
 from proxy.telemetry.logs import setup_logs
@@ -76,6 +77,8 @@ class Worker:
         """Serves until told to drain; returns the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
+            log_settings = hello.settings.log
+            access = AccessLog(log_settings, hello.worker) if log_settings.access != "off" else None
             tokenizers = await asyncio.to_thread(_load, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = share(hello.host, hello.port)
@@ -83,17 +86,21 @@ class Worker:
             self._end.failed(str(error))
             self._end.close()
             return 2
-        return await self._serve(hello, listener, tokenizers)
+        return await self._serve(hello, listener, tokenizers, access)
 
     async def _serve(
-        self, hello: Hello, listener: socket.socket, tokenizers: dict[str, Tokenizer]
+        self,
+        hello: Hello,
+        listener: socket.socket,
+        tokenizers: dict[str, Tokenizer],
+        access: AccessLog | None,
     ) -> int:
         settings = hello.settings
         segment = MetricsSegment(hello.metrics_fd)
         for model, tokenizer in tokenizers.items():
             for part, engine in tokenizer.fast.engines():
                 segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
-        recorder = Recorder(segment, hello.worker, settings.prices)
+        recorder = Recorder(segment, hello.worker, settings.prices, access)
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
         gateway = Gateway(
@@ -111,7 +118,9 @@ class Worker:
 
         def refused(exchange: Exchange) -> None:
             life = Life(exchange.started_s)
+            life.request_id = exchange.request_id
             life.outcome = "gateway_error"
+            life.ended_s = time.monotonic()
             recorder.record(life, exchange.status)
 
         server = HttpServer(gateway.handle, settings.server, guarded=True, on_refused=refused)
@@ -130,6 +139,8 @@ class Worker:
                     await self._drain.wait()
         gateway.draining = True
         cut = await server.drain(settings.server.drain_deadline_s)
+        if access is not None:
+            access.close()
         self._sample(gateway, server, tokens, recorder)
         heartbeat.stop()
         gateway.parity.close()
@@ -156,6 +167,7 @@ class Worker:
         samples = recorder.take_samples(_SHOWN_COUNT)
         if samples:
             self._end.routed(samples)
+        recorder.logged()
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:

@@ -86,7 +86,17 @@ def test_names_carry_their_units() -> None:
             continue
         for name in values.__struct_fields__:
             if type(getattr(values, name)) in (int, float) and name not in plain:
-                units = ("_s", "_bytes", "_count", "_tokens", "_entries", "_jobs", "_blocks")
+                units = (
+                    "_ratio",
+                    "_lines",
+                    "_s",
+                    "_bytes",
+                    "_count",
+                    "_tokens",
+                    "_entries",
+                    "_jobs",
+                    "_blocks",
+                )
                 assert name.endswith(units), f"{section}.{name}"
 
 

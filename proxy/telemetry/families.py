@@ -348,6 +348,15 @@ WORKER_RESTARTS = Family(
     "Workers started again after they died.",
     where="control",
 )
+ACCESS_LINES = Family(
+    "counter", "tokenlane_access_log_lines_total", "Lines written to the access log."
+)
+ACCESS_DROPPED = Family(
+    "counter",
+    "tokenlane_access_log_dropped_total",
+    "Lines lost: the queue was full (full), or nobody took them (failed: full disk, closed pipe).",
+    ("reason",),
+)
 BUILD = Family(
     "gauge", "tokenlane_build_info", "1, labelled with the version.", ("version",), where="control"
 )
@@ -360,7 +369,7 @@ FAMILIES: tuple[Family, ...] = (
     CONNECTIONS, UPSTREAM_CONNECTIONS, IN_FLIGHT, QUEUED_TOKENS, REPLICA_UP, REPLICA_RUNNING,
     REPLICA_WAITING, REPLICA_KV_USAGE, KV_EVENTS, KV_GAPS, KV_LOST, KV_LAG,
     KV_STANDING, KV_BLOCKS, KV_LEDGER_BYTES, INDEX_BYTES, PROBE_FAILURES, WORKERS,
-    WORKER_RESTARTS, BUILD,
+    WORKER_RESTARTS, ACCESS_LINES, ACCESS_DROPPED, BUILD,
 )  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}
 

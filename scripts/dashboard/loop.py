@@ -155,6 +155,15 @@ _LADDER = Row(
             ),
             "Since the gateway started; its counters go on counting across them.",
         ),
+        Panel(
+            "Access log",
+            "cps",
+            (
+                Query(rate("tokenlane_access_log_lines_total"), "written"),
+                Query(rate("tokenlane_access_log_dropped_total", "reason"), "lost: {{reason}}"),
+            ),
+            "full: more lines than its thread could write. failed: a full disk or a closed pipe.",
+        ),
     ),
 )
 

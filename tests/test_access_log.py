@@ -1,0 +1,142 @@
+"""The access log of a whole gateway: real processes, real requests, and what must not be in it."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.control.ports import free_ports
+from proxy.simulator.child import FleetProcess
+from proxy.tokens.tokenizer import demo_folder
+from tests.test_supervisor import Gateway, until
+
+pytestmark = pytest.mark.slow
+
+SECRET = "sk-not-to-be-written-anywhere"
+PROMPT = "a prompt that is nobody's business"
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[FleetProcess]:
+    with FleetProcess(1, free_ports(1)) as fleet:
+        yield fleet
+
+
+def serving(fleet: FleetProcess, folder: Path, **log: Any) -> Gateway:
+    config = folder / "gateway.yaml"
+    config.write_text(json.dumps({"log": log}))
+    flags = ("--config", str(config), "--tokenizer", f"demo={demo_folder()}")
+    return Gateway("serve", "--backend", fleet.urls[0], "--workers", "2", *flags)
+
+
+def chat(gateway: Gateway, model: str = "demo", stream: bool = False) -> int:
+    message = {"role": "user", "content": PROMPT}
+    body = {"model": model, "messages": [message], "stream": stream, "user": SECRET}
+    return gateway.ask(f"/v1/chat/completions?key={SECRET}", body)[0]
+
+
+def metric(gateway: Gateway, name: str) -> float:
+    page = gateway.ask("/metrics", admin=True)[1].decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page if line.startswith(name))
+
+
+def test_a_line_for_every_request(fleet: FleetProcess, tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+    with serving(fleet, tmp_path, access=str(path), sample_ratio=1.0) as gateway:
+        assert [chat(gateway), chat(gateway, stream=True), chat(gateway, "none-such")] == [
+            200,
+            200,
+            404,
+        ]
+        until(lambda: metric(gateway, "tokenlane_access_log_lines_total") == 3)
+        assert metric(gateway, "tokenlane_access_log_dropped_total") == 0
+        gateway.ask("/nowhere")
+        assert gateway.stop() == 0
+    text = path.read_text()
+    assert SECRET not in text
+    assert PROMPT not in text
+    whole, streamed, unknown, nowhere = map(json.loads, text.splitlines())
+
+    assert (whole["status"], whole["outcome"], whole["logged"]) == (200, "ok", "sampled")
+    assert (whole["route"], whole["model"], whole["tenant"]) == ("/v1/chat/completions", "demo", "")
+    assert fleet.urls[0].endswith(whole["replica"])
+    assert (whole["policy"], whole["reason"], whole["attempts"]) == ("affinity", "only-one", 1)
+    assert whole["prompt_tokens_predicted"] == whole["prompt_tokens_actual"] > 0
+    assert whole["cached_tokens_predicted"] == whole["cached_tokens_actual"] == 0
+    assert whole["output_tokens"] > 0
+    assert len(whole["request_id"]) >= 16
+    assert "ttft_s" not in whole
+    stages = {"read", "inspect", "tokens", "route", "attempt", "first_byte", "relay"}
+    assert set(whole["stages_s"]) == stages
+    assert abs(sum(whole["stages_s"].values()) - whole["duration_s"]) < 1e-4
+
+    assert 0 < streamed["ttft_s"] <= streamed["duration_s"]
+    assert (unknown["status"], unknown["outcome"], unknown["logged"]) == (
+        404,
+        "gateway_error",
+        "failed",
+    )
+    assert unknown["model"] == "other"
+    assert (nowhere["route"], nowhere["stages_s"]) == ("other", {})
+
+
+def test_failed_and_slow_ones_are_written_when_nothing_is_sampled(
+    fleet: FleetProcess, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.jsonl"
+    settings = {"access": str(path), "sample_ratio": 0.0, "format": "text"}
+    with serving(fleet, tmp_path, **settings) as gateway:
+        assert [chat(gateway), chat(gateway, "none-such")] == [200, 404]
+        assert gateway.stop() == 0
+    (line,) = path.read_text().splitlines()
+    assert " 404 /v1/chat/completions other gateway_error " in line
+    path.unlink()
+    with serving(fleet, tmp_path, **settings, slow_s=0.0) as gateway:
+        assert chat(gateway) == 200
+        assert gateway.stop() == 0
+    (line,) = path.read_text().splitlines()
+    assert " 200 /v1/chat/completions demo -> " in line
+
+
+def test_a_request_that_is_none_is_written_too(fleet: FleetProcess, tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+    with serving(fleet, tmp_path, access=str(path)) as gateway:
+        with socket.create_connection(("127.0.0.1", gateway.port), 30) as client:
+            client.sendall(b"BAD\x00WORD / HTTP/1.1\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+        assert metric(gateway, "tokenlane_request_duration_seconds_sum") >= 0
+        assert gateway.stop() == 0
+    refused = json.loads(path.read_text())
+    assert (refused["status"], refused["route"], refused["outcome"]) == (
+        400,
+        "other",
+        "gateway_error",
+    )
+    assert 0 <= refused["duration_s"] < 30
+
+
+def test_standard_output_is_the_default_and_may_be_closed(
+    fleet: FleetProcess, tmp_path: Path
+) -> None:
+    with serving(fleet, tmp_path, sample_ratio=1.0) as gateway:
+        assert gateway.process.stdout is not None
+        assert chat(gateway) == 200
+        while "request_id" not in (line := gateway.process.stdout.readline()):
+            assert line
+        assert json.loads(line)["status"] == 200
+        gateway.process.stdout.close()
+        assert [chat(gateway) for _ in range(3)] == [200] * 3
+        until(lambda: metric(gateway, 'tokenlane_access_log_dropped_total{reason="failed"}') == 3)
+        assert chat(gateway) == 200
+
+
+def test_a_file_that_cannot_be_written_ends_the_start(fleet: FleetProcess, tmp_path: Path) -> None:
+    with serving(fleet, tmp_path, access="/no/such/folder/log") as gateway:
+        assert gateway.process.wait(30) == 2
+        assert gateway.process.stderr is not None
+        said = gateway.process.stderr.read()
+    assert "log.access: /no/such/folder/log cannot be written (No such file or directory)" in said
+    assert "Traceback" not in said
