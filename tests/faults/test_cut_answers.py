@@ -6,6 +6,7 @@ for the whole (openai-python raises nothing then).
 
 import contextlib
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -101,7 +102,7 @@ async def test_every_cut_of_a_stream(how: str, replicas: int) -> None:
 
 
 OPEN_ENDED = STREAM_HEAD.replace(b"transfer-encoding: chunked", b"connection: close")
-FRAMINGS = {
+FRAMINGS: dict[str, Callable[..., bytes]] = {
     "one-chunk-each": stream,
     "one-chunk": lambda *events: stream(b"".join(events)),
     "last-chunk-apart": lambda *events: stream(*events)[:-5],
