@@ -137,6 +137,22 @@ class _Child:
         self._pool.finished(entry, frames.result(made, payload))
 
 
+def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """A tokenizer process at the other end; its end is closed here."""
+    with theirs:
+        argv = [sys.executable, "-m", "proxy.tokens.child", str(theirs.fileno())]
+        # A new interpreter, not a fork: a fork would copy the encoder's locked mutexes.
+        return subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+
+
+def _reap(spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
+    """Ends a process that is not wanted any more."""
+    if not spawning.cancelled() and spawning.exception() is None:
+        process = spawning.result()
+        process.kill()
+        process.wait()
+
+
 class ProcessPool:
     """`settings.processes` processes. `on_result`: hears every finished job, wanted or not."""
 
@@ -244,18 +260,18 @@ class ProcessPool:
         if delay_s:
             await asyncio.sleep(delay_s)
         ours, theirs = socket.socketpair()
+        child = _Child(self)
+        spawning = self._loop.run_in_executor(None, _spawn, theirs)
         try:
-            child = _Child(self)
-            argv = [sys.executable, "-m", "proxy.tokens.child", str(theirs.fileno())]
-            # A new interpreter, not a fork: a fork would copy the encoder's locked mutexes.
-            child.process = await asyncio.to_thread(
-                subprocess.Popen, argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
+            # The thread ends what it began, also where nobody waits for it any more.
+            child.process = await asyncio.shield(spawning)
             self._children.append(child)
             protocol = cast(asyncio.Protocol, child)
             await self._loop.create_unix_connection(lambda: protocol, sock=ours)
-        finally:
-            theirs.close()
+        except BaseException:
+            ours.close()
+            spawning.add_done_callback(_reap)
+            raise
         if self._closed:
             child.kill()
 
