@@ -68,12 +68,14 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
     state = track.state
     if not probe.good:
         fails = track.fails + 1
-        up = state.up and fails < settings.fall_count
         incarnation = state.incarnation
         if probe.reason == "refused" and not track.gone:
             # Nothing listens: the process is gone, and its cache with it, whoever comes next.
             incarnation += 1
-        state = msgspec.structs.replace(state, up=up, incarnation=incarnation)
+        state = msgspec.structs.replace(state, incarnation=incarnation)
+        if not state.up or fails >= settings.fall_count:
+            # Nothing runs in what is down, whatever it said last.
+            state = msgspec.structs.replace(state, up=False, running=0, waiting=0, kv_usage=0.0)
         return Track(state, 0, fails, gone=track.gone or probe.reason == "refused")
     passes = track.passes + 1
     state = msgspec.structs.replace(state, up=state.up or passes >= settings.rise_count)
