@@ -23,3 +23,33 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """One loop, uvloop: a second one would double the suite and prove nothing we ship."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The long forms of the reliability tests, and those tests alone (`make reliability`)."""
+    parser.addoption("--long", action="store_true", help="run reliability tests in full")
+    parser.addoption("--rows", action="store_true", help="only tests that keep a reliability row")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test carries the ids of its rows into its report."""
+    for item in items:
+        ids = sorted({str(one) for mark in item.iter_markers("row") for one in mark.args})
+        if ids:
+            item.user_properties.append(("rows", " ".join(ids)))
+        if config.getoption("--long") and item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.timeout(900))
+    if config.getoption("--rows"):
+        items[:] = [item for item in items if item.get_closest_marker("row") is not None]
+
+
+@pytest.fixture
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether to run in full: minutes instead of a second."""
+    return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Notes what was reached, for docs/reliability.md."""
+    return lambda text: record_property("figure", text)

@@ -79,6 +79,7 @@ REFUSED: list[tuple[str, str, str | None, bytes]] = [
 ]
 
 
+@pytest.mark.row("P1")
 @pytest.mark.parametrize(
     ("code", "param", "body"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
 )
@@ -98,6 +99,7 @@ JSON = st.recursive(
 NAMES = st.sampled_from([*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "other"])
 
 
+@pytest.mark.row("P1")
 @given(st.sampled_from(Kind), st.binary(max_size=60) | st.dictionaries(NAMES, JSON, max_size=4))
 def test_a_request_or_a_400(kind: Kind, given_body: bytes | dict[str, Any]) -> None:
     raw = given_body if isinstance(given_body, bytes) else json.dumps(given_body).encode()

@@ -29,6 +29,7 @@ OTHERS = st.dictionaries(
 ).map(lambda fields: {**fields, "model": "demo"})
 
 
+@pytest.mark.row("P3")
 @given(OTHERS, st.lists(st.integers(0, 2**32 - 1), max_size=5000))
 def test_a_prompt_becomes_its_ids_and_the_rest_stays(others: Any, ids: list[int]) -> None:
     assert rewritten({"prompt": "hi", **others}, ids) == {"prompt": ids, **others}
@@ -44,6 +45,7 @@ def test_a_chat_carries_its_ids_beside_its_messages() -> None:
     assert rewritten(asked, [1, 2]) == {**asked, "kv_transfer_params": {"prompt_token_ids": [1, 2]}}
 
 
+@pytest.mark.row("P3")
 @pytest.mark.parametrize(
     "asked",
     [

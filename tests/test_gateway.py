@@ -70,6 +70,7 @@ async def test_an_answer_that_its_connection_ends_is_framed_anew() -> None:
         assert "connection" not in answer.headers
 
 
+@pytest.mark.row("P3")
 async def test_what_reaches_the_replica() -> None:
     headers = (
         "Authorization: Bearer key\r\nX-Session-Affinity: s1\r\nCookie: a\r\nCookie: b\r\n"
@@ -96,6 +97,7 @@ async def test_what_reaches_the_replica() -> None:
     ]
 
 
+@pytest.mark.row("H14")
 async def test_what_stays_on_the_replicas_hop() -> None:
     headers = (
         "Connection: X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\n"
@@ -125,6 +127,7 @@ BODIES = {
 }
 
 
+@pytest.mark.row("P3")
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 async def test_the_body_is_forwarded_as_it_came(body: bytes) -> None:
     async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
@@ -140,6 +143,7 @@ async def test_the_body_is_forwarded_as_it_came(body: bytes) -> None:
             assert not asked.values(b"transfer-encoding")
 
 
+@pytest.mark.row("S6")
 async def test_no_part_of_a_request_chooses_the_upstream() -> None:
     async with Upstream(answering(ok())) as upstream, Upstream(answering(ok())) as other:
         async with gateway(upstream.url) as bench:

@@ -112,6 +112,7 @@ def argv(fleet: FleetProcess) -> list[str]:
     return ["serve", *backends, "--tokenizer", f"demo={demo_folder()}"]
 
 
+@pytest.mark.row("O12")
 def test_two_workers_count_as_one_gateway_and_one_may_die(argv: list[str]) -> None:
     with Gateway(*argv, "--workers", "2") as gateway:
         assert gateway.ask("/readyz", admin=True)[0] == 200
@@ -139,6 +140,7 @@ def test_two_workers_count_as_one_gateway_and_one_may_die(argv: list[str]) -> No
 STREAM = {"model": "demo", "prompt": "Say a lot", "max_tokens": 40, "stream": True}
 
 
+@pytest.mark.row("O7")
 def test_a_drain_lets_a_stream_end(argv: list[str]) -> None:
     with Gateway(*argv) as gateway:
         connection = gateway.send("/v1/completions", STREAM)
@@ -153,6 +155,7 @@ def test_a_drain_lets_a_stream_end(argv: list[str]) -> None:
         assert gateway.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.row("O7")
 def test_a_second_signal_stops_at_once(argv: list[str]) -> None:
     with Gateway(*argv) as gateway:
         connection = gateway.send("/v1/completions", STREAM | {"max_tokens": 5000})

@@ -76,6 +76,7 @@ async def test_an_unhealthy_status(serve: Serve, status: int) -> None:
     assert await look(await serve(health=says(status=status))) == Probe("status")
 
 
+@pytest.mark.row("S6")
 async def test_redirects_are_not_followed(serve: Serve) -> None:
     other = await serve(health=says())
     moved = await serve(health=says(status=302, Location=f"{other}/health"))

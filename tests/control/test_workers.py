@@ -116,6 +116,7 @@ async def test_start_tell_and_drain() -> None:
         assert [worker.row()["state"] for worker in bench.pool.workers] == ["dead", "dead"]
 
 
+@pytest.mark.row("O12")
 async def test_a_dead_worker_is_started_again_and_nothing_counted_is_lost() -> None:
     async with running("serves", workers=2) as bench:
         await bench.pool.started
@@ -151,6 +152,7 @@ async def test_a_program_that_is_not_there() -> None:
             await bench.pool.started
 
 
+@pytest.mark.row("O7")
 async def test_a_worker_that_does_not_drain_is_killed() -> None:
     async with running("deaf") as bench:
         await bench.pool.started

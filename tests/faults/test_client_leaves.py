@@ -78,6 +78,7 @@ STATES = {
 }
 
 
+@pytest.mark.row("T5")
 @pytest.mark.parametrize("leave", LEAVES.values(), ids=LEAVES)
 @pytest.mark.parametrize(("start", "body"), STATES.values(), ids=STATES)
 async def test_the_replica_sees_it_at_once(
@@ -97,6 +98,7 @@ async def test_before_the_connection_to_the_replica_stands() -> None:
         assert bench.idle
 
 
+@pytest.mark.row("T5")
 async def test_while_its_body_uploads() -> None:
     async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
         for leave in LEAVES.values():
@@ -109,6 +111,7 @@ async def test_while_its_body_uploads() -> None:
         assert not upstream.asked
 
 
+@pytest.mark.row("T5")
 async def test_while_its_prompt_is_tokenized() -> None:
     """The job is finished or dropped, and no replica hears of it."""
     settings = Settings(tokens=TokenSettings(cache_entry_limit_bytes=64 * 1024 * 1024))
@@ -140,6 +143,7 @@ async def test_between_two_requests_it_is_no_loss() -> None:
         assert len(upstream.peers) == 1
 
 
+@pytest.mark.row("T5")
 async def test_at_the_last_byte_others_are_not_hurt() -> None:
     """Clients that leave while their answer ends, and others that take over the connections."""
     async with Upstream(answering(ok(b'{"choices":[]}'))) as upstream:

@@ -50,6 +50,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.row("U3")
 @pytest.mark.parametrize("answer_bytes", GARBAGE.values(), ids=GARBAGE)
 async def test_garbage(answer_bytes: bytes) -> None:
     async with Upstream(answering(answer_bytes)) as upstream, gateway(upstream.url) as bench:
@@ -63,6 +64,7 @@ async def test_garbage(answer_bytes: bytes) -> None:
         assert bench.metric(families.UPSTREAM_FAILURES, upstream.url[7:], "protocol") == 2
 
 
+@pytest.mark.row("U3")
 async def test_bytes_behind_a_body_are_no_answer() -> None:
     surplus = ok(CANARY)
     async with Upstream(answering(ok(b"mine") + surplus)) as upstream:
@@ -73,6 +75,7 @@ async def test_bytes_behind_a_body_are_no_answer() -> None:
                 assert len(upstream.peers) == count
 
 
+@pytest.mark.row("U3")
 async def test_a_204_has_no_body() -> None:
     answer_bytes = head("content-length: 4", start="HTTP/1.1 204 No Content") + CANARY
     async with Upstream(answering(answer_bytes)) as upstream, gateway(upstream.url) as bench:
@@ -82,6 +85,7 @@ async def test_a_204_has_no_body() -> None:
             assert (answer.status, answer.body, answer.whole) == (204, b"", True)
 
 
+@pytest.mark.row("U3")
 async def test_bad_chunks_after_a_token_break_the_answer() -> None:
     script = answering(STREAM_HEAD + chunk(ROLE) + chunk(TOKEN) + b"xyz\r\n" + CANARY)
     async with Upstream(script) as upstream, gateway(upstream.url) as bench:
@@ -102,6 +106,7 @@ ODD_EVENTS = [
 ]
 
 
+@pytest.mark.row("U5")
 async def test_odd_events_pass_byte_for_byte() -> None:
     events = (ROLE, TOKEN, *ODD_EVENTS, USAGE, DONE)
     async with Upstream(answering(stream(*events))) as upstream, gateway(upstream.url) as bench:
@@ -109,6 +114,7 @@ async def test_odd_events_pass_byte_for_byte() -> None:
         assert (answer.whole, answer.body) == (True, b"".join(events))
 
 
+@pytest.mark.row("U5")
 @pytest.mark.parametrize(
     "body",
     [
@@ -144,6 +150,7 @@ SILENCES = {
 }
 
 
+@pytest.mark.row("T8")
 @pytest.mark.parametrize(("start", "status", "code"), SILENCES.values(), ids=SILENCES)
 async def test_a_silent_replica_is_a_504(start: bytes, status: int, code: str) -> None:
     async def script(peer: Peer) -> None:
@@ -160,6 +167,7 @@ async def test_a_silent_replica_is_a_504(start: bytes, status: int, code: str) -
         assert len(upstream.asked) == 1
 
 
+@pytest.mark.row("T8")
 @pytest.mark.parametrize("cut", [0, 5])
 async def test_silence_within_a_stream(cut: int) -> None:
     async def script(peer: Peer) -> None:

@@ -7,11 +7,14 @@ uvicorn closes after 5 s; the pool gives up its own connections before that.
 import asyncio
 import random
 
+import pytest
+
 from proxy.settings import Settings, UpstreamSettings
 from tests.raw import CHAT, Peer, Upstream, chat, ok, post, until
 from tests.support import gateway
 
 
+@pytest.mark.row("U6")
 def test_the_pool_gives_up_before_vllm_does() -> None:
     assert UpstreamSettings().idle_deadline_s < 5.0
 
@@ -36,6 +39,7 @@ async def test_connections_age_out_of_the_pool() -> None:
         await until(lambda: pool.open_count == 0)
 
 
+@pytest.mark.row("U6")
 async def test_a_replica_that_closes_after_each_answer() -> None:
     """Without saying so: the close is seen before the connection is used again."""
 
@@ -52,6 +56,7 @@ async def test_a_replica_that_closes_after_each_answer() -> None:
         assert len(upstream.asked) == 50
 
 
+@pytest.mark.row("U6")
 async def test_closes_at_random_moments_double_nothing() -> None:
     rng = random.Random(7)
 

@@ -95,6 +95,7 @@ async def ask(script: Script, body: bytes, count: int = 2, **settings: bool) -> 
             await upstream.__aexit__(None, None, None)
 
 
+@pytest.mark.row("U7")
 async def test_a_refused_connection_goes_to_the_next() -> None:
     suspects: list[int] = []
     with Nobody() as urls:
@@ -124,6 +125,7 @@ async def test_nobody_listens(refusing: int, attempts: int, should_retry: str | 
             assert sum(refused) == attempts
 
 
+@pytest.mark.row("T8")
 async def test_a_connect_timeout_goes_to_the_next() -> None:
     settings = Settings(upstream=UpstreamSettings(connect_deadline_s=0.05))
     with socket.socket() as full, socket.socket() as filler:
@@ -140,6 +142,7 @@ async def test_a_connect_timeout_goes_to_the_next() -> None:
                     assert (await bench.ask(post(CHAT, chat()))).status == 200
 
 
+@pytest.mark.row("U7")
 @pytest.mark.parametrize(
     ("first", "then", "body"),
     [
@@ -209,6 +212,7 @@ async def test_other_answers_are_passed_as_they_are(status: int) -> None:
     assert answer.headers["x-a"] == "b"
 
 
+@pytest.mark.row("U7")
 @pytest.mark.parametrize("stream_asked", [False, True])
 async def test_a_request_that_was_sent_is_not_sent_again(stream_asked: bool) -> None:
     """A peer that closed may have run it."""
@@ -224,6 +228,7 @@ async def test_unless_the_operator_prefers_two_executions() -> None:
     assert (answer.status, script.asked) == (200, 2)
 
 
+@pytest.mark.row("U7")
 async def test_nothing_follows_a_relayed_byte() -> None:
     asked = 0
 
@@ -287,6 +292,7 @@ async def test_a_stream_is_held_until_its_first_token_only() -> None:
             client.close()
 
 
+@pytest.mark.row("U7")
 async def test_a_body_is_replayed_byte_for_byte() -> None:
     body = chat("é" * 50_000, unknown={"a": [1.0, 1e5]})
     script = Once(BUSY, GOOD)

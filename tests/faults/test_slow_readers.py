@@ -3,6 +3,8 @@
 import asyncio
 import socket
 
+import pytest
+
 from proxy.settings import ServerSettings, Settings, UpstreamSettings
 from tests.raw import (
     CHAT,
@@ -59,6 +61,7 @@ async def stalled(talker: Talker) -> int:
     return before
 
 
+@pytest.mark.row("T3")
 async def test_the_replica_is_made_to_wait() -> None:
     talker = Talker()
     settings = Settings(server=ServerSettings(write_high_water_bytes=32 * 1024))
@@ -78,6 +81,7 @@ async def test_the_replica_is_made_to_wait() -> None:
             other.close()
 
 
+@pytest.mark.row("T3")
 async def test_a_paused_replica_does_not_time_out() -> None:
     """Its silence was ours: the deadline between chunks does not run meanwhile."""
     talker = Talker(events=500)
@@ -97,6 +101,7 @@ async def test_a_paused_replica_does_not_time_out() -> None:
             assert answer.data[-1] == b"[DONE]"
 
 
+@pytest.mark.row("T3")
 async def test_one_who_does_not_read_at_all_is_cut_and_its_replica_freed() -> None:
     talker = Talker()
     async with Upstream(talker) as upstream:

@@ -4,6 +4,7 @@ Two readings of one byte stream are how requests of one client end up in the ans
 """
 
 import h11
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ async def answers_of(client: Client) -> list[int]:
     return statuses
 
 
+@pytest.mark.row("H17")
 @settings(max_examples=60)
 @given(
     st.lists(st.sampled_from(GOOD), max_size=3),

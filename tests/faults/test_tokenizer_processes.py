@@ -27,6 +27,7 @@ def pids(tokens: TokenService) -> list[int]:
     return [one.process.pid for one in tokens.processes._children if one.process is not None]
 
 
+@pytest.mark.row("O3")
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 async def test_its_jobs_move_on_once(fault: signal.Signals, monkeypatch: Any) -> None:
     monkeypatch.setattr(processes, "_PATIENCE_S", 0.2)
@@ -43,6 +44,7 @@ async def test_its_jobs_move_on_once(fault: signal.Signals, monkeypatch: Any) ->
         assert victim not in pids(tokens)
 
 
+@pytest.mark.row("O3")
 async def test_when_all_die_the_request_goes_on_without_ids() -> None:
     async with service(2) as tokens:
         jobs = asyncio.gather(*(tokens.prompt("demo", text(n)) for n in range(20)))
@@ -57,6 +59,7 @@ async def test_when_all_die_the_request_goes_on_without_ids() -> None:
         assert again.rung is Rung.PROCESSES
 
 
+@pytest.mark.row("O3")
 async def test_under_load_kill_after_kill() -> None:
     async with service(2) as tokens:
         done = 0

@@ -62,6 +62,7 @@ def test_nothing_is_invented_and_replicas_do_not_mix(
     assert len(index) == sum(map(len, given_to.values()))
 
 
+@pytest.mark.row("U10")
 def test_a_restart_empties_one_replica_at_once() -> None:
     index = PrefixIndex(1000)
     blocks = chain(long_prompt(1, 50))

@@ -32,6 +32,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.row("U7")
 @pytest.mark.parametrize(
     ("phase", "happened", "attempts", "left", "unanswered", "step"),
     ROWS,
@@ -53,6 +54,7 @@ def test_rows(
 HAPPENED = st.sampled_from(sorted({happened for _, happened in TABLE})) | st.text(max_size=5)
 
 
+@pytest.mark.row("U7")
 @given(
     st.sampled_from(Phase), HAPPENED, st.integers(1, 9), st.integers(0, 9), st.integers(0, 5),
     st.booleans(),

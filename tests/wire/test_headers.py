@@ -24,12 +24,14 @@ def fields(*pairs: str) -> list[Field]:
     return [(name.encode(), value.encode()) for name, _, value in split]
 
 
+@pytest.mark.row("H14")
 @pytest.mark.parametrize("name", HOP_BY_HOP)
 def test_hop_by_hop_stays(name: str) -> None:
     assert forwarded_fields(fields(f"{name}: x", "a: b")) == b"a: b\r\n"
     assert response_fields(fields(f"{name}: x", "a: b")) == b"a: b\r\n"
 
 
+@pytest.mark.row("H14", "S1")
 @pytest.mark.parametrize(
     ("given_fields", "forwarded"),
     [
@@ -52,6 +54,7 @@ def test_requests(given_fields: list[str], forwarded: bytes) -> None:
     assert forwarded_fields(fields(*given_fields)) == forwarded
 
 
+@pytest.mark.row("H14")
 @pytest.mark.parametrize(
     ("given_fields", "passed"),
     [

@@ -81,6 +81,7 @@ async def test_a_good_head_is_served_again_and_again(
                 assert (await client.ask(get("/next"), "GET")).body == b"/next "
 
 
+@pytest.mark.row("S1")
 async def test_the_request_id_is_kept_or_made() -> None:
     async with serving(echo) as served:
         client = await served.client()
@@ -140,6 +141,7 @@ async def test_head_has_no_body() -> None:
         assert (await client.ask(get("/next"), "GET")).body == b"/next "
 
 
+@pytest.mark.row("H10")
 async def test_pipelined_requests_are_answered_in_order() -> None:
     seen = 0
     most_buffered = 0
@@ -166,6 +168,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert most_buffered <= 64 * 1024 + 256 * 1024
 
 
+@pytest.mark.row("H10")
 async def test_a_pipelined_body_is_no_request() -> None:
     hidden = get("/hidden")
     async with serving(echo) as served:
@@ -175,6 +178,7 @@ async def test_a_pipelined_body_is_no_request() -> None:
         assert bodies == [b"/a " + hidden, b"/b ", b"/c "]
 
 
+@pytest.mark.row("H11")
 async def test_an_upgrade_is_ignored() -> None:
     hidden = get("/hidden")
     async with serving(echo) as served:
@@ -215,6 +219,7 @@ async def expecting(client: Client, body: bytes) -> None:
     await client.send(head.encode() + b"\r\n\r\n")
 
 
+@pytest.mark.row("H12")
 async def test_expect_100_continue() -> None:
     async with serving(echo) as served:
         client = await served.client()
@@ -225,6 +230,7 @@ async def test_expect_100_continue() -> None:
             assert (await client.answer()).body == b"/ hi"
 
 
+@pytest.mark.row("H12")
 async def test_no_100_when_the_body_is_not_wanted() -> None:
     async def handler(exchange: Exchange) -> None:
         raise RequestError(404, "No.", code="no")
@@ -239,6 +245,7 @@ async def test_no_100_when_the_body_is_not_wanted() -> None:
         assert await client.rest() == b""
 
 
+@pytest.mark.row("H13")
 async def test_an_early_answer_lets_a_small_rest_pass() -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(404, TEXT, b"no")
@@ -259,6 +266,7 @@ async def test_an_early_answer_lets_a_small_rest_pass() -> None:
         client.close()
 
 
+@pytest.mark.row("H13")
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_an_early_answer_survives_a_large_upload(chunked: bool) -> None:
     """Closing with unread bytes resets the connection, and the answer with it."""
@@ -280,6 +288,7 @@ async def test_an_early_answer_survives_a_large_upload(chunked: bool) -> None:
 LIMITED = ServerSettings(body_limit_bytes=1000)
 
 
+@pytest.mark.row("O6")
 async def test_413_by_length() -> None:
     async with serving(never, LIMITED) as served:
         client = await served.client()
@@ -289,6 +298,7 @@ async def test_413_by_length() -> None:
         assert (await served.ask(post("/", b"x" * 10_000_000))).status == 413
 
 
+@pytest.mark.row("O6")
 async def test_413_by_chunks() -> None:
     async with serving(echo, LIMITED) as served:
         client = await served.client()
@@ -344,6 +354,7 @@ async def test_a_body_in_bytes() -> None:
         assert (await client.answer("GET")).body == b"/next "
 
 
+@pytest.mark.row("T1", "T2")
 async def test_408_for_a_slow_head_and_a_slow_body() -> None:
     settings = ServerSettings(head_deadline_s=0.05, body_deadline_s=0.05)
     async with serving(echo, settings) as served:
@@ -356,6 +367,7 @@ async def test_408_for_a_slow_head_and_a_slow_body() -> None:
             assert answer.headers["connection"] == "close"
 
 
+@pytest.mark.row("T1", "T2")
 async def test_a_byte_now_and_then_buys_no_time() -> None:
     settings = ServerSettings(head_deadline_s=0.1, body_deadline_s=0.1)
     async with serving(echo, settings) as served:
@@ -372,6 +384,7 @@ async def drip(client: Client, data: bytes) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.row("T1")
 async def test_idle_connections_are_closed() -> None:
     async with serving(echo, ServerSettings(idle_deadline_s=0.05)) as served:
         silent, used = await served.client(), await served.client()
@@ -380,6 +393,7 @@ async def test_idle_connections_are_closed() -> None:
         assert await used.rest() == b""
 
 
+@pytest.mark.row("T3")
 async def test_a_client_that_never_reads_is_cut() -> None:
     settings = ServerSettings(write_stall_deadline_s=0.05)
 
