@@ -21,6 +21,7 @@ from proxy.life import Life, Recorder
 from proxy.model import FleetState, Prompt
 from proxy.parity import Parity
 from proxy.routes import ROUTES, Action, Route, find
+from proxy.routing.budget import RetryBudget
 from proxy.routing.candidates import Eligible, Nobody
 from proxy.routing.decision import Choice, Decision
 from proxy.routing.lease import LoadBoard
@@ -76,7 +77,10 @@ class Gateway:
         self._created_s = int(time.time())
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream)
-        self.router = Router(settings.routing, board)
+        self.router = Router(settings.routing, board, health=settings.health)
+        self._budget = RetryBudget(
+            settings.upstream.retry_budget_ratio, settings.upstream.retry_budget_burst_count
+        )
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         # Where nothing consumes ids, none are made.
         self._wants_ids = (
@@ -171,6 +175,7 @@ class Gateway:
         # Who may, who does, and why; again after a failure, as far as the retry table allows.
         among = self._eligible(model, life.tokens_s)
         tried: set[int] = set()
+        self._budget.request()
         while among.slots:
             decision = life.decision = self.router.decide(query, among)
             choice = decision.choice
@@ -257,11 +262,25 @@ class Gateway:
                 connection.abort(relay)
                 raise
         if end is RelayEnd.COMPLETE:
-            if relay.aborted:
-                life.outcome = "upstream_error"
+            if relay.failed:
+                if relay.aborted:
+                    life.outcome = "upstream_error"
+                self._failed(replica, relay.happened())
+            elif self.router.health.troubled:
+                self.router.health.served(choice.slot)
             return None
-        self._recorder.failed(replica.state.id, relay.happened())
-        return self._after(attempt, relay.phase(), relay.happened())
+        happened = relay.happened()
+        if happened == "empty":
+            self.router.doubt(choice.slot, time.monotonic())
+        self._failed(replica, happened)
+        return self._after(attempt, relay.phase(), happened)
+
+    def _failed(self, replica: Replica, happened: str) -> None:
+        """A replica failed a request, in whatever way."""
+        self._recorder.failed(replica.state.id, happened)
+        if self.router.health.failed(replica.state.slot, time.monotonic()):
+            self._recorder.ejection(replica.state.id)
+            log.warning("replica %s keeps failing; it is left out for a while", replica.state.id)
 
     def _after(self, attempt: _Attempt, phase: Phase, happened: str) -> Step:
         """What the retry table says to a failed attempt."""
@@ -274,9 +293,15 @@ class Gateway:
             retry_limit_count=upstream.retry_limit_count,
             retry_unanswered=upstream.retry_unanswered,
         )
-        if step.ending is Ending.NEXT:
+        if step.ending is not Ending.NEXT:
+            return step
+        if self._budget.spend():
             self._recorder.retried(happened)
-        return step
+            return step
+        self._recorder.retry_denied()
+        return next_step(
+            phase, happened, attempts=attempt.number, candidates_left=0, retry_limit_count=0
+        )
 
     def _give_up(self, exchange: Exchange, step: Step, life: Life) -> None:
         """No further attempt: what the client gets."""
@@ -303,7 +328,7 @@ class Gateway:
 
     def _unreachable(self, replica: Replica, error: UpstreamError) -> None:
         slot = replica.state.slot
-        self._recorder.failed(replica.state.id, error.reason)
+        self._failed(replica, error.reason)
         self.router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
         if self._on_suspect is not None:
             self._on_suspect(slot)

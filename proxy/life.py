@@ -174,6 +174,18 @@ class Recorder:
         """A request went on to another replica."""
         self._segment.counter(families.RETRIES, reason).inc()
 
+    def retry_denied(self) -> None:
+        """A request could have gone on to another replica, but the budget was used up."""
+        self._segment.counter(families.RETRIES_DENIED).inc()
+
+    def ejection(self, replica: str) -> None:
+        """A replica is left out from now on, for its failures."""
+        self._segment.counter(families.EJECTIONS, replica).inc()
+
+    def ejected(self, replica: str, out: bool) -> None:
+        """Whether a replica is left out now, sampled now and then."""
+        self._segment.gauge(families.EJECTED, replica).set(float(out))
+
     def gauges(
         self,
         *,

@@ -46,7 +46,8 @@ class AdminSettings(Section, frozen=True):
 
 class UpstreamSettings(Section, frozen=True):
     """Connections to replicas. `idle_deadline_s` must stay below the replica's keep-alive
-    (vLLM: 5 s), or requests race with its close."""
+    (vLLM: 5 s), or requests race with its close. `retry_budget_ratio`: attempts beyond the first
+    per request, in the long run; `retry_budget_burst_count` may be saved up."""
 
     connect_deadline_s: float = 2.0
     first_byte_deadline_s: float = 600.0
@@ -56,6 +57,8 @@ class UpstreamSettings(Section, frozen=True):
     head_limit_bytes: int = 64 * 1024
     retry_limit_count: int = 2
     retry_unanswered: bool = False
+    retry_budget_ratio: float = 0.2
+    retry_budget_burst_count: int = 20
 
 
 class TokenSettings(Section, frozen=True):
@@ -151,6 +154,19 @@ class KvEventSettings(Section, frozen=True):
     flush_interval_s: float = 0.01
 
 
+class HealthSettings(Section, frozen=True):
+    """When a replica that probes call up is left out for failing its requests: after so many
+    failures in a row, for `ejection_s` times the ejections in a row (up to `ejection_limit_s`),
+    but never more than a share of the replicas. One that comes back, or restarted, gets its share
+    of the requests by degrees over `slow_start_s` (0: at once)."""
+
+    failure_limit_count: int = 5
+    ejection_s: float = 30.0
+    ejection_limit_s: float = 300.0
+    ejection_limit_ratio: float = 0.5
+    slow_start_s: float = 10.0
+
+
 class ControlSettings(Section, frozen=True):
     """Probes and scrapes of the replicas."""
 
@@ -187,6 +203,7 @@ class Settings(Section, frozen=True):
     control: ControlSettings = ControlSettings()
     kv_events: KvEventSettings = KvEventSettings()
     log: LogSettings = LogSettings()
+    health: HealthSettings = HealthSettings()
     prices: dict[str, Price] = {}
 
 

@@ -162,6 +162,9 @@ class Worker:
             upstream_idle=gateway.fleet.idle_connections,
         )
         recorder.index(gateway.router.sizes_bytes())
+        out = gateway.router.health.ejected(time.monotonic())
+        for replica in gateway.fleet.state.replicas:
+            recorder.ejected(replica.id, replica.slot in out)
         for cache, counts in tokens.cache_counts().items():
             recorder.cache(cache, counts)
         samples = recorder.take_samples(_SHOWN_COUNT)

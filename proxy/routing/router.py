@@ -21,13 +21,14 @@ from proxy.model import CacheChange, FleetState, Standing
 from proxy.routing.candidates import Eligible, Marks, eligible, restarted, undoubted
 from proxy.routing.cost import cached_limit_tokens
 from proxy.routing.decision import Candidates, Choice, Decision, Query
+from proxy.routing.health import Health
 from proxy.routing.index import PrefixIndex
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.pending import Pending
 from proxy.routing.policies import Policy, make_policy
 from proxy.routing.recent import RecentWork
 from proxy.routing.truth import Truth
-from proxy.settings import RoutingSettings
+from proxy.settings import HealthSettings, RoutingSettings
 
 
 def hashed_block_tokens(setting: int, fleet: FleetState) -> int:
@@ -48,6 +49,7 @@ class Router:
         board: LoadBoard,
         random: Random | None = None,
         policy: Policy | None = None,
+        health: HealthSettings | None = None,
     ) -> None:
         """policy: instead of the one that the settings name. Raises ConfigError if they name none
         that is known."""
@@ -60,6 +62,7 @@ class Router:
         self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
         self._recent = RecentWork(random)
+        self.health = Health(health or HealthSettings(), random.random)
         self.uses_prefix = self._policy.uses_prefix
         self.draw = partial(random.getrandbits, 64)
         self.index = PrefixIndex(settings.index_limit_blocks)
@@ -76,15 +79,24 @@ class Router:
             self.pending.forget(slot)
             self._recent.remove(slot)
             self._marks.clear(slot)
-        for slot in restarted(self._fleet, fleet):
+            self.health.forget(slot)
+        # Where nobody was up, nobody needs sparing.
+        sparing = any(replica.up for replica in self._fleet.replicas)
+        empty = set(restarted(self._fleet, fleet))
+        for slot in empty:
             self.index.forget(slot)
             self.pending.forget(slot)
             self._marks.clear(slot)
+            if sparing:
+                self.health.rise(slot)
+        self.health.fleet(len(fleet.replicas))
         before = {replica.slot: replica for replica in self._fleet.replicas}
         for replica in fleet.replicas:
             old = before.get(replica.slot)
             if replica.up and (old is None or not old.up):
                 self._marks.clear(replica.slot)
+                if replica.slot not in empty:
+                    self.health.forget(replica.slot)
             capacity = replica.cache_blocks or self._cache_blocks
             if capacity and replica.block_tokens:
                 # The replica counts in its blocks, the index in the queries'.
@@ -105,13 +117,16 @@ class Router:
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
         known = self._eligible.get(model)
-        if known is not None and not self._marks:
+        if known is not None and not self._marks and not self.health.troubled:
             return known
         if known is None:
             known = eligible(self._fleet, model)
             if known.nobody is None:  # names that nobody has are endless, and not remembered
                 self._eligible[model] = known
-        return undoubted(known, self._marks.out(now))
+        out = self._marks.out(now)
+        if self.health.troubled:
+            out |= self.health.out(now)
+        return undoubted(known, out)
 
     def decide(self, query: Query, among: Eligible) -> Decision:
         """Choose among the eligible replicas (at least one) for this request."""
@@ -185,6 +200,11 @@ class Router:
         if refused:
             self.index.forget(slot)
             self.pending.forget(slot)
+
+    def doubt(self, slot: int, now: float) -> None:
+        """The replica answered that it aborts what it is asked, as one does that is leaving:
+        leave it out for a while."""
+        self._marks.fail(slot, now)
 
     def __repr__(self) -> str:
         return f"<Router {self._policy.name} {self.index!r} {self._marks!r}>"

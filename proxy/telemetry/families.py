@@ -226,6 +226,25 @@ RETRIES = Family(
     "Requests sent on to another replica, by reason.",
     ("reason",),
 )
+RETRIES_DENIED = Family(
+    "counter",
+    "tokenlane_retries_denied_total",
+    "Requests that were not sent on to another replica because the retry budget was used up.",
+)
+EJECTIONS = Family(
+    "counter",
+    "tokenlane_replica_ejections_total",
+    "Times a replica was left out for failing its requests, summed over the workers.",
+    ("replica",),
+    child_limit=1024,
+)
+EJECTED = Family(
+    "gauge",
+    "tokenlane_replica_ejected",
+    "Workers that leave the replica out now for failing its requests.",
+    ("replica",),
+    child_limit=1024,
+)
 CONNECTIONS = Family(
     "gauge", "tokenlane_connections", "Open client connections, summed over the workers."
 )
@@ -361,16 +380,9 @@ BUILD = Family(
     "gauge", "tokenlane_build_info", "1, labelled with the version.", ("version",), where="control"
 )
 
-FAMILIES: tuple[Family, ...] = (
-    REQUESTS, DURATION, TTFT, TPOT, STAGE, TOKENIZE, TOKENIZE_QUEUE, BAILS, CACHE_HITS,
-    CACHE_MISSES, CACHE_EVICTIONS, CACHE_ENTRIES, CACHE_BYTES, TOKENIZER_PATH, LOOP_STALL, ROUTED,
-    PROMPT_TOKENS, OUTPUT_TOKENS, COST,
-    PROMPT_SIZE, PREDICTED_CACHED, ACTUAL_CACHED, MISMATCHES, UPSTREAM_FAILURES, RETRIES,
-    CONNECTIONS, UPSTREAM_CONNECTIONS, IN_FLIGHT, QUEUED_TOKENS, REPLICA_UP, REPLICA_RUNNING,
-    REPLICA_WAITING, REPLICA_KV_USAGE, KV_EVENTS, KV_GAPS, KV_LOST, KV_LAG,
-    KV_STANDING, KV_BLOCKS, KV_LEDGER_BYTES, INDEX_BYTES, PROBE_FAILURES, WORKERS,
-    WORKER_RESTARTS, ACCESS_LINES, ACCESS_DROPPED, BUILD,
-)  # fmt: skip
+FAMILIES: tuple[Family, ...] = tuple(
+    value for value in tuple(globals().values()) if isinstance(value, Family)
+)
 BY_NAME = {family.name: family for family in FAMILIES}
 
 

@@ -218,6 +218,11 @@ class Relay:
         self._settle(RelayEnd.TRUNCATED)
 
     @property
+    def failed(self) -> bool:
+        """A whole answer tells of a failure of the replica."""
+        return self.aborted or (self.head is not None and self.head.status >= 500)
+
+    @property
     def held(self) -> bool:
         """Nothing of the answer was relayed yet."""
         return self._held is not None
@@ -232,7 +237,9 @@ class Relay:
         """What ended a failed attempt, in the retry table's words."""
         if self.error is not None:
             return self.error.reason
-        return "busy" if self.head is not None and self.head.status == 503 else "empty"
+        if self.head is not None and self.head.status >= 500:
+            return "busy" if self.head.status == 503 else "status"
+        return "aborted" if self._held is None else "empty"
 
     def release(self, more: bytes = b"") -> None:
         """Sends an answer that was held whole. more: header lines to add."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from proxy.settings import HealthSettings, Settings
 from proxy.telemetry import families
 from tests.raw import (
     CHAT,
@@ -29,6 +30,8 @@ from tests.raw import (
 from tests.support import Bench, gateway
 
 PAYLOAD = b"".join(EVENTS)
+# Replicas that fail again and again are usually left out.
+NEVER_OUT = Settings(health=HealthSettings(failure_limit_count=1_000_000))
 
 
 class Dying:
@@ -75,13 +78,15 @@ async def ask_at_every_cut(bench: Bench, dying: Dying) -> list[Answer]:
     return answers
 
 
+@pytest.mark.row("U1")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["FIN", "RST"])
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_every_cut_of_a_stream(how: str, replicas: int) -> None:
     dying = Dying(stream(), how)
     one, other = Upstream(dying), Upstream(dying)
-    async with one, other, gateway(*[one.url, other.url][:replicas]) as bench:
+    urls = [one.url, other.url][:replicas]
+    async with one, other, gateway(*urls, settings=NEVER_OUT) as bench:
         answers = await ask_at_every_cut(bench, dying)
         for cut, answer in enumerate(answers):
             check_stream(answer, dying.answer, cut)
@@ -131,6 +136,7 @@ class Ending:
                     return
 
 
+@pytest.mark.row("U1")
 @pytest.mark.parametrize("framing", FRAMINGS)
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_an_end_without_its_marker_is_a_break(framing: str, replicas: int) -> None:
@@ -151,6 +157,7 @@ async def test_an_end_without_its_marker_is_a_break(framing: str, replicas: int)
         assert len(one.asked) + len(other.asked) == len(EVENTS)
 
 
+@pytest.mark.row("U1")
 @pytest.mark.parametrize("framing", FRAMINGS)
 async def test_nor_is_it_an_end_to_an_http_1_0_client(framing: str) -> None:
     script = Ending(framing)
@@ -165,6 +172,7 @@ async def test_nor_is_it_an_end_to_an_http_1_0_client(framing: str) -> None:
                 await client.exactly(1_000_000)
 
 
+@pytest.mark.row("U2")
 @pytest.mark.parametrize("how", ["FIN", "RST"])
 async def test_every_cut_of_a_whole_answer(how: str) -> None:
     dying = Dying(ok(b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":3}}'), how)
@@ -176,6 +184,7 @@ async def test_every_cut_of_a_whole_answer(how: str) -> None:
         assert bench.metric(families.UPSTREAM_FAILURES, upstream.url[7:], "truncated") > 0
 
 
+@pytest.mark.row("U2")
 @pytest.mark.parametrize("how", ["FIN", "RST"])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 async def test_a_cut_long_answer(how: str, framing: str) -> None:

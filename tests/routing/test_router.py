@@ -13,7 +13,7 @@ from proxy.routing.candidates import Nobody
 from proxy.routing.decision import Decision, Query, Reason
 from proxy.routing.lease import LocalBoard
 from proxy.routing.router import Router
-from proxy.settings import RoutingSettings
+from proxy.settings import HealthSettings, RoutingSettings
 
 BLOCK = 16
 
@@ -30,9 +30,10 @@ def fleet(*replicas: ReplicaState) -> FleetState:
 class Bench:
     """A router with its board; requests are answered when the test says so."""
 
-    def __init__(self, count: int = 4, **settings: Any) -> None:
+    def __init__(self, count: int = 4, *, slow_start_s: float = 0.0, **settings: Any) -> None:
         self.board = LocalBoard()
-        self.router = Router(RoutingSettings(**settings), self.board, Random(7))
+        health = HealthSettings(slow_start_s=slow_start_s)
+        self.router = Router(RoutingSettings(**settings), self.board, Random(7), health)
         self.router.update(fleet(*map(replica, range(count))))
 
     def query(self, name: int, tokens: int) -> Query:
@@ -103,6 +104,7 @@ def test_deciding_changes_nothing() -> None:
     assert bench.board.load(0) == Load(requests=0, queued_tokens=0)
 
 
+@pytest.mark.row("U10")
 def test_a_restart_forgets_and_a_slow_probe_does_not() -> None:
     bench = Bench(2)
     query = bench.query(1, 1000)
@@ -140,6 +142,51 @@ def test_a_replica_that_rises_is_trusted_again() -> None:
     bench.router.update(fleet(replica(0, up=False), replica(1)))
     bench.router.update(fleet(replica(0), replica(1)))
     assert bench.decide(bench.query(1, 100), 0.1).candidates.slots == (0, 1)
+
+
+@pytest.mark.row("U10")
+def test_a_restarted_replica_is_not_overrun() -> None:
+    """It is the least busy of all, and would get every new conversation."""
+    bench = Bench(4, slow_start_s=60.0)
+    now = 0.0
+    for number in range(400):
+        now += 0.15
+        bench.served(bench.query(number, 1000), now)
+    others = [replica(slot) for slot in range(1, 4)]
+    bench.router.update(fleet(replica(0, started_s=2.0), *others))
+    counts: Counter[int] = Counter()
+    for number in range(400, 800):
+        now += 0.15  # a minute
+        counts[bench.served(bench.query(number, 1000), now)] += 1
+    assert counts[0] <= 1.5 * 400 / 4
+    for number in range(800, 1200):
+        now += 0.15
+        counts[bench.served(bench.query(number, 1000), now)] += 1
+    assert counts[0] >= 0.2 * 800 / 4
+
+
+@pytest.mark.row("U9")
+def test_a_prefix_is_not_followed_to_a_replica_that_fails() -> None:
+    bench = Bench(4)
+    query = bench.query(1, 1000)
+    home = bench.served(query)
+    for _ in range(5):
+        assert bench.decide(query).choice.slot == home
+        bench.router.health.failed(home, 0.0)
+    assert bench.decide(query, 1.0).choice.slot != home
+    assert bench.decide(query, 29.0).choice.slot != home
+    assert bench.decide(query, 31.0).choice.slot == home, "its cache is not forgotten"
+
+
+@pytest.mark.row("U8")
+def test_when_all_fail_all_are_used() -> None:
+    bench = Bench(2)
+    for slot in range(2):
+        for _ in range(9):
+            bench.router.health.failed(slot, 0.0)
+        bench.router.unreachable(slot, 0.0, refused=False)
+    among = bench.router.eligible("m", 1.0)
+    assert (among.slots, among.panic) == ((0, 1), True)
 
 
 def test_a_removed_replica_leaves_no_trace() -> None:

@@ -12,6 +12,7 @@ COUNTS = {
     "tokenlane_token_cache_entries",
     "tokenlane_connections",
     "tokenlane_upstream_connections",
+    "tokenlane_replica_ejected",
     "tokenlane_replica_up",
     "tokenlane_workers",
     "tokenlane_kv_blocks",
