@@ -1,14 +1,15 @@
 """Where a replica publishes its KV events: as it says (`/kv_event_sources`), or as configured.
 
 Invariants:
-- A replica cannot send the gateway anywhere else: what it says of wildcard addresses is read as
-  its own host, and addresses of other hosts are not used.
-- vLLM binds an endpoint with a wildcard and connects to any other. Who connects cannot be
-  subscribed to unless the settings say where to listen (`bind`).
+- A replica cannot send the gateway anywhere else: of what it says the port counts, at its own host.
+- vLLM binds an endpoint with a wildcard, says an address where the system chose the port, and
+  connects to any other. Who connects by name cannot be subscribed to unless the settings say where
+  to listen (`bind`).
 """
 
 import logging
 import re
+from ipaddress import ip_address
 from typing import Any
 
 import aiohttp
@@ -94,8 +95,13 @@ async def discover(session: aiohttp.ClientSession, url: str) -> tuple[Endpoint, 
 def _reachable(endpoint: Any, host: str) -> str | None:
     """A publisher's bound address as one to connect to."""
     match = _TCP.match(endpoint) if isinstance(endpoint, str) else None
-    if match is None or match[1] not in ("*", "::", "[::]") or not 0 < int(match[2]) < 65536:
+    if match is None or not 0 < int(match[2]) < 65536:
         return None
+    if match[1] != "*":
+        try:
+            ip_address(match[1].strip("[]"))
+        except ValueError:
+            return None
     return f"tcp://[{host}]:{match[2]}" if ":" in host else f"tcp://{host}:{match[2]}"
 
 

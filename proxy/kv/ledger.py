@@ -6,6 +6,7 @@ has to match: one engine block completes none, one or several of ours.
 
 Invariants:
 - Copies count: an engine stores the same block once per physical copy and removes it as often.
+  A report of reused blocks (vLLM's `kv_cache_report_mode: full`) is no copy.
 - A block of ours is held while the engine block that completes it is.
 - Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true.
 - `take` gives what has changed since it was last called, net; `pieces` gives all of it.
@@ -124,6 +125,13 @@ class Ledger:
             return
         self.unreadable += len(event.keys) - len(values)
         shelf, copies = self._shelves[event.medium], self._copies
+        if (
+            event.parent is None
+            and len(event.keys) > 1
+            and all(map(shelf.__contains__, event.keys))
+        ):
+            # Several blocks from the first on are never computed twice: this says what was reused.
+            return
         for key, value in zip(event.keys, values):
             if key in shelf:
                 copies[event.medium, key] = copies.get((event.medium, key), 0) + 1

@@ -72,6 +72,13 @@ def test_a_block_is_held_until_its_last_copy_is_gone() -> None:
     feed(ledger, removed([1]))
 
 
+def test_a_report_of_reused_blocks_is_no_copy() -> None:
+    ledger, ids = Ledger("m", 2, 1000), [1, 2, 3, 4]
+    feed(ledger, stored([1, 2], None, ids, 2), stored([1, 2], None, ids, 2))
+    feed(ledger, removed([2]), removed([1]))
+    assert held(ledger) == set()
+
+
 def test_media_are_kept_apart_and_know_each_others_parents() -> None:
     ledger, ids = Ledger("m", 2, 1000), [1, 2, 3, 4]
     feed(ledger, stored([1], None, ids[:2], 2, medium="CPU"))
@@ -143,8 +150,13 @@ def test_equal_to_an_engine_that_evicts_from_the_tail(
             copies.clear()
             feed(ledger, CLEARED, arrays=arrays)
         elif store:
-            feed(ledger, stored(keys, None, ids, size), arrays=arrays)
-            copies.update(tuple(prompt[: n + 1]) for n in range(len(prompt)))
+            # What is held is reused, but the last block of a prompt is always computed.
+            reused = 0
+            while reused < len(prompt) - 1 and copies[tuple(prompt[: reused + 1])]:
+                reused += 1
+            parent = keys[reused - 1] if reused else None
+            feed(ledger, stored(keys[reused:], parent, ids[reused * size :], size), arrays=arrays)
+            copies.update(tuple(prompt[: n + 1]) for n in range(reused, len(prompt)))
         elif copies[tuple(prompt)] and not any(
             len(one) > len(prompt) and one[: len(prompt)] == tuple(prompt) and count
             for one, count in copies.items()

@@ -147,11 +147,13 @@ class Server:
             pass
 
 
-def vllm_server(name: str, python: Path, folder: Path) -> Server:
-    """A vLLM server on a model folder; not awaited."""
+def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:
+    """A vLLM server on a model folder; not awaited. flags: more of them, and other values."""
     port = free_port()
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-    return Server(name, [*command, *VLLM_FLAGS, "--port", str(port)], port, **VLLM_ENVIRONMENT)
+    return Server(
+        name, [*command, *VLLM_FLAGS, *flags, "--port", str(port)], port, **VLLM_ENVIRONMENT
+    )
 
 
 def write_model(folder: Path, demo: Path) -> Path:
