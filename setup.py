@@ -29,6 +29,7 @@ COMPILED = [
     "proxy/routing/lease.py",
     "proxy/routing/pending.py",
     "proxy/routing/policies/affinity.py",
+    "proxy/routing/progress.py",
     "proxy/routing/recent.py",
     "proxy/routing/retry.py",
     "proxy/routing/router.py",

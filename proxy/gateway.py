@@ -24,7 +24,7 @@ from proxy.routes import ROUTES, Action, Route, find
 from proxy.routing.budget import RetryBudget
 from proxy.routing.candidates import Eligible, Nobody
 from proxy.routing.decision import Choice, Decision
-from proxy.routing.lease import LoadBoard
+from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
 from proxy.settings import Settings
@@ -177,7 +177,7 @@ class Gateway:
         tried: set[int] = set()
         self._budget.request()
         while among.slots:
-            decision = life.decision = self.router.decide(query, among)
+            decision = life.decision = self.router.decide(query, among, time.monotonic())
             choice = decision.choice
             tried.add(choice.slot)
             attempt = _Attempt(decision, choice, len(tried), len(among.slots) - 1)
@@ -238,7 +238,7 @@ class Gateway:
                     attempt.number, attempt.left, self._settings.upstream.retry_limit_count
                 ),
                 marked=ROUTES[life.route].ends_marked,
-                on_computed=lease.first_byte,
+                on_computed=partial(_computed, lease),
             )
             life.relay = relay
             exact = attempt.decision.exact
@@ -365,6 +365,10 @@ class Gateway:
             return False
         exchange.respond(200, _JSON, answer)
         return True
+
+
+def _computed(lease: Lease) -> None:
+    lease.first_byte(time.monotonic())
 
 
 async def _forwarded(body: bytes, request: ChatBody | CompletionBody, prompt: Prompt) -> bytes:

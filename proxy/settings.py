@@ -115,13 +115,16 @@ class Price(Section, frozen=True):
 
 
 class RoutingSettings(Section, frozen=True):
-    """The policy. `block_tokens` 0: as the replicas report it. `cache_blocks`: KV blocks of each
-    replica that does not report them; 0: unknown. `refused_out_s`: how long a
-    replica that refused a connection is left out unless a probe clears it. `host_block_worth`: what
-    a cached block in memory other than the GPU's is worth of one on the GPU, 0 to 1."""
+    """The policy. `alpha`, `idle_alpha`: what a queued token counts beside an own one, while all
+    replicas are busy and while all are idle. `block_tokens` 0: as the replicas report it.
+    `cache_blocks`: KV blocks of each replica that does not report them; 0: unknown.
+    `refused_out_s`: how long a replica that refused a connection is left out unless a probe clears
+    it. `host_block_worth`: what a cached block in memory other than the GPU's is worth of one on
+    the GPU, 0 to 1."""
 
     policy: str = "affinity"
     alpha: float = 0.1
+    idle_alpha: float = 0.5
     block_tokens: int = 0
     cache_blocks: int = 0
     index_limit_blocks: int = 1_000_000

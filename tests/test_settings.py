@@ -79,7 +79,7 @@ def test_settings_are_frozen() -> None:
 
 def test_names_carry_their_units() -> None:
     """Numbers that are neither counts nor names say what they are in."""
-    plain = {"port", "workers", "threads", "processes", "alpha", "host_block_worth"}
+    plain = "port workers threads processes alpha idle_alpha host_block_worth".split()
     for section in Settings().__struct_fields__:
         values = getattr(Settings(), section)
         if not isinstance(values, msgspec.Struct):

@@ -13,6 +13,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
@@ -25,9 +26,10 @@ PREFILL_TOKENS_PER_S = 10_000.0
 
 
 class Held(NamedTuple):
-    """A lease, told what its replica does. first_byte: the first token left; end: the last."""
+    """A lease, told what its replica does. first_byte: the first token left, and when; end: the
+    last."""
 
-    first_byte: Callable[[], object]
+    first_byte: Callable[[float], object]
     end: Callable[[], object]
 
 
@@ -135,7 +137,7 @@ class SimulatedFleet:
         self.replicas[place].cache.insert(request.blocks)
         first_s = self.now_s + ADDED_S
         self.served.append(Served(request, place, cached_tokens, first_s - request.arrival_s))
-        self.at(first_s, job.held.first_byte)
+        self.at(first_s, partial(job.held.first_byte, first_s))
         self.at(first_s + TOKEN_INTERVAL_S * request.output_tokens, job.held.end)
         self._begin(place)
 

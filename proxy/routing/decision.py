@@ -73,7 +73,8 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     """The replicas that may take the request (at least one), a column for each fact.
 
     cached_tokens: what it should report as cached. requests, queued_tokens: in flight now, all
-    workers; tokens are uncached ones of requests without a first byte.
+    workers; tokens are uncached ones of requests without a first byte. slowness: how much longer
+    a token takes it than the mean of the fleet; empty while all are alike.
     """
 
     slots: Sequence[int]
@@ -81,6 +82,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     requests: Sequence[int]
     queued_tokens: Sequence[int]
     history: History
+    slowness: Sequence[float] = ()
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):

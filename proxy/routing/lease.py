@@ -14,6 +14,7 @@ from typing import Protocol, Self
 
 from proxy.model import Load
 from proxy.routing.pending import Epoch
+from proxy.routing.progress import Progress
 
 
 class LoadBoard(Protocol):
@@ -50,21 +51,32 @@ class LocalBoard:
 
 
 class Lease:
-    """`with Lease(board, slot, uncached_tokens) as lease: ... lease.first_byte() ...`
+    """`with Lease(board, slot, uncached_tokens) as lease: ... lease.first_byte(now) ...`
 
     uncached_tokens: prompt tokens the replica has to compute for this request. epoch: held open
-    until they are.
+    until they are. progress: told when it was sent (`now`) and when its first byte came.
     """
 
-    __slots__ = ("_board", "_entered", "_epoch", "_queued_tokens", "slot")
+    __slots__ = (
+        "_board", "_entered", "_epoch", "_progress", "_queued_tokens", "_sent_s", "_ticket", "slot",
+    )  # fmt: skip
 
     def __init__(
-        self, board: LoadBoard, slot: int, uncached_tokens: int, epoch: Epoch | None = None
+        self,
+        board: LoadBoard,
+        slot: int,
+        uncached_tokens: int,
+        epoch: Epoch | None = None,
+        progress: Progress | None = None,
+        now: float = 0.0,
     ) -> None:
         self._board = board
         self._epoch = epoch
         self._queued_tokens = uncached_tokens
         self._entered = False
+        self._progress = progress
+        self._sent_s = now
+        self._ticket = 0
         self.slot = slot
 
     def __enter__(self) -> Self:
@@ -74,9 +86,11 @@ class Lease:
         self._board.add(self.slot, 1, self._queued_tokens)
         if self._epoch is not None:
             self._epoch.open += 1
+        if self._progress is not None and self._queued_tokens:
+            self._ticket = self._progress.sent(self.slot, self._queued_tokens, self._sent_s)
         return self
 
-    def first_byte(self) -> None:
+    def first_byte(self, now: float = 0.0) -> None:
         """The replica began to answer: its prompt is computed. Later calls do nothing."""
         if self._epoch is not None and self._entered:
             self._epoch.open -= 1
@@ -84,6 +98,8 @@ class Lease:
         if self._queued_tokens and self._entered:
             self._board.add(self.slot, 0, -self._queued_tokens)
             self._queued_tokens = 0
+            if self._progress is not None:
+                self._progress.answered(self.slot, self._ticket, now)
 
     def __exit__(
         self,
@@ -96,3 +112,5 @@ class Lease:
         if self._epoch is not None:
             self._epoch.open -= 1
             self._epoch = None
+        if self._progress is not None:
+            self._progress.gone(self.slot, self._ticket)

@@ -26,6 +26,7 @@ from proxy.routing.index import PrefixIndex
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.pending import Pending
 from proxy.routing.policies import Policy, make_policy
+from proxy.routing.progress import Progress
 from proxy.routing.recent import RecentWork
 from proxy.routing.truth import Truth
 from proxy.settings import HealthSettings, RoutingSettings
@@ -63,6 +64,7 @@ class Router:
         self._marks = Marks(settings.refused_out_s)
         self._recent = RecentWork(random)
         self.health = Health(health or HealthSettings(), random.random)
+        self.progress = Progress()
         self.uses_prefix = self._policy.uses_prefix
         self.draw = partial(random.getrandbits, 64)
         self.index = PrefixIndex(settings.index_limit_blocks)
@@ -80,6 +82,7 @@ class Router:
             self._recent.remove(slot)
             self._marks.clear(slot)
             self.health.forget(slot)
+            self.progress.remove(slot)
         # Where nobody was up, nobody needs sparing.
         sparing = any(replica.up for replica in self._fleet.replicas)
         empty = set(restarted(self._fleet, fleet))
@@ -87,6 +90,7 @@ class Router:
             self.index.forget(slot)
             self.pending.forget(slot)
             self._marks.clear(slot)
+            self.progress.remove(slot)
             if sparing:
                 self.health.rise(slot)
         self.health.fleet(len(fleet.replicas))
@@ -128,8 +132,9 @@ class Router:
             out |= self.health.out(now)
         return undoubted(known, out)
 
-    def decide(self, query: Query, among: Eligible) -> Decision:
-        """Choose among the eligible replicas (at least one) for this request."""
+    def decide(self, query: Query, among: Eligible, now: float | None = None) -> Decision:
+        """Choose among the eligible replicas (at least one) for this request. now: to tell how
+        far they have come with what they were sent; without it, nowhere."""
         slots, block_tokens = among.slots, query.block_tokens
         limit_tokens = cached_limit_tokens(query)
         # Prefixes are looked up under every policy: the prediction is always reported.
@@ -137,7 +142,10 @@ class Router:
         if max(held) > limit_tokens:
             held = [min(tokens, limit_tokens) for tokens in held]
         requests, queued_tokens = self._board.columns(slots)
-        among_these = Candidates(slots, held, requests, queued_tokens, self._recent)
+        if now is not None:
+            queued_tokens = self.progress.left(slots, queued_tokens, now)
+        slowness = self.progress.slowness(slots)
+        among_these = Candidates(slots, held, requests, queued_tokens, self._recent, slowness)
         return self._policy.choose(query, among_these)
 
     def attempt(self, choice: Choice, query: Query, now: float) -> Lease:
@@ -147,7 +155,7 @@ class Router:
         epoch = None
         if self.truth.standing(choice.slot, query.block_tokens) is not Standing.NONE:
             epoch = self.pending.insert(choice.slot, query.blocks, now)
-        return Lease(self._board, choice.slot, choice.uncached_tokens, epoch)
+        return Lease(self._board, choice.slot, choice.uncached_tokens, epoch, self.progress, now)
 
     def learn(self, slot: int, blocks: bytes, now: float = 0.0) -> None:
         """Another worker sent this prefix to the replica, just before `now`."""

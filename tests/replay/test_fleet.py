@@ -26,7 +26,8 @@ class Scripted:
     def send(self, request: Request, now_s: float) -> tuple[int, Held]:
         place = next(self.places)
 
-        def tell(word: str) -> None:
+        def tell(word: str, now_s: float | None = None) -> None:
+            assert now_s in {None, self.fleet.now_s}
             self.told.append((word, place, round(self.fleet.now_s, 6)))
 
         return place, Held(partial(tell, "first"), partial(tell, "end"))

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +118,8 @@ AFFINITY = [
     ("all idle: least recent work", [one(0, recent=9.0), one(1, recent=3.0)], 1, Reason.COLD),
     ("all equal: longest ago", [one(0, chosen_at=5), one(1, chosen_at=4)], 1, Reason.COLD),
     ("a template's first block is no prefix", [one(0, 16, recent=9.0), one(1)], 1, Reason.COLD),
-    ("busy, but worth the wait", [one(0, 3200, queued=20_000), one(1)], 0, Reason.PREFIX),
+    ("busy, but worth the wait", [one(0, 3200, queued=20_000), one(1, queued=9)], 0, Reason.PREFIX),
+    ("too busy while another idles", [one(0, 3200, queued=20_000), one(1)], 1, Reason.SPILL),
     ("busier than the prefix is worth", [one(0, 3200, queued=40_000), one(1)], 1, Reason.SPILL),
     ("spill to the next longest", [one(0, 3984, queued=50_000), one(1, 2000)], 1, Reason.SPILL),
     ("one replica", [one(7, 3200)], 7, Reason.ONLY_ONE),
@@ -137,8 +139,23 @@ def test_affinity(candidates: list[Candidate], first: int, reason: Reason) -> No
 
 
 def test_affinity_prices_own_and_queued_tokens() -> None:
-    decision = decide("affinity", [one(0, 1600, queued=1000), one(1)])
-    assert decision.costs == [2500, 4000]
+    busy = decide("affinity", [one(0, 1600, queued=1000), one(1, queued=10)])
+    assert busy.costs == [2500, 4001]
+    half_idle = decide("affinity", [one(0, 1600, queued=1000), one(1)])
+    assert half_idle.costs == [2400 + 0.25 * 1000, 4000]
+
+
+def test_affinity_pays_for_time_where_replicas_differ_in_speed() -> None:
+    rows = [one(0, 1600, queued=1000), one(1, queued=1000)]
+    query = Query(b"", 16, 4000, 4000)
+    among = msgspec.structs.replace(columns(rows), slowness=[2.0, 0.5])
+    decision = make_policy(RoutingSettings()).choose(query, among)
+    assert decision.costs == pytest.approx(
+        [0.9 * 2400 + 0.1 * 2 * 3400, 0.9 * 4000 + 0.1 * 0.5 * 5000]
+    )
+    alike = msgspec.structs.replace(among, slowness=[1.0, 1.0])
+    costs = make_policy(RoutingSettings()).choose(query, alike).costs
+    assert costs == pytest.approx(make_policy(RoutingSettings()).choose(query, columns(rows)).costs)
 
 
 @given(CANDIDATES)

@@ -93,7 +93,7 @@ def test_siblings_in_flight_are_seen_at_once() -> None:
         again = bench.decide(bench.query(1, 1100))
         assert again.choice.slot == first.slot
         assert again.choice.load == Load(requests=1, queued_tokens=1000)
-        assert again.choice.cost == 1100 - 992 + 0.1 * 1000
+        assert again.choice.cost == 1100 - 992 + 0.375 * 1000  # three of four idle
 
 
 def test_deciding_changes_nothing() -> None:

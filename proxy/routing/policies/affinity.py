@@ -1,9 +1,13 @@
 """affinity: to the replica that has the least to compute before this prompt's first token.
 
-cost = own uncached tokens + alpha * queued uncached tokens. Below 1, alpha says that a warm cache
-is worth some waiting: following the prefix also saves the work that everybody else waits for.
-Replays of public traces put it between 0.05 and 0.1; at 1 (`min(queue + own)`) a quarter of the
-hits is lost.
+cost = own uncached tokens + price * queued uncached tokens. Below 1, the price says that a warm
+cache is worth some waiting: following the prefix also saves the work that everybody else waits
+for. How much that is worth depends on how many do wait, so the price is not fixed: `alpha` while
+all replicas are busy, more as more of them idle, up to `idle_alpha`. docs/routing.md has the
+replays that say so; at 1 (`min(queue + own)`) a fifth of the hits is lost.
+
+Where replicas differ in speed, the price is paid for time and the rest for work:
+(1 - price) * own + price * slowness * (own + queued), which is the same where slowness is 1.
 
 Costs within `tie_tokens` of the lowest are equal; among them the usual tie rule decides.
 """
@@ -23,13 +27,26 @@ class Affinity:
 
     def __init__(self, settings: RoutingSettings) -> None:
         self._alpha = settings.alpha
+        self._idle_alpha = settings.idle_alpha
+
+    def price(self, among: Candidates) -> float:
+        """What a queued token counts beside an own one."""
+        queued = among.queued_tokens
+        return max(self._alpha, self._idle_alpha * queued.count(0) / len(queued))
 
     def choose(self, query: Query, among: Candidates) -> Decision:
-        alpha, prompt_tokens, cached = self._alpha, query.prompt_tokens, among.cached_tokens
-        costs = [
-            prompt_tokens - held + alpha * queued
-            for held, queued in zip(cached, among.queued_tokens)
-        ]
+        price, prompt_tokens, cached = self.price(among), query.prompt_tokens, among.cached_tokens
+        if among.slowness:
+            costs = [
+                (1.0 - price) * (prompt_tokens - held)
+                + price * slow * (prompt_tokens - held + queued)
+                for held, queued, slow in zip(cached, among.queued_tokens, among.slowness)
+            ]
+        else:
+            costs = [
+                prompt_tokens - held + price * queued
+                for held, queued in zip(cached, among.queued_tokens)
+            ]
         tie = tie_tokens(query)
         equal = min(costs) + tie
         best = idlest(among, [place for place, cost in enumerate(costs) if cost <= equal])

@@ -1,0 +1,81 @@
+"""Rates and progress, as told by first tokens alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.routing.lease import Lease, LocalBoard
+from proxy.routing.progress import Progress
+
+
+def prefilled(progress: Progress, slot: int, rate: float, prompts: list[int], now: float) -> float:
+    """Prompts sent at once and computed one after the other; when the last is done."""
+    tickets = [(progress.sent(slot, tokens, now), tokens) for tokens in prompts]
+    for ticket, tokens in tickets:
+        now += tokens / rate
+        progress.answered(slot, ticket, now)
+    return now
+
+
+def test_nothing_is_known_before_enough_was_seen() -> None:
+    progress = Progress()
+    now = prefilled(progress, 0, 1000.0, [3000] * 3, 0.0)
+    assert progress.rate(0) == 0.0
+    progress.sent(0, 5000, now)
+    assert progress.left([0, 1], [5000, 700], now + 1) == [5000, 700]
+
+
+@given(
+    st.lists(st.integers(1, 30_000), min_size=1, max_size=40).filter(lambda p: sum(p) > 20_000),
+    st.floats(100, 100_000),
+)
+def test_a_backlog_tells_the_rate_exactly(prompts: list[int], rate: float) -> None:
+    progress = Progress()
+    prefilled(progress, 0, rate, [*prompts, 20_000], 5.0)
+    assert progress.rate(0) == pytest.approx(rate)
+
+
+def test_prompts_of_one_batch_add_up() -> None:
+    progress = Progress()
+    for at in range(20):
+        tickets = [progress.sent(0, 1000, float(at)) for _ in range(4)]
+        for ticket in tickets:
+            progress.answered(0, ticket, at + 0.5)
+    assert progress.rate(0) == pytest.approx(8000, rel=0.03)  # the fading past ends in a batch
+
+
+def test_only_the_first_prompt_progresses_and_never_beyond_its_end() -> None:
+    progress = Progress()
+    now = prefilled(progress, 0, 1000.0, [8000, 8000], 0.0)
+    first = progress.sent(0, 4000, now)
+    progress.sent(0, 6000, now)
+    assert progress.left([0], [10_000], now + 1) == [9000]
+    assert progress.left([0], [10_000], now + 9) == [6000]
+    assert progress.left([0], [3000], now + 9) == [0]  # the counts are the others' too
+    progress.answered(0, first, now + 4)
+    assert progress.left([0], [6000], now + 5) == [5000]
+    assert progress.left([0], [6000], now) == [6000]  # a clock that lags invents nothing
+
+
+def test_those_that_ended_without_a_first_token_hold_nobody_up() -> None:
+    progress, board = Progress(), LocalBoard()
+    now = prefilled(progress, 0, 1000.0, [8000, 8000], 0.0)
+    with pytest.raises(ValueError, match="gone"), Lease(board, 0, 500, progress, now):
+        raise ValueError("gone")
+    with Lease(board, 0, 4000, progress, now) as lease:
+        assert progress.left([0], [4000], now + 1) == [3000]
+        lease.first_byte(now + 4)
+        assert progress.left([0], [1000], now + 5) == [1000]
+    assert progress.rate(0) == pytest.approx(1000)
+
+
+def test_slowness_is_told_once_replicas_differ() -> None:
+    alike, differ = Progress(), Progress()
+    for slot in range(2):
+        prefilled(alike, slot, 1000.0 + 100 * slot, [5000] * 16, 0.0)
+        prefilled(differ, slot, 1000.0 + 2000 * slot, [5000] * 16, 0.0)
+    assert list(alike.slowness([0, 1])) == []
+    assert differ.slowness([1, 0, 7]) == pytest.approx([2 / 3, 2.0, 1.0])
+    differ.remove(0)
+    assert differ.slowness([0]) == [1.0]
+    assert differ.rate(0) == 0.0
