@@ -7,7 +7,7 @@ Invariants:
 - A shape that could not be judged is None, never True.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -90,6 +90,13 @@ def times(value: float | None, base: float | None) -> str:
 def milliseconds(*values: float | None) -> str:
     """Milliseconds as text, joined by an arrow."""
     return " -> ".join(cell(None if value is None else float(value)) for value in values) + " ms"
+
+
+def few(remarks: Iterable[str], limit: int = 3) -> list[str]:
+    """The first remarks, and how many more there are: one busy minute fills no page."""
+    given = list(remarks)
+    left = len(given) - limit
+    return given if left <= 1 else [*given[:limit], f"and {left} more remarks of this kind"]
 
 
 def bars(title: str, y: str, values: dict[str, float | None], log: str = "") -> Plot:

@@ -44,6 +44,12 @@ MEMBERS = (
     Member("streams", "bench.streams", 50),
     Member("bursts", "bench.bursts", 60),
     Member("ablation", "bench.lab.ablation", 90),
+    Member("burst", "bench.lab.burst", 45),
+    Member("cache", "bench.lab.cache", 5),
+    Member("cache_cap", "bench.lab.cache_cap", 35),
+    Member("barrier_request", "bench.lab.barrier_request", 15),
+    Member("barrier_threads", "bench.lab.barrier_threads", 25),
+    Member("lengths", "bench.lab.lengths", 12),
 )
 
 

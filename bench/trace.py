@@ -16,11 +16,12 @@ from bench.processes import BenchError
 
 
 class Row(msgspec.Struct):
-    """A line of the file. timestamp: microseconds."""
+    """A line of the file. timestamp: microseconds. output: the answer, where the trace has it."""
 
     timestamp: int
     input: str
     session_id: str
+    output: str = ""
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -44,6 +44,21 @@ def text(size_chars: int, seed: int) -> str:
     return "".join(pieces)[:size_chars]
 
 
+def varied(size_chars: int, seed: int, rare: float = 0.05) -> str:
+    """As `text`, but a share of the words was never seen before, as in real prose: caches of words
+    do not make an encoder look faster than it is."""
+    chooser = random.Random(seed)
+    words: list[str] = []
+    size = 0
+    while size < size_chars:
+        word = chooser.choice(WORDS)
+        if chooser.random() < rare:
+            word = "".join(chooser.choices("abcdefghijklmnopqrstuvwxyz", k=chooser.randint(4, 10)))
+        words.append(word)
+        size += len(word) + 1
+    return " ".join(words)[:size_chars]
+
+
 def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: int = 16) -> bytes:
     """Body of a chat request: (role, content) pairs in order."""
     body = {

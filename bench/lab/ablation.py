@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from bench import machine, workload
 from bench.bursts import chars_for
 from bench.canned import Canned
-from bench.finding import Finding, Plot, Series, Shape, Table, times
+from bench.finding import Finding, Plot, Series, Shape, Table, few, times
 from bench.lab.common import Options, main
 from bench.lab.gateways import Phase, Watched, given, phase, plain_flow, watched
 from bench.load import evenly
@@ -180,7 +180,9 @@ def finding(
                 f"p99 {times(p99[first], p99[last])}",
             ),
         ],
-        remarks=[f"{load}: {remark}" for (_, load), one in got.items() for remark in one.remarks],
+        remarks=few(
+            f"{load}: {remark}" for (_, load), one in got.items() for remark in one.remarks
+        ),
         numbers={f"{name} blocked": share for name, share in worst.items()},
     )
 

@@ -60,7 +60,8 @@ class Late(msgspec.Struct, frozen=True):
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """What one plan did to one gateway. per_s: answers a second, by flow, while load came."""
+    """What one plan did to one gateway. per_s: answers a second, by flow, while load came.
+    started_s: time.monotonic() at which the plan began."""
 
     flows: dict[str, Latency]
     per_s: dict[str, float]
@@ -68,6 +69,7 @@ class Phase(msgspec.Struct, frozen=True):
     rungs: dict[str, float]
     cpu_s: float
     wall_s: float
+    started_s: float
     remarks: list[str]
 
 
@@ -150,6 +152,7 @@ def phase(gateway: Watched, plan: Plan, cores: tuple[int, int], seconds_s: float
         rungs={rung: count for rung, count in rungs.items() if count},
         cpu_s=cpu_s,
         wall_s=result.wall_s,
+        started_s=result.started_s,
         remarks=[remark for remark in found if remark],
     )
 
