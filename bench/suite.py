@@ -49,7 +49,10 @@ MEMBERS = (
     Member("cache_cap", "bench.lab.cache_cap", 35),
     Member("barrier_request", "bench.lab.barrier_request", 15),
     Member("barrier_threads", "bench.lab.barrier_threads", 25),
+    Member("floor", "bench.lab.floor", 60),
     Member("lengths", "bench.lab.lengths", 12),
+    Member("starvation", "bench.lab.starvation", 40),
+    Member("arrivals", "bench.lab.arrivals", 45),
 )
 
 
