@@ -209,7 +209,9 @@ def scene(folder: Path) -> Iterator[tuple[Proxy, Load]]:
         dead = stack.enter_context(socket.socket())
         dead.bind(("127.0.0.1", 0))
         twins_port = free_ports(3)
-        twins = stack.enter_context(FleetProcess(2, twins_port, _SIMULATED))
+        twins = stack.enter_context(
+            FleetProcess(2, twins_port, (*_SIMULATED, "--kv-events", "maps"))
+        )
         odd = stack.enter_context(
             FleetProcess(1, twins_port + 2, ("--tokenizer", f"demo={other}", *_SIMULATED))
         )

@@ -184,6 +184,7 @@ class Recorder:
 
     def ejected(self, replica: str, out: bool) -> None:
         """Whether a replica is left out now, sampled now and then."""
+        self._segment.counter(families.EJECTIONS, replica)  # from 0 on, for rates
         self._segment.gauge(families.EJECTED, replica).set(float(out))
 
     def gauges(

@@ -111,7 +111,7 @@ def _imbalance(served: Sequence[Served], replicas: int) -> float:
 
 def new_router(settings: RoutingSettings, policy: Policy | None = None, seed: int = 1) -> Router:
     """A worker's router, with dice that fall alike in every run."""
-    return Router(settings, LocalBoard(), Random(seed), policy)
+    return Router(settings, LocalBoard(), Random(seed), policy=policy)
 
 
 def replay(

@@ -49,8 +49,8 @@ class Router:
         settings: RoutingSettings,
         board: LoadBoard,
         random: Random | None = None,
-        policy: Policy | None = None,
         health: HealthSettings | None = None,
+        policy: Policy | None = None,
     ) -> None:
         """policy: instead of the one that the settings name. Raises ConfigError if they name none
         that is known."""

@@ -60,9 +60,9 @@ def test_only_the_first_prompt_progresses_and_never_beyond_its_end() -> None:
 def test_those_that_ended_without_a_first_token_hold_nobody_up() -> None:
     progress, board = Progress(), LocalBoard()
     now = prefilled(progress, 0, 1000.0, [8000, 8000], 0.0)
-    with pytest.raises(ValueError, match="gone"), Lease(board, 0, 500, progress, now):
+    with pytest.raises(ValueError, match="gone"), Lease(board, 0, 500, progress=progress, now=now):
         raise ValueError("gone")
-    with Lease(board, 0, 4000, progress, now) as lease:
+    with Lease(board, 0, 4000, progress=progress, now=now) as lease:
         assert progress.left([0], [4000], now + 1) == [3000]
         lease.first_byte(now + 4)
         assert progress.left([0], [1000], now + 5) == [1000]

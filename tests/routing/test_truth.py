@@ -13,7 +13,7 @@ from proxy.routing.lease import LocalBoard
 from proxy.routing.pending import EPOCH_S, HINT_S, LAG_S, Pending
 from proxy.routing.router import Router
 from proxy.routing.truth import Truth
-from proxy.settings import RoutingSettings
+from proxy.settings import HealthSettings, RoutingSettings
 from tests.routing.chains import chain, long_prompt, prompts
 
 BLOCK = 16
@@ -122,7 +122,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.board = LocalBoard()
-        self.router = Router(RoutingSettings(host_block_worth=0.5), self.board, Random(3))
+        health = HealthSettings(slow_start_s=0.0)  # who comes back is asked at once
+        self.router = Router(RoutingSettings(host_block_worth=0.5), self.board, Random(3), health)
         self.router.update(FleetState(1, tuple(self.replica(slot) for slot in range(2))))
         self.router.cached(change())
 

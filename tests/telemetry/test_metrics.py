@@ -105,7 +105,7 @@ def test_a_family_past_its_limit_counts_as_other(descriptor: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell_limit", "journal_limit_bytes"), [(400, 1 << 16), (4096, 1600), (4096, 2048)]
+    ("cell_limit", "journal_limit_bytes"), [(400, 1 << 16), (4096, 3000), (4096, 4096)]
 )
 def test_a_full_segment_never_raises(cell_limit: int, journal_limit_bytes: int) -> None:
     descriptor = create_segment(cell_limit, journal_limit_bytes)
