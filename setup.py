@@ -36,6 +36,7 @@ COMPILED = [
     "proxy/routing/truth.py",
     "proxy/telemetry/board.py",
     "proxy/telemetry/metrics.py",
+    "proxy/telemetry/stages.py",
     "proxy/tokens/cache.py",
     "proxy/tokens/keys.py",
     "proxy/tokens/openings.py",

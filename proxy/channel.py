@@ -8,14 +8,14 @@ How a worker is started, which `proxy.worker` and `proxy.supervisor` agree on:
 - The worker loads its tokenizers, listens with SO_REUSEPORT on `settings.server`, and sends
   Ready; or it sends Failed with one sentence for the operator and exits with code 2.
 - Afterwards: Fleet, Learned and Cached downwards (Learned is what another worker routed, Cached
-  what a replica says of its cache), Learned, Suspect and Routed upwards, Drain downwards once. A
-  worker that got Drain stops listening, finishes what is in flight within `drain_deadline_s`, and
-  exits 0.
+  what a replica says of its cache), Learned, Suspect, Routed, Stalled and Beats upwards, Drain
+  downwards once. A worker that got Drain stops listening, finishes what is in flight within
+  `drain_deadline_s`, and exits 0.
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
-- Control messages are never dropped. Learned and Routed ones are (`offer`), when the other side
-  does not keep up: they are hints, and a backlog of hints is memory.
+- Control messages are never dropped. Learned and Routed ones and what is told of stalls are
+  (`offer`), when the other side does not keep up: they are hints, and a backlog of hints is memory.
 - The end of the channel is not the end of a worker: it keeps serving what it knows.
 """
 
@@ -30,6 +30,7 @@ import msgspec
 
 from proxy.model import CacheChange, FleetState, RoutingSample
 from proxy.settings import Settings
+from proxy.telemetry.stall import Stall
 
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
 BACKLOG_LIMIT_BYTES = 1024 * 1024
@@ -94,6 +95,18 @@ class Ready(Message, frozen=True):
     """The worker listens."""
 
 
+class Stalled(Message, frozen=True):
+    """The worker's loop was held."""
+
+    stall: Stall
+
+
+class Beats(Message, frozen=True):
+    """How late the last second's heartbeats were: packed float32 seconds."""
+
+    lateness: bytes
+
+
 class Failed(Message, frozen=True):
     """The worker cannot start; `reason` is one sentence for the operator."""
 
@@ -101,7 +114,7 @@ class Failed(Message, frozen=True):
 
 
 Down = Hello | Fleet | Learned | Cached | Drain
-Up = Ready | Failed | Learned | Suspect | Routed
+Up = Ready | Failed | Learned | Suspect | Routed | Stalled | Beats
 
 _down = msgspec.msgpack.Decoder(Down)
 _up = msgspec.msgpack.Decoder(Up)
@@ -234,6 +247,14 @@ class WorkerEnd:
     def routed(self, samples: list[RoutingSample]) -> bool:
         """Shows some of the requests routed lately; False if they were dropped."""
         return self._wire.offer(Routed(samples))
+
+    def stalled(self, stall: Stall) -> bool:
+        """Tells of a stall; False if it was dropped."""
+        return self._wire.offer(Stalled(stall))
+
+    def beats(self, lateness: bytes) -> bool:
+        """Tells how late the heartbeats were (packed float32 seconds); False if it was dropped."""
+        return self._wire.offer(Beats(lateness))
 
     def close(self) -> None:
         """Closes the channel once what was sent has left."""

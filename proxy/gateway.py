@@ -29,6 +29,7 @@ from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
 from proxy.settings import Settings
 from proxy.telemetry import families
+from proxy.telemetry.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE, TOKENIZE_LOCAL
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.keys import is_ids
 from proxy.tokens.service import TokenService
@@ -89,17 +90,22 @@ class Gateway:
             or settings.tokens.forward_tokens != "off"
         )
         self.draining = False
+        self.in_hand: dict[Life, bytes] = {}
 
     def update(self, state: FleetState) -> None:
         """A new snapshot of the replicas."""
+        LOOP.mark(ROUTE)
         self.fleet.update(state)
         self.router.update(state)
         self._tokens.rehash(self.router.block_tokens())
+        LOOP.mark(OTHER)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request, recorded whatever happens to it."""
+        LOOP.mark(INSPECT)
         life = Life(exchange.started_s)
         life.request_id = exchange.request_id
+        self.in_hand[life] = exchange.request_id
         try:
             await self._serve(exchange, life)
         except RequestError as error:
@@ -115,8 +121,11 @@ class Gateway:
             life.outcome = "gateway_error"
             exchange.fail(INTERNAL)
         finally:
+            LOOP.mark(METRICS)
+            del self.in_hand[life]
             life.ended_s = time.monotonic()
             self._recorder.record(life, exchange.status or 499)
+            LOOP.mark(OTHER)
 
     async def _serve(self, exchange: Exchange, life: Life) -> None:
         # Dispatch first: an unknown path costs neither a body nor a tokenizer.
@@ -130,7 +139,7 @@ class Gateway:
             return
 
         # The whole body, before anything is decided: routing needs the prompt.
-        body = exchange.body or await exchange.read_body()
+        body = exchange.body or await _body(exchange)
         life.read_s = time.monotonic()
         if route.action in (Action.TOKENIZE, Action.DETOKENIZE) and await self._answer_tokens(
             exchange, route, body, life
@@ -147,13 +156,18 @@ class Gateway:
 
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
         if isinstance(request, OtherBody) or not self._wants_ids:
+            LOOP.mark(ROUTE)
             query = asked.unread(
                 request, block_tokens=self._tokens.block_tokens, draw=self.router.draw()
             )
         else:
+            LOOP.mark(TOKENIZE_LOCAL)
             known = self._tokens.known(model or "", request)
             if isinstance(known, bytes):
                 known = await self._tokens.make(model or "", request, known)
+            else:
+                known.run_s = time.monotonic() - life.inspected_s
+            LOOP.mark(ROUTE)
             life.tokens = known
             # What no replica has room for is refused before one computes anything.
             limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
@@ -225,11 +239,16 @@ class Gateway:
         life.replica, life.attempts = replica.state.id, attempt.number
         life.routed_s = now_s = time.monotonic()
         with self.router.attempt(choice, query, now_s) as lease:
-            try:
-                connection = replica.pool.idle() or await replica.pool.connect()
-            except UpstreamError as error:
-                self._unreachable(replica, error)
-                return self._after(attempt, Phase.UNSENT, error.reason)
+            connection = replica.pool.idle()
+            if connection is None:
+                LOOP.mark(OTHER)
+                try:
+                    connection = await replica.pool.connect()
+                except UpstreamError as error:
+                    LOOP.mark(ROUTE)
+                    self._unreachable(replica, error)
+                    return self._after(attempt, Phase.UNSENT, error.reason)
+            LOOP.mark(RELAY)
             relay = Relay(
                 exchange,
                 connection,
@@ -257,7 +276,9 @@ class Gateway:
                 life.sent_s = time.monotonic()
                 if exact and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks)
+                LOOP.mark(OTHER)
                 end = await relay.done
+                LOOP.mark(ROUTE)
             except asyncio.CancelledError:
                 connection.abort(relay)
                 raise
@@ -359,10 +380,13 @@ class Gateway:
         else:
             context_tokens = self.fleet.max_model_tokens(model)
             make = partial(answers.tokenize, tokenizer, request, context_tokens)
+        LOOP.mark(OTHER)
         try:
             answer = await asyncio.get_running_loop().run_in_executor(None, make)
         except Unrenderable:
             return False
+        finally:
+            LOOP.mark(INSPECT)
         exchange.respond(200, _JSON, answer)
         return True
 
@@ -371,9 +395,20 @@ def _computed(lease: Lease) -> None:
     lease.first_byte(time.monotonic())
 
 
+async def _body(exchange: Exchange) -> bytes:
+    """A body that did not come with its head."""
+    LOOP.mark(OTHER)
+    body = await exchange.read_body()
+    LOOP.mark(INSPECT)
+    return body
+
+
 async def _forwarded(body: bytes, request: ChatBody | CompletionBody, prompt: Prompt) -> bytes:
     """The body with its ids, where they may go; made off the loop where there are many."""
     make = partial(forward.with_ids, body, request, prompt.sequences)
     if len(body) <= _SHORT_BODY_BYTES:
         return make() or body
-    return await asyncio.get_running_loop().run_in_executor(None, make) or body
+    LOOP.mark(OTHER)
+    longer = await asyncio.get_running_loop().run_in_executor(None, make)
+    LOOP.mark(ROUTE)
+    return longer or body

@@ -18,9 +18,13 @@ from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog, LineCounts
 from proxy.telemetry.lines import Entry
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
+from proxy.telemetry.stall import InHand
 from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
 from proxy.wire.relay import Relay
+
+Requests = tuple[tuple[InHand, ...], int]
+_SHOWN_COUNT = 20
 
 
 class Life:
@@ -73,6 +77,22 @@ class Life:
             began_s = end_s
         return seconds
 
+    def stage(self) -> str:
+        """The one of families.STAGES it is in."""
+        return families.STAGES[min(len(self.stages()), len(families.STAGES) - 1)]
+
+
+def in_hand(lives: dict[Life, bytes]) -> Requests:
+    """The first few of these requests and their number, from any thread. lives: with their ids."""
+    now = list(lives.items())  # in one step of the interpreter: the loop may run between any two
+    return (
+        tuple(
+            InHand(request_id.decode("ascii"), life.route, life.stage())
+            for life, request_id in now[:_SHOWN_COUNT]
+        ),
+        len(now),
+    )
+
 
 class _ModelMetrics:
     """The children of one model."""
@@ -112,8 +132,7 @@ class Recorder:
             [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
         )
         self._queue = {
-            rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value)
-            for rung in (Rung.THREADS, Rung.PROCESSES, Rung.LOCAL)
+            rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value) for rung in Rung
         }
         self._sizes = segment.histogram(families.PROMPT_SIZE)
         self.stall = segment.histogram(families.LOOP_STALL, str(worker))
@@ -245,8 +264,7 @@ class Recorder:
         if rung is Rung.BAIL:
             self._segment.counter(families.BAILS, tokens.reason).inc()
         model.tokenize[rung].observe(tokens.run_s)
-        if rung in self._queue:
-            self._queue[rung].observe(tokens.queue_s)
+        self._queue[rung].observe(tokens.queue_s)
         if tokens.prompt is not None:
             size_tokens = tokens.prompt.tokens
             model.prompt_tokens.inc(size_tokens)

@@ -194,6 +194,15 @@ class LogSettings(Section, frozen=True):
     queue_limit_lines: Annotated[int, msgspec.Meta(ge=1)] = 8192
 
 
+class StallSettings(Section, frozen=True):
+    """The stall monitor. beat_s: between the heartbeats of a working loop; idle_beat_s: of one
+    with little to do. threshold_s: a beat this late is a stall, and charged to a cause."""
+
+    beat_s: float = 0.005
+    idle_beat_s: float = 0.020
+    threshold_s: float = 0.002
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -207,6 +216,7 @@ class Settings(Section, frozen=True):
     kv_events: KvEventSettings = KvEventSettings()
     log: LogSettings = LogSettings()
     health: HealthSettings = HealthSettings()
+    stalls: StallSettings = StallSettings()
     prices: dict[str, Price] = {}
 
 

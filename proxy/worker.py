@@ -24,15 +24,16 @@ from proxy.channel import Hello, WorkerEnd
 from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.gateway import Gateway
-from proxy.life import Life, Recorder
+from proxy.life import Life, Recorder, in_hand
 from proxy.model import CacheChange, FleetState
 from proxy.settings import TokenSettings
 from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog
 from proxy.telemetry.board import SharedBoard
-from proxy.telemetry.heartbeat import Heartbeat
 from proxy.telemetry.logs import setup_logs
 from proxy.telemetry.metrics import MetricsSegment
+from proxy.telemetry.monitor import StallMonitor
+from proxy.telemetry.stages import LOOP, METRICS, OTHER
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer
 from proxy.wire.exchange import Exchange
@@ -125,15 +126,23 @@ class Worker:
 
         server = HttpServer(gateway.handle, settings.server, guarded=True, on_refused=refused)
         await server.listen(listener)
-        heartbeat = Heartbeat(recorder.stall.observe)
-        heartbeat.start()
+        monitor = StallMonitor(
+            settings.stalls,
+            segment,
+            hello.worker,
+            histogram=recorder.stall,
+            in_hand=lambda: in_hand(gateway.in_hand),
+            on_stall=self._end.stalled,
+        )
         # What is loaded now lives as long as the process: the collector need not walk it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_YOUNG_OBJECTS)
+        monitor.start()
         self._end.ready()
         while not self._drain.is_set():
             self._sample(gateway, server, tokens, recorder)
+            self._end.beats(monitor.sample())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SAMPLE_PERIOD_S):
                     await self._drain.wait()
@@ -142,7 +151,8 @@ class Worker:
         if access is not None:
             access.close()
         self._sample(gateway, server, tokens, recorder)
-        heartbeat.stop()
+        monitor.sample()
+        monitor.stop()
         gateway.parity.close()
         gateway.fleet.close()
         tokens.close()
@@ -154,6 +164,7 @@ class Worker:
     def _sample(
         self, gateway: Gateway, server: HttpServer, tokens: TokenService, recorder: Recorder
     ) -> None:
+        LOOP.mark(METRICS)
         gateway.fleet.sweep()
         gateway.router.sweep(time.monotonic())
         recorder.gauges(
@@ -171,6 +182,7 @@ class Worker:
         if samples:
             self._end.routed(samples)
         recorder.logged()
+        LOOP.mark(OTHER)
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:

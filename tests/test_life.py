@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from proxy.life import Life, Recorder
+from proxy.life import Life, Recorder, in_hand
 from proxy.model import Prompt, Rung
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.routing.recent import RecentWork
 from proxy.telemetry import families
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
+from proxy.telemetry.stall import InHand
 from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
 
@@ -94,20 +95,22 @@ def test_decisions_and_stages(recording: Recording) -> None:
 
 PROMPT = Prompt((b"\1\0\0\0" * 5,), b"", 16, 5)
 RUNGS = [
-    (Outcome(PROMPT, Rung.CACHE), 0),
-    (Outcome(PROMPT, Rung.THREADS, "", 0.1, 0.2), 1),
-    (Outcome(PROMPT, Rung.LOCAL, "", 0.1, 0.2), 1),
-    (Outcome(PROMPT, Rung.SHORT, "", 0.0, 0.2), 0),
-    (Outcome(None, Rung.BAIL, "multimodal"), 0),
-    (Outcome(None, Rung.BAIL, "no-tokenizer"), 0),
+    Outcome(PROMPT, Rung.TOKEN_INPUT, "", 0.1, 0.2),
+    Outcome(PROMPT, Rung.CACHE),
+    Outcome(PROMPT, Rung.SHORT, "", 0.0, 0.2),
+    Outcome(PROMPT, Rung.THREADS, "", 0.1, 0.2),
+    Outcome(PROMPT, Rung.PROCESSES, "", 0.1, 0.2),
+    Outcome(PROMPT, Rung.LOCAL, "", 0.1, 0.2),
+    Outcome(None, Rung.BAIL, "multimodal"),
+    Outcome(None, Rung.BAIL, "no-tokenizer"),
 ]
 
 
-@pytest.mark.parametrize(("outcome", "queued"), RUNGS)
-def test_rungs(recording: Recording, outcome: Outcome, queued: int) -> None:
+@pytest.mark.parametrize("outcome", RUNGS, ids=lambda outcome: outcome.rung.value)
+def test_rungs(recording: Recording, outcome: Outcome) -> None:
     recorder, reader = recording
     recorder.record(life_of(tokens=outcome, model="demo"), 200)
-    assert value(reader, families.TOKENIZE_QUEUE, outcome.rung.value) == queued
+    assert value(reader, families.TOKENIZE_QUEUE, outcome.rung.value) == 1
     assert value(reader, families.TOKENIZE, outcome.rung.value, "demo") == 1
     tokens = 5 if outcome.prompt else 0
     assert value(reader, families.PROMPT_TOKENS, "demo") == tokens
@@ -186,3 +189,19 @@ def decision_among(count: int, *, cost: float | None = None, best: int | None = 
     query = Query(b"12345678", 16, 64, 64)
     chosen = count - 1 if best is None else best
     return Decision("affinity", Reason.PREFIX, query, among, costs, chosen)
+
+
+def test_every_rung_is_measured() -> None:
+    assert {outcome.rung for outcome in RUNGS} == set(Rung)
+
+
+def test_requests_in_hand() -> None:
+    lives = {
+        life_of(route="/v1/completions", read_s=11.0): b"first",
+        **{life_of(): b"%d" % number for number in range(30)},
+    }
+    shown, count = in_hand(lives)
+    assert count == 31
+    assert len(shown) == 20
+    assert shown[0] == InHand("first", "/v1/completions", "inspect")
+    assert shown[1] == InHand("0", "other", "read")

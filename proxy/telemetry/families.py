@@ -157,9 +157,27 @@ TOKENIZER_PATH = Family(
 LOOP_STALL = Family(
     "histogram",
     "tokenlane_loop_stall_seconds",
-    "How late the heartbeat of a worker's event loop was (one observation every 5 ms).",
+    "How late the heartbeat of a worker's event loop was (one observation every 5 ms; while the "
+    "loop is idle, every 20 ms and at its first turn after work came).",
     ("worker",),
     _STALL_BUCKETS_S,
+)
+LOOP_STALLS = Family(
+    "counter",
+    "tokenlane_loop_stalls_total",
+    "Heartbeats of a worker's event loop that were later than the threshold (2 ms), by cause.",
+    ("cause",),
+)
+LOOP_STALL_CAUSES = Family(
+    "counter",
+    "tokenlane_loop_stall_cause_seconds_total",
+    "How late these heartbeats were, summed by cause.",
+    ("cause",),
+)
+STALL_MONITOR_CPU = Family(
+    "counter",
+    "tokenlane_stall_monitor_cpu_seconds_total",
+    "CPU time of the stall monitor: its thread and the heartbeats, summed over the workers.",
 )
 ROUTED = Family(
     "counter",

@@ -15,6 +15,7 @@ from proxy.body import ChatBody, CompletionBody
 from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
+from proxy.telemetry.stages import LOOP, OTHER, TOKENIZE_LOCAL
 from proxy.tokens import ladder, short
 from proxy.tokens.cache import Budget, CacheCounts, PromptCache
 from proxy.tokens.fields import Unrenderable
@@ -166,6 +167,7 @@ class TokenService:
                 self._finished(job, result)
                 return _outcome(result, rung)
             rung = ladder.choose(view, pool, self._settings, begun=True)
+        LOOP.mark(OTHER)
         if rung is Rung.THREADS:
             done = await self.threads.submit(job, view.total_s, short=is_short)
             return _outcome(done.result, rung, done.queue_s)
@@ -195,6 +197,7 @@ class TokenService:
     async def _local(self, job: TokenJob) -> Outcome:
         queued_s = time.perf_counter()
         async with self._permit:
+            LOOP.mark(TOKENIZE_LOCAL)
             started_s = time.perf_counter()
             budget_s = self._settings.stall_budget_s
             steps = job.steps(piece_limit_s=budget_s)
@@ -222,7 +225,9 @@ async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokeniz
             now_s = time.perf_counter()
             longest_s = max(longest_s, now_s - before_s)
             if now_s - slice_s + longest_s > budget_s:
+                LOOP.mark(OTHER)
                 await asyncio.sleep(0)
+                LOOP.mark(TOKENIZE_LOCAL)
                 slice_s = time.perf_counter()
     except StopIteration as end:
         return Tokenized(end.value, None, time.perf_counter() - started_s)

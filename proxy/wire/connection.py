@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from proxy.errors import RequestError
+from proxy.telemetry.stages import LOOP, OTHER, PARSE
 from proxy.wire.chunked import BodyReader, ChunkedReader, ChunkError, FixedReader
 from proxy.wire.deadline import NEVER, Deadline
 from proxy.wire.exchange import Exchange
@@ -62,6 +63,11 @@ class ServerConnection:
         self._deadline.set(self.server.settings.idle_deadline_s)
 
     def data_received(self, data: bytes) -> None:
+        LOOP.mark(PARSE)
+        self._received(data)
+        LOOP.mark(OTHER)
+
+    def _received(self, data: bytes) -> None:
         if self._deaf:
             return
         if self.reader is not None:
@@ -283,7 +289,9 @@ class ServerConnection:
 
     def _resume_heads(self) -> None:
         if self._exchange is None and self._transport is not None:
+            LOOP.mark(PARSE)
             self._heads()
+            LOOP.mark(OTHER)
 
     def abort_answer(self, *, reset: bool) -> None:
         """Ends the connection without the end that framing asks for. A plain close flushes what

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from proxy.errors import UpstreamError
 from proxy.settings import UpstreamSettings
+from proxy.telemetry.stages import LOOP, OTHER, RELAY
 from proxy.wire.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
 from proxy.wire.deadline import NEVER, Deadline
 from proxy.wire.heads import ResponseHead, parse_response
@@ -133,6 +134,11 @@ class UpstreamConnection:
         self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
 
     def data_received(self, data: bytes) -> None:
+        LOOP.mark(RELAY)
+        self._received(data)
+        LOOP.mark(OTHER)
+
+    def _received(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:
             # Nobody asked: the peer speaks out of turn, or ends a drained connection.

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from proxy.telemetry.heartbeat import Heartbeat
+from proxy.telemetry.heartbeat import Heartbeat, Late
+from proxy.telemetry.stages import LOOP, OTHER, PARSE
+
+HOLD_S = 0.03
 
 
 async def beat(hold_s: float) -> list[float]:
@@ -27,6 +30,7 @@ async def beat(hold_s: float) -> list[float]:
     heart.start()
     await enough
     heart.stop()
+    heart.close()
     assert len(seen) == 4
     return seen
 
@@ -35,10 +39,10 @@ async def beat(hold_s: float) -> list[float]:
 def test_a_held_loop_is_late(
     run: Callable[[Coroutine[Any, Any, list[float]]], list[float]],
 ) -> None:
-    seen = run(beat(0.03))
+    seen = run(beat(HOLD_S))
     assert max(seen) == seen[2]
     # Due 2 ms after the hold began, and uvloop's clock counts whole milliseconds.
-    assert seen[2] >= 0.03 - 0.002 - 0.0015
+    assert seen[2] >= HOLD_S - 0.002 - 0.0015
     assert all(late_s >= 0 for late_s in seen)
 
 
@@ -50,6 +54,66 @@ def test_stop_stops() -> None:
         heart.stop()
         heart.stop()
         await asyncio.sleep(0.005)
+        heart.close()
         return seen
 
     assert asyncio.run(scenario()) == []
+
+
+async def idle(heart: Heartbeat) -> None:
+    """Until the heart has found that nothing happens."""
+    while not heart.idle:  # noqa: ASYNC110 - only timers pass: that is what it is to be idle
+        await asyncio.sleep(0.005)
+
+
+async def test_an_idle_loop_beats_seldom_and_is_measured_from_its_first_mark() -> None:
+    loop = asyncio.get_running_loop()
+    lates: list[Late] = []
+    told = asyncio.Event()
+
+    def late(one: Late) -> None:
+        lates.append(one)
+        told.set()
+
+    # A timer that would not notice: only the mark makes the loop's next turn a beat.
+    heart = Heartbeat(lambda _: None, late, period_s=0.002, idle_period_s=30.0)
+    heart.start()
+    try:
+        await asyncio.wait_for(idle(heart), 10)
+        beats = heart.count
+        lates.clear()
+        told.clear()
+
+        def work() -> None:
+            LOOP.mark(PARSE)
+            time.sleep(HOLD_S)
+            LOOP.mark(OTHER)
+
+        loop.call_soon(work)
+        await asyncio.wait_for(told.wait(), 10)
+        assert heart.count == beats + 1
+        [one] = lates
+        assert one.after.at_s - one.due_s >= HOLD_S
+        assert one.beat == beats
+    finally:
+        heart.stop()
+        heart.close()
+
+
+async def test_work_makes_an_idle_loop_beat_as_usual_again() -> None:
+    heart = Heartbeat(lambda _: None, period_s=0.002, idle_period_s=0.02)
+    heart.start()
+    try:
+        await asyncio.wait_for(idle(heart), 10)
+
+        async def work() -> None:
+            while heart.idle:
+                until_s = time.monotonic() + 0.001
+                while time.monotonic() < until_s:
+                    pass
+                await asyncio.sleep(0)
+
+        await asyncio.wait_for(work(), 10)
+    finally:
+        heart.stop()
+        heart.close()

@@ -1,0 +1,170 @@
+"""Why a loop was late: evidence in, one cause out. Pure.
+
+The questions, in this order:
+1. Did the garbage collector take half of it?                                -> gc
+2. Did the loop's thread use a CPU for a third of it? Then it had work of
+   its own, however long the kernel made it wait meanwhile                   -> the stage
+3. Else it did not run. Did it ask for the GIL again and again, as the
+   watchdog did too, or while other threads used a CPU?                      -> gil
+4. Was the watchdog kept from looking too? If it asked for the GIL again and
+   again, the loop's thread held that, asleep in a C call                    -> the stage
+   else the process as a whole did not run                                   -> os
+5. The watchdog could look. The loop's thread slept in marked code           -> the stage
+   was ready to run and did not, or slept where it waits for events          -> os
+
+Invariants:
+- A thread that waits for the GIL wakes up once every switch interval to ask for it: so its
+  voluntary context switches tell waiting for the GIL from every other sleep.
+- Which stage it was, the marks know (see stages). Where no single stretch was long, the looks
+  decide, each for the time since the one before.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from proxy.telemetry.stages import CAUSES, METRICS, OTHER, Span
+
+# Which stage code belongs to, where it ran without a mark.
+_HOMES = (
+    ("proxy/wire/relay.py", "relay"),
+    ("proxy/wire/upstream.py", "relay"),
+    ("proxy/wire/sse.py", "relay"),
+    ("proxy/wire/answer.py", "relay"),
+    ("proxy/wire/", "parse"),
+    ("proxy/body.py", "inspect"),
+    ("proxy/tokens/", "tokenize-local"),
+    ("proxy/routing/", "route"),
+    ("proxy/life.py", "metrics"),
+    ("proxy/telemetry/", "metrics"),
+)
+# Where a loop stands that waits for events.
+_SELECTORS = ("uvloop/__init__.py", "asyncio/runners.py", "asyncio/base_events.py", "selectors.py")
+
+_OWN_SHARE = 1 / 3
+# Of the times that a thread which waits for the GIL should have asked for it: on a busy machine
+# its sleeps are longer.
+_ASKED_SHARE = 1 / 3
+
+
+class Look(NamedTuple):
+    """What the watchdog saw at time.monotonic() `at_s`.
+
+    stage: the mark. stack: innermost first. state: of the loop's thread, the kernel's letter or
+    `?`. cpu_s: of the loop's thread until then. kept_s: how much later than wanted the look came.
+    """
+
+    at_s: float
+    stage: int
+    stack: tuple[str, ...]
+    state: str
+    cpu_s: float
+    kept_s: float
+
+
+class Evidence(NamedTuple):
+    """A late beat. length_s: how late it was. ended_s, end_cpu_s: time.monotonic() and the CPU
+    seconds of the loop's thread when it came. cpu_s: of these, what was used while it was late, as
+    far as that can be told. others_cpu_s (of the process's other threads), gc_s (in the garbage
+    collector), waits (voluntary context switches of the loop's thread), looks and spans (long
+    stretches in one stage): since the beat before. watchdog_waits: of the watchdog, since its alarm
+    was set."""
+
+    length_s: float
+    ended_s: float
+    end_cpu_s: float
+    cpu_s: float
+    others_cpu_s: float
+    gc_s: float
+    waits: int
+    watchdog_waits: int
+    switch_interval_s: float
+    looks: Sequence[Look]
+    spans: Sequence[Span] = ()
+
+
+class Verdict(NamedTuple):
+    """cause: one of CAUSES. stack: what best shows it; may be empty."""
+
+    cause: str
+    stack: tuple[str, ...]
+
+
+def decide(evidence: Evidence) -> Verdict:
+    """What the stall is charged to."""
+    looks = evidence.looks
+    half_s = evidence.length_s / 2
+    first = looks[0] if looks else None
+    if evidence.gc_s >= half_s:
+        return Verdict("gc", first.stack if first is not None else ())
+    kept = first is None or first.kept_s >= half_s
+    if evidence.cpu_s >= evidence.length_s * _OWN_SHARE or (
+        not kept and _ran_since(looks[0], evidence)
+    ):
+        return _stage(evidence)
+    watchdog_queued = kept and _queued(evidence.watchdog_waits, evidence)
+    others = watchdog_queued or evidence.others_cpu_s >= half_s
+    if others and _queued(evidence.waits, evidence):
+        return Verdict("gil", first.stack if first is not None else ())
+    if kept:
+        held = _stage(evidence)
+        return held if watchdog_queued and held.cause != "other" else Verdict("os", ())
+    asleep = sum(look.state in "SD?" for look in looks) * 2 >= len(looks)
+    verdict = _stage(evidence)
+    if not asleep or (verdict.cause == "other" and _waits_for_events(looks[0].stack)):
+        return Verdict("os", ())
+    return verdict
+
+
+def _ran_since(look: Look, evidence: Evidence) -> bool:
+    """Whether the loop's thread was on a CPU for most of the time after a look."""
+    return evidence.end_cpu_s - look.cpu_s >= (evidence.ended_s - look.at_s) / 2
+
+
+def _queued(waits: int, evidence: Evidence) -> bool:
+    """Whether so many sleeps are those of a thread that waits for the GIL."""
+    return waits >= max(2.0, evidence.length_s / evidence.switch_interval_s * _ASKED_SHARE)
+
+
+def _stage(evidence: Evidence) -> Verdict:
+    """The stage that took most of the time by the marks, or else was found most by the looks."""
+    began_s = evidence.ended_s - evidence.length_s
+    spans: dict[int, float] = {}
+    for stage, since_s, until_s in evidence.spans:
+        overlap_s = max(0.0, until_s - max(since_s, began_s))
+        spans[stage] = spans.get(stage, 0.0) + overlap_s
+    stage = max(spans, key=lambda one: spans[one], default=OTHER)
+    if spans.get(stage, 0.0) >= evidence.length_s / 2:
+        stacks = [look.stack for look in evidence.looks if look.stage == stage]
+        return Verdict(CAUSES[stage], stacks[len(stacks) // 2] if stacks else ())
+    return _seen(evidence)
+
+
+def _seen(evidence: Evidence) -> Verdict:
+    weights: dict[str, float] = {}
+    longest: dict[str, tuple[float, tuple[str, ...]]] = {}
+    before_s = evidence.ended_s - evidence.length_s
+    for look in evidence.looks:
+        weight = max(0.0, look.at_s - before_s)
+        before_s = look.at_s
+        cause = _cause(look)
+        weights[cause] = weights.get(cause, 0.0) + weight
+        if weight >= longest.get(cause, (0.0, ()))[0]:
+            longest[cause] = weight, look.stack
+    if not weights:
+        return Verdict("other", ())
+    cause = max(weights, key=lambda name: weights[name])
+    return Verdict(cause, longest[cause][1] if cause in longest else ())
+
+
+def _cause(look: Look) -> str:
+    if look.stage <= METRICS:
+        return CAUSES[look.stage]
+    for frame in look.stack:
+        for home, stage in _HOMES:
+            if home in frame:
+                return stage
+    return CAUSES[OTHER]
+
+
+def _waits_for_events(stack: tuple[str, ...]) -> bool:
+    return not stack or any(selector in stack[0] for selector in _SELECTORS)

@@ -1,0 +1,91 @@
+"""Which stage the data loop is in: marks that cost about 100 ns, and that any thread can read.
+
+Invariants:
+- One data loop in a process, and only its thread marks. Whoever marks a stage marks OTHER before
+  it returns to the loop or awaits, so what is not marked is never charged to what was.
+- A mark looks at the clock: a stretch in one stage that was long is known exactly, even if no
+  other thread could run meanwhile (a C call that holds the GIL) or none was given a CPU.
+- What listens to marks costs those that nobody listens to nothing: a stretch longer than
+  `limit_s` is rare, and a listener lowers that below zero.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+# Where the time of a stall can go. A stage is its index here; those after METRICS are no stages.
+CAUSES: Final = (
+    "parse", "inspect", "tokenize-local", "route", "relay", "metrics", "gc", "gil", "os", "other",
+)  # fmt: skip
+PARSE: Final = 0
+INSPECT: Final = 1
+TOKENIZE_LOCAL: Final = 2
+ROUTE: Final = 3
+RELAY: Final = 4
+METRICS: Final = 5
+OTHER: Final = 9
+
+# Shorter stretches in a stage are not noted.
+LONG_S: Final = 0.0005
+_SPAN_LIMIT_COUNT: Final = 1000
+
+# Stage, and time.monotonic() at its beginning and end.
+Span = tuple[int, float, float]
+
+
+class LoopStage:
+    """The stage of a loop. stage: now. spans: the long stretches since they were last taken."""
+
+    def __init__(self) -> None:
+        self.stage = OTHER
+        self.since_s = time.monotonic()
+        self.limit_s = LONG_S
+        self.spans: list[Span] = []
+        self._on_work: Callable[[], object] | None = None
+        self._on_mark: Callable[[int], object] | None = None
+
+    def mark(self, stage: int) -> None:
+        """The loop is in this stage from now on."""
+        now_s = time.monotonic()
+        since_s = self.since_s
+        self.since_s = now_s
+        if now_s - since_s > self.limit_s:
+            self._long(stage, since_s, now_s)
+        self.stage = stage
+
+    def take(self) -> list[Span]:
+        """The spans since the last call."""
+        spans = self.spans
+        self.spans = []
+        return spans
+
+    def on_work(self, call: Callable[[], object] | None) -> None:
+        """Calls this once, at the next mark of a stage."""
+        self._on_work = call
+        self._set_limit()
+
+    def on_mark(self, call: Callable[[int], object] | None) -> None:
+        """Calls this after each mark: for tests that plant stalls."""
+        self._on_mark = call
+        self._set_limit()
+
+    def _set_limit(self) -> None:
+        heard = self._on_work is not None or self._on_mark is not None
+        self.limit_s = -1.0 if heard else LONG_S
+
+    def _long(self, stage: int, since_s: float, now_s: float) -> None:
+        before = self.stage
+        if before != OTHER and now_s - since_s > LONG_S and len(self.spans) < _SPAN_LIMIT_COUNT:
+            self.spans.append((before, since_s, now_s))
+        self.stage = stage
+        if stage == OTHER and self._on_mark is None:
+            return
+        on_work = self._on_work
+        if on_work is not None and stage != OTHER:
+            self.on_work(None)
+            on_work()
+        if self._on_mark is not None:
+            self._on_mark(stage)
+
+
+LOOP: Final = LoopStage()
