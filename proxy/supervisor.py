@@ -158,6 +158,7 @@ class Supervisor:
             on_routed=self._view.watch.routed,
         )
         self._view.workers = pool.workers
+        self._view.stall_log = pool.stalls
         pool.start()
         try:
             if await _unless(self._stop, pool.started):

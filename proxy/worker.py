@@ -27,7 +27,7 @@ from proxy.gateway import Gateway
 from proxy.life import Life, Recorder, in_hand
 from proxy.model import CacheChange, FleetState
 from proxy.settings import TokenSettings
-from proxy.telemetry import families
+from proxy.telemetry import families, planted
 from proxy.telemetry.access import AccessLog
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.logs import setup_logs
@@ -83,6 +83,7 @@ class Worker:
             tokenizers = await asyncio.to_thread(_load, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = share(hello.host, hello.port)
+            planted.install()
         except (ConfigError, OSError) as error:
             self._end.failed(str(error))
             self._end.close()

@@ -9,6 +9,7 @@ import pytest
 
 from proxy import channel
 from proxy.channel import (
+    Beats,
     Drain,
     Failed,
     Fleet,
@@ -17,6 +18,7 @@ from proxy.channel import (
     Message,
     Ready,
     Routed,
+    Stalled,
     SupervisorEnd,
     Suspect,
     Up,
@@ -24,11 +26,22 @@ from proxy.channel import (
 )
 from proxy.model import CandidateSample, FleetState, ReplicaState
 from proxy.settings import Settings, TokenSettings
+from proxy.telemetry.stall import InHand, Stall
 from tests.control.test_why import sample
 
 FLEET = FleetState(3, (ReplicaState("a:1", 0, "http://a:1", up=True, models=("m",)),))
 SETTINGS = Settings(backends=("http://a:1",), tokens=TokenSettings(folders={"m": "/x"}))
 SAMPLE = sample("prefix", CandidateSample(0, 64, 1, 0, 10.5))
+STALL = Stall(
+    worker=1,
+    at_s=1e9,
+    began_s=5.0,
+    length_s=0.02,
+    cause="gil",
+    stack=("a.py:1 f",),
+    in_hand=(InHand("id", "/v1/models", "read"),),
+    in_hand_count=1,
+)
 HELLO = Hello(1, SETTINGS, 7, 8, FLEET, "127.0.0.1", 8080)
 
 
@@ -78,12 +91,16 @@ async def test_both_directions() -> None:
     assert worker.suspect(0)
     assert worker.routed([SAMPLE])
     worker.failed("no tokenizer")
-    assert await above.until(5) == [
+    assert worker.stalled(STALL)
+    assert worker.beats(b"1234")
+    assert await above.until(7) == [
         Ready(),
         Learned(2, b"12345678"),
         Suspect(0),
         Routed([SAMPLE]),
         Failed("no tokenizer"),
+        Stalled(STALL),
+        Beats(b"1234"),
     ]
 
     supervisor.send(Fleet(FLEET))
@@ -92,7 +109,7 @@ async def test_both_directions() -> None:
     assert await below.until(3) == [FLEET, (1, b"abcdefgh"), "drain"]
 
     worker.close()
-    assert (await above.until(6))[5] == "lost"
+    assert (await above.until(8))[7] == "lost"
     assert len(below.entries) == 3  # who hangs up has lost nothing
     supervisor.send(Drain())  # nobody there: nothing happens
     assert not supervisor.offer(Learned(1, b""))

@@ -18,6 +18,7 @@ from prometheus_client.exposition import choose_encoder
 
 from proxy.control.live import Live
 from proxy.control.page import page_routes
+from proxy.control.stalls import page, wants_page
 from proxy.errors import error_body
 
 log = logging.getLogger("admin")
@@ -39,6 +40,9 @@ class ControlView(Protocol):
 
     def live(self) -> Live:
         """What the page for people shows."""
+
+    def stalls(self) -> dict[str, Any]:
+        """The last stalls and how late the loops were, as JSON."""
 
 
 def _error(
@@ -97,6 +101,12 @@ def admin_app(view: ControlView) -> web.Application:
     async def replicas(_: web.Request) -> web.Response:
         return _json({"replicas": view.replicas()})
 
+    async def stalls(request: web.Request) -> web.Response:
+        view_now = view.stalls()
+        if wants_page(request.headers.get("Accept", ""), request.query.get("format")):
+            return web.Response(text=page(view_now), content_type="text/html")
+        return _json(view_now)
+
     app = web.Application(middlewares=[_errors])
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/livez", livez)
@@ -104,4 +114,5 @@ def admin_app(view: ControlView) -> web.Application:
     app.router.add_get("/status.json", status)
     app.router.add_get("/replicas", replicas)
     app.router.add_routes(page_routes(view.live))
+    app.router.add_get("/stalls", stalls)
     return app

@@ -17,6 +17,7 @@ from proxy import __version__
 from proxy.control import fleet
 from proxy.control.fleet import FleetTable
 from proxy.control.live import Live
+from proxy.control.stalls import StallLog
 from proxy.control.watch import Watch
 from proxy.control.workers import Worker
 from proxy.settings import Settings
@@ -39,6 +40,7 @@ class View:
         self.urls = "", ""
         self.draining = False
         self.workers: list[Worker] = []
+        self.stall_log = StallLog()
         self.probe_failures: Counter[tuple[str, str]] = Counter()
         self.more_samples: list[Callable[[], Iterator[Sample]]] = []
         self.watch = Watch(settings, table, totals, board)
@@ -52,7 +54,7 @@ class View:
         data, admin = self.urls
         workers = settings.server.workers
         say(f"tokenlane {__version__} serves on {data} ({workers} worker(s))")
-        say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /replicas)")
+        say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /stalls)")
         say(f"  policy     {settings.routing.policy}")
         for replica in replicas:
             state = "up" if replica.up else "down"
@@ -110,6 +112,10 @@ class View:
             unready=self.unready(),
             workers=self.workers,
         )
+
+    def stalls(self) -> dict[str, Any]:
+        """The last stalls and how late the loops were, as JSON."""
+        return self.stall_log.view()
 
     def _samples(self) -> Iterator[Sample]:
         """The control plane's own families, for the collector."""

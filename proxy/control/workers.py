@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from proxy.channel import (
+    Beats,
     Drain,
     Failed,
     Fleet,
@@ -25,10 +26,12 @@ from proxy.channel import (
     Learned,
     Ready,
     Routed,
+    Stalled,
     SupervisorEnd,
     Suspect,
     Up,
 )
+from proxy.control.stalls import StallLog
 from proxy.errors import ConfigError
 from proxy.model import FleetState, RoutingSample
 from proxy.settings import Settings
@@ -77,7 +80,7 @@ class Worker:
 class WorkerPool:
     """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor
     is added. `address`: host and port to serve on. started: done once all were ready, or failed
-    with ConfigError."""
+    with ConfigError. stalls: what the workers told of theirs."""
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class WorkerPool:
         self._draining = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stalls = StallLog()
         self.workers = [Worker(number) for number in range(settings.server.workers)]
         self.clean = True
 
@@ -261,3 +265,7 @@ class WorkerPool:
             case Routed(samples):
                 if self._on_routed is not None:
                     self._on_routed(samples)
+            case Stalled(stall):
+                self.stalls.stalled(stall)
+            case Beats(lateness):
+                self.stalls.beats(worker.number, lateness)

@@ -22,6 +22,7 @@ from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard, create_board
 from proxy.telemetry.exposition import Totals
 from proxy.telemetry.metrics import MetricsSegment, create_segment
+from proxy.telemetry.stall import Stall
 
 SETTINGS = Settings(
     backends=("http://127.0.0.1:9", "http://127.0.0.1:10"),
@@ -132,6 +133,21 @@ async def test_replicas_and_status(plane: Plane, fetch: Fetch) -> None:
     assert body["replicas"][0] == first
     assert body["models"] == {"m": ["127.0.0.1:9"]}
     assert [worker["state"] for worker in body["workers"]] == ["starting", "starting"]
+
+
+async def test_stalls_as_json_and_as_a_page(plane: Plane, fetch: Fetch) -> None:
+    plane.view.stall_log.stalled(
+        Stall(worker=1, at_s=1e9, began_s=5.0, length_s=0.25, cause="gc", stack=("a.py:1 f",))
+    )
+    status, body, _ = await fetch("/stalls")
+    assert status == 200
+    [stall] = body["stalls"]
+    assert (stall["worker"], stall["cause"], stall["stack"]) == (1, "gc", ["a.py:1 f"])
+    for path, accept in (("/stalls", "text/html"), ("/stalls?format=html", "*/*")):
+        status, text, response = await fetch(path, Accept=accept)
+        assert status == 200
+        assert response.content_type == "text/html"
+        assert "a.py:1 f" in text
 
 
 @pytest.mark.parametrize(

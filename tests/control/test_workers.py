@@ -24,6 +24,7 @@ from proxy.channel import WorkerEnd
 from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.metrics import MetricsSegment
+from proxy.telemetry.stall import Stall
 
 async def main(behaviour, descriptor):
     drained = asyncio.Event()
@@ -42,6 +43,8 @@ async def main(behaviour, descriptor):
         return 2
     if behaviour == "dies":
         os._exit(3)
+    end.stalled(Stall(worker=hello.worker, at_s=1.0, began_s=1.0, length_s=0.1, cause="gc"))
+    end.beats(bytes(400))
     end.ready()
     end.suspect(1000 + hello.worker)
     if behaviour == "deaf":
@@ -113,6 +116,9 @@ async def test_start_tell_and_drain() -> None:
         assert bench.pool.clean
         assert bench.board.load(0) == Load(0, 0)
         assert bench.retries == 2
+        told = bench.pool.stalls.view()
+        assert sorted(stall["worker"] for stall in told["stalls"]) == [0, 1]
+        assert [(row["worker"], row["beats"]) for row in told["workers"]] == [(0, 100), (1, 100)]
         assert [worker.row()["state"] for worker in bench.pool.workers] == ["dead", "dead"]
 
 
