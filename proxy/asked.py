@@ -2,37 +2,121 @@
 
 Invariants:
 - How the prompt was known is the query's `inexact` word; nothing estimated passes for exact.
+- A head never reaches into what follows it: its length in tokens is a low estimate.
 """
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from xxhash import xxh3_64_intdigest
 
 from proxy.body import Body, ChatBody, CompletionBody, OtherBody
 from proxy.model import Prompt
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
 from proxy.routing.decision import Query, Reason
+from proxy.routing.policies.prefix_hash import PrefixHash
+from proxy.routing.policies.session import Session
+from proxy.settings import RoutingSettings
+from proxy.tokens.fields import ABSENT
 from proxy.tokens.keys import prompt_bytes, salt
 
+# Name and value.
+Field = tuple[bytes, bytes]
 
-def query(
-    model: str | None,
-    request: ChatBody | CompletionBody,
-    prompt: Prompt | None,
-    why_not: str,
-    *,
-    block_tokens: int,
-    draw: int,
-) -> Query:
-    """The query of a request whose prompt was read. prompt: its ids, or None and then `why_not`
-    is the bail rung's reason. block_tokens: of the hashes of a prompt known by its text alone."""
-    if prompt is not None:
-        return Query.of(prompt, draw)
+# English text has four to five bytes a token, escaped JSON and code fewer; a longer head than the
+# real one would take the first words of a conversation for the beginning that all share.
+_HEAD_BYTES_PER_TOKEN = 6
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
+_scan = json.JSONDecoder().raw_decode
+
+
+class Asking:
+    """Makes queries. settings: they say what the policy reads besides the prompt. draw: makes
+    random bits.
+
+    headers: of the request, lower-case names. block_tokens: of the hashes of a prompt that is
+    known by its text alone.
+    """
+
+    def __init__(self, settings: RoutingSettings, draw: Callable[[], int]) -> None:
+        self._draw = draw
+        self._reads_head = settings.policy == PrefixHash.name
+        self._session_headers = tuple(
+            name.lower().encode("utf-8")
+            for name in settings.session_headers
+            if settings.policy == Session.name
+        )
+
+    def query(
+        self,
+        model: str | None,
+        request: ChatBody | CompletionBody,
+        prompt: Prompt | None,
+        why_not: str,
+        block_tokens: int,
+        headers: Sequence[Field],
+    ) -> Query:
+        """Of a request whose prompt was read. prompt: its ids, or None and then `why_not` is the
+        bail rung's reason."""
+        session = session_of(headers, self._session_headers)
+        head = head_tokens(request, block_tokens) if self._reads_head else 0
+        if prompt is not None:
+            return Query.of(prompt, self._draw(), session, head)
+        raw = prompt_bytes(request)
+        tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
+        text = bytes(raw[:TEXT_LIMIT_BYTES])
+        blocks = text_hashes(text, block_tokens, salt(model or "", request))
+        reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
+        return Query(blocks, block_tokens, tokens, tokens, self._draw(), reason, session, head)
+
+    def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
+        """Of a request whose prompt is not looked at: only its size is known."""
+        size_bytes = 0 if isinstance(request, OtherBody) else prompt_bytes(request).nbytes
+        tokens = size_bytes // TEXT_BYTES_PER_TOKEN
+        session = session_of(headers, self._session_headers)
+        return Query(b"", block_tokens, tokens, tokens, self._draw(), Reason.NO_TOKENS, session)
+
+
+def session_of(headers: Sequence[Field], names: Iterable[bytes]) -> int:
+    """A number for the session that the first of these headers names; 0 where none does.
+
+    names: lower case, in order of rank."""
+    for name in names:
+        for field, value in headers:
+            if field == name and value:
+                return xxh3_64_intdigest(value) or 1
+    return 0
+
+
+def _gap(text: str) -> int:
+    """What stands between two messages."""
+    return len(text) - len(text.lstrip(" \t\r\n,"))
+
+
+def head_tokens(request: Body, block_tokens: int) -> int:
+    """About how many tokens a chat's common beginning has: tools and system messages, and the
+    first message behind them where those fill no block. 0 where that cannot be known.
+
+    At most TEXT_LIMIT_BYTES are looked at: about 0.1 ms.
+    """
+    if not isinstance(request, ChatBody):
+        return 0
     raw = prompt_bytes(request)
-    estimate_tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
-    blocks = text_hashes(bytes(raw[:TEXT_LIMIT_BYTES]), block_tokens, salt(model or "", request))
-    reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
-    return Query(blocks, block_tokens, estimate_tokens, estimate_tokens, draw, reason)
-
-
-def unread(request: Body, *, block_tokens: int, draw: int) -> Query:
-    """The query of a request whose prompt is not looked at: only its size is known."""
-    size_bytes = 0 if isinstance(request, OtherBody) else prompt_bytes(request).nbytes
-    tokens = size_bytes // TEXT_BYTES_PER_TOKEN
-    return Query(b"", block_tokens, tokens, tokens, draw, Reason.NO_TOKENS)
+    text = bytes(raw[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
+    tools_bytes = 0 if request.tools is ABSENT else memoryview(request.tools).nbytes
+    least_bytes = max(_HEAD_BYTES_PER_TOKEN * block_tokens - tools_bytes, 1)
+    end = text.find("[") + 1
+    try:
+        while True:
+            message, stop = _scan(text, end + _gap(text[end : end + 64]))
+            system = message["role"] in _SYSTEM_ROLES
+            if system or end < least_bytes:
+                end = stop
+            if not system:
+                break
+    except (ValueError, KeyError, TypeError, RecursionError):
+        # The last message was read, or one goes on beyond what is looked at.
+        if raw.nbytes > TEXT_LIMIT_BYTES and end < least_bytes:
+            end = len(text)
+    return (len(text[:end].encode()) + tools_bytes) // _HEAD_BYTES_PER_TOKEN

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from proxy import answers, asked, context, forward, refusals
+from proxy import answers, context, forward, refusals
+from proxy.asked import Asking
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
@@ -79,6 +80,7 @@ class Gateway:
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream)
         self.router = Router(settings.routing, board, health=settings.health)
+        self._asking = Asking(settings.routing, self.router.draw)
         self._budget = RetryBudget(
             settings.upstream.retry_budget_ratio, settings.upstream.retry_budget_burst_count
         )
@@ -157,9 +159,7 @@ class Gateway:
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
         if isinstance(request, OtherBody) or not self._wants_ids:
             LOOP.mark(ROUTE)
-            query = asked.unread(
-                request, block_tokens=self._tokens.block_tokens, draw=self.router.draw()
-            )
+            query = self._asking.unread(request, self._tokens.block_tokens, exchange.headers)
         else:
             LOOP.mark(TOKENIZE_LOCAL)
             known = self._tokens.known(model or "", request)
@@ -176,13 +176,13 @@ class Gateway:
                     context.check(known.prompt, limit_tokens, text=not is_ids(request))
                 if self._forwards(model, request):
                     body = await _forwarded(body, request, known.prompt)
-            query = asked.query(
+            query = self._asking.query(
                 model,
                 request,
                 known.prompt,
                 known.reason,
-                block_tokens=self._tokens.block_tokens,
-                draw=self.router.draw(),
+                self._tokens.block_tokens,
+                exchange.headers,
             )
         life.tokens_s = time.monotonic()
 

@@ -115,21 +115,35 @@ class Price(Section, frozen=True):
 
 
 class RoutingSettings(Section, frozen=True):
-    """The policy. `alpha`, `idle_alpha`: what a queued token counts beside an own one, while all
-    replicas are busy and while all are idle. `block_tokens` 0: as the replicas report it.
-    `cache_blocks`: KV blocks of each replica that does not report them; 0: unknown.
-    `refused_out_s`: how long a replica that refused a connection is left out unless a probe clears
-    it. `host_block_worth`: what a cached block in memory other than the GPU's is worth of one on
-    the GPU, 0 to 1."""
+    """The policy.
+
+    alpha, idle_alpha: what a queued token counts beside an own one, while all replicas are busy and
+    while all are idle. session_headers: those that name a session; the first that is there counts.
+    head_limit_tokens: what prefix-hash hashes where it does not know where a prompt's common
+    beginning ends. load_factor: policies that hash give no replica more than so many times its
+    share of the requests. block_tokens: 0 for as the replicas report it. cache_blocks: KV blocks of
+    each replica that does not report them; 0: unknown. refused_out_s: how long a replica that
+    refused a connection is left out unless a probe clears it. host_block_worth: what a cached block
+    in memory other than the GPU's is worth of one on the GPU, 0 to 1.
+    """
 
     policy: str = "affinity"
     alpha: float = 0.1
     idle_alpha: float = 0.5
+    session_headers: tuple[str, ...] = ("x-session-affinity",)
+    head_limit_tokens: int = 2048
+    load_factor: float = 1.25
     block_tokens: int = 0
     cache_blocks: int = 0
     index_limit_blocks: int = 1_000_000
     refused_out_s: float = 2.0
     host_block_worth: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.load_factor < 1:
+            raise ValueError("load_factor must be at least 1")
+        if not 0 <= self.alpha <= self.idle_alpha <= 1:
+            raise ValueError("alpha and idle_alpha must be 0 <= alpha <= idle_alpha <= 1")
 
 
 class KvSource(Section, frozen=True):

@@ -79,7 +79,7 @@ def test_settings_are_frozen() -> None:
 
 def test_names_carry_their_units() -> None:
     """Numbers that are neither counts nor names say what they are in."""
-    plain = "port workers threads processes alpha idle_alpha host_block_worth".split()
+    plain = "port workers threads processes alpha idle_alpha host_block_worth load_factor".split()
     for section in Settings().__struct_fields__:
         values = getattr(Settings(), section)
         if not isinstance(values, msgspec.Struct):
@@ -113,3 +113,16 @@ def test_merging(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]
     before = repr(one), repr(two)
     merge(merge(one, two), three)
     assert (repr(one), repr(two)) == before
+
+
+@pytest.mark.parametrize(
+    ("routing", "said"),
+    [
+        ({"load_factor": 0.9}, "load_factor must be at least 1"),
+        ({"alpha": 0.6}, "0 <= alpha <= idle_alpha <= 1"),
+        ({"idle_alpha": 2}, "0 <= alpha <= idle_alpha <= 1"),
+    ],
+)
+def test_numbers_that_no_policy_can_work_with(routing: dict[str, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(None, {"routing": routing})

@@ -22,7 +22,9 @@ class Reason(StrEnum):
     ONLY_ONE = "only-one"  # there was no choice
     PREFIX = "prefix"  # it holds the longest prefix
     COLD = "cold"  # nobody holds a prefix worth following: the least busy
-    SPILL = "spill"  # another holds more, but is too busy
+    SPILL = "spill"  # another holds more, or is the hash's own, but is too busy
+    HASH = "hash"  # the hash of the prompt's head chose it
+    SESSION = "session"  # the session's name chose it
     LEAST_LOAD = "least-load"  # the policy looks at load alone
     TURN = "turn"  # the policy takes turns
     CHANCE = "chance"  # the policy draws
@@ -43,6 +45,8 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     first_tokens: tokens of the prompt that `blocks` belongs to.
     draw: random bits, for policies that draw.
     inexact: one of INEXACT, or None when the ids are the replica's own.
+    session: a number for the session the client named, 0 for none.
+    head_tokens: about where the prompt's common beginning ends, 0 where it is not known.
     """
 
     blocks: bytes
@@ -51,12 +55,23 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     first_tokens: int
     draw: int = 0
     inexact: Reason | None = None
+    session: int = 0
+    head_tokens: int = 0
 
     @classmethod
-    def of(cls, prompt: Prompt, draw: int = 0) -> "Query":
+    def of(cls, prompt: Prompt, draw: int = 0, session: int = 0, head_tokens: int = 0) -> "Query":
         """The query of a request whose ids are known."""
         first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else 0
-        return Query(prompt.blocks, prompt.block_tokens, prompt.tokens, first_tokens, draw)
+        return Query(
+            prompt.blocks,
+            prompt.block_tokens,
+            prompt.tokens,
+            first_tokens,
+            draw,
+            None,
+            session,
+            head_tokens,
+        )
 
 
 class History(Protocol):

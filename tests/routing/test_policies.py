@@ -1,8 +1,10 @@
 """Policies by table, and what must hold for all of them."""
 
+from array import array
 from collections import Counter
+from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 import proxy.routing.policies
 from proxy.errors import ConfigError
 from proxy.model import Load
+from proxy.routing.blocks import block_hashes
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.routing.policies import POLICIES, make_policy
 from proxy.settings import RoutingSettings
@@ -175,6 +178,81 @@ def test_affinity_settles_ties_as_the_tie_rule_says(candidates: list[Candidate])
     assert decide("affinity", alike).choice.slot == min(alike, key=idleness).slot
 
 
+def hashed(policy: str, query: Query, rows: list[Candidate], **settings: Any) -> Decision:
+    return make_policy(RoutingSettings(policy=policy, **settings)).choose(query, columns(rows))
+
+
+def prompt(head: int, rest: int, tokens: int = 4000, **fields: Any) -> Query:
+    ids = array("I", [head] * 256 + [rest] * (tokens - 256)).tobytes()
+    return Query(block_hashes(ids, 16), 16, tokens, tokens, **fields)
+
+
+def test_prefix_hash_follows_the_head_alone() -> None:
+    rows = [one(slot) for slot in range(8)]
+    homes = set()
+    for head in range(40):
+        decisions = [
+            hashed("prefix-hash", prompt(head, rest, head_tokens=256), rows) for rest in range(4)
+        ]
+        assert {decision.reason for decision in decisions} == {Reason.HASH}
+        assert len({decision.choice.slot for decision in decisions}) == 1
+        homes.add(decisions[0].choice.slot)
+    assert homes == set(range(8))
+    # Where the head's end is not known, the first tokens up to the limit are the head.
+    far = {hashed("prefix-hash", prompt(0, rest), rows).choice.slot for rest in range(20)}
+    near = [
+        hashed("prefix-hash", prompt(0, rest), rows, head_limit_tokens=128) for rest in range(20)
+    ]
+    assert len(far) > 2
+    assert len({decision.choice.slot for decision in near}) == 1
+
+
+def test_prefix_hash_without_a_block_goes_where_least_is_queued() -> None:
+    decision = hashed("prefix-hash", Query(b"", 16, 9, 9), [one(0, queued=5), one(1, queued=4)])
+    assert (decision.choice.slot, decision.reason) == (1, Reason.LEAST_LOAD)
+
+
+def test_a_replica_that_leaves_moves_only_its_own_heads() -> None:
+    rows = [one(slot) for slot in range(6)]
+    for head in range(40):
+        query = prompt(head, 1, head_tokens=256)
+        home = hashed("prefix-hash", query, rows).choice.slot
+        gone = (home + 1) % 6
+        left = [row for row in rows if row.slot != gone]
+        assert hashed("prefix-hash", query, left).choice.slot == home
+
+
+@pytest.mark.parametrize("policy", ["prefix-hash", "session"])
+@given(requests=st.lists(st.integers(0, 50), min_size=1, max_size=9), key=st.integers(1, 2**63))
+def test_hashing_bounds_the_load(policy: str, requests: list[int], key: int) -> None:
+    rows = [one(slot, requests=count) for slot, count in enumerate(requests)]
+    decision = hashed(policy, prompt(key % 2**32, 1, head_tokens=256, session=key), rows)
+    fair = (sum(requests) + 1) / len(requests)
+    assert decision.choice.load.requests < ceil(1.25 * fair)
+    first = list(decision.costs).index(0)
+    if len(rows) > 1:
+        room = requests[first] < ceil(1.25 * fair)
+        assert (decision.best == first) == room == (decision.reason is not Reason.SPILL)
+
+
+def test_session_follows_its_name_else_its_prefix() -> None:
+    rows = [one(slot, cached=3200 * (slot == 2)) for slot in range(4)]
+    homes = [hashed("session", prompt(1, 1, session=name), rows) for name in range(1, 60)]
+    assert {decision.choice.slot for decision in homes} == set(range(4))
+    assert {decision.reason for decision in homes} == {Reason.SESSION}
+    nameless = hashed("session", prompt(1, 1), rows)
+    assert (nameless.choice.slot, nameless.reason, nameless.policy) == (2, Reason.PREFIX, "session")
+
+
+def test_p2c_takes_the_lesser_of_two_and_never_the_worst() -> None:
+    rows = [one(slot, queued=10 * slot) for slot in range(4)]
+    chosen = Counter(decide("p2c", rows, draw=draw).choice.slot for draw in range(3000))
+    # Of 4 replicas the idlest is in half of all pairs, the next the lesser of a third.
+    assert chosen[0] == pytest.approx(1500, abs=150)
+    assert chosen[1] == pytest.approx(1000, abs=150)
+    assert not chosen[3]
+
+
 def test_least_work_ignores_prefixes() -> None:
     decision = decide("least-work", [one(0, 3200, queued=10), one(1, queued=9), one(2, queued=11)])
     assert decision.choice.slot == 1
@@ -221,9 +299,11 @@ def test_every_policy_is_a_file_and_found_by_its_name() -> None:
     assert files == set(POLICIES)
     for name in POLICIES:
         assert make_policy(RoutingSettings(policy=name)).name == name
-    assert [name for name in POLICIES if make_policy(RoutingSettings(policy=name)).uses_prefix] == [
-        "affinity"
-    ]
+    assert {name for name in POLICIES if make_policy(RoutingSettings(policy=name)).uses_prefix} == {
+        "affinity",
+        "prefix-hash",
+        "session",
+    }
 
 
 def test_an_unknown_policy_is_one_clear_sentence() -> None:

@@ -13,8 +13,11 @@ from proxy.errors import ConfigError
 from proxy.routing.decision import Candidates, Decision, Query
 from proxy.routing.policies.affinity import Affinity
 from proxy.routing.policies.least_work import LeastWork
+from proxy.routing.policies.p2c import P2C
+from proxy.routing.policies.prefix_hash import PrefixHash
 from proxy.routing.policies.random import Random
 from proxy.routing.policies.round_robin import RoundRobin
+from proxy.routing.policies.session import Session
 from proxy.settings import RoutingSettings
 
 
@@ -34,7 +37,8 @@ class Policy(Protocol):
 
 
 POLICIES: dict[str, Callable[[RoutingSettings], Policy]] = {
-    policy.name: policy for policy in (Affinity, LeastWork, RoundRobin, Random)
+    policy.name: policy
+    for policy in (Affinity, PrefixHash, Session, LeastWork, P2C, RoundRobin, Random)
 }
 
 
