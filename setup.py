@@ -30,6 +30,7 @@ COMPILED = [
     "proxy/routing/pending.py",
     "proxy/routing/policies/affinity.py",
     "proxy/routing/progress.py",
+    "proxy/routing/ranks.py",
     "proxy/routing/recent.py",
     "proxy/routing/retry.py",
     "proxy/routing/router.py",

@@ -263,11 +263,14 @@ class Gateway:
             exact = attempt.decision.exact
             life.cached_tokens = choice.cached_tokens if exact else None
             head = exchange.head
+            forwarded = head.forwarded
+            if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
+                forwarded = b"%bx-data-parallel-rank: %d\r\n" % (forwarded, lease.rank)
             request = request_head(
                 head.method,
                 head.target,
                 replica.pool.host_header,
-                head.forwarded,
+                forwarded,
                 exchange.request_id,
                 len(body),
             )

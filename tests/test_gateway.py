@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.model import FleetState, ReplicaState
+from proxy.model import CacheChange, FleetState, ReplicaState, Standing
 from proxy.routes import FORWARDED
 from proxy.settings import Price, RoutingSettings, ServerSettings, Settings, TokenSettings
 from proxy.telemetry import families
@@ -95,6 +95,25 @@ async def test_what_reaches_the_replica() -> None:
         (b"user-agent", b"ua"),
         (b"content-length", b"%d" % len(asked.body)),
     ]
+
+
+async def test_a_replica_of_several_ranks_is_told_which() -> None:
+    async with (
+        Upstream(answering(ok())) as upstream,
+        gateway(upstream.url, tokenizer=demo_tokenizer()) as bench,
+    ):
+        await bench.ask(post(CHAT, chat("one " * 50)))
+        for rank in range(2):
+            change = CacheChange(0, rank, 2, Standing.COMPLETE, 16)
+            bench.gateway.router.cached(change)
+        for _ in range(2):
+            await bench.ask(post(CHAT, chat("two " * 50)))
+        await bench.ask(post(CHAT, chat("two " * 50), "X-Data-Parallel-Rank: 1\r\n"))
+    none, first, again, own = [one.values(b"x-data-parallel-rank") for one in upstream.asked]
+    assert none == []
+    assert first == again
+    assert first in ([b"0"], [b"1"])
+    assert own == [b"1"]
 
 
 @pytest.mark.row("H14")

@@ -241,6 +241,12 @@ class KvEvents:
             endpoints = await discover(session, replica.url) if self._kv.discover else ()
         if endpoints is None:
             return None
+        numbers = [one.rank for one in endpoints]
+        if len(numbers) > 1 and numbers != list(range(len(numbers))):
+            log.warning(
+                "replica %s does not name all its ranks: its KV events are not used", replica.id
+            )
+            endpoints = ()
         if endpoints and len(names) > 1:
             # An event does not say by which name a prompt came, and prompts are hashed by it.
             if slot not in self._told_names:

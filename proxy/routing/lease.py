@@ -54,11 +54,14 @@ class Lease:
     """`with Lease(board, slot, uncached_tokens) as lease: ... lease.first_byte(now) ...`
 
     uncached_tokens: prompt tokens the replica has to compute for this request. epoch: held open
-    until they are. progress: told when it was sent (`now`) and when its first byte came.
+    until they are. progress: told when it was sent (`now`) and when its first byte came. rank: of
+    the replica, where one was picked (else -1); at_rank: its own lease, which goes the way of this
+    one.
     """
 
     __slots__ = (
-        "_board", "_entered", "_epoch", "_progress", "_queued_tokens", "_sent_s", "_ticket", "slot",
+        "_at_rank", "_board", "_entered", "_epoch", "_progress", "_queued_tokens", "_sent_s",
+        "_ticket", "rank", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -69,9 +72,13 @@ class Lease:
         epoch: Epoch | None = None,
         progress: Progress | None = None,
         now: float = 0.0,
+        rank: int = -1,
+        at_rank: "Lease | None" = None,
     ) -> None:
         self._board = board
         self._epoch = epoch
+        self._at_rank = at_rank
+        self.rank = rank
         self._queued_tokens = uncached_tokens
         self._entered = False
         self._progress = progress
@@ -88,6 +95,8 @@ class Lease:
             self._epoch.open += 1
         if self._progress is not None and self._queued_tokens:
             self._ticket = self._progress.sent(self.slot, self._queued_tokens, self._sent_s)
+        if self._at_rank is not None:
+            self._at_rank.__enter__()
         return self
 
     def first_byte(self, now: float = 0.0) -> None:
@@ -95,6 +104,8 @@ class Lease:
         if self._epoch is not None and self._entered:
             self._epoch.open -= 1
             self._epoch = None
+        if self._at_rank is not None:
+            self._at_rank.first_byte()
         if self._queued_tokens and self._entered:
             self._board.add(self.slot, 0, -self._queued_tokens)
             self._queued_tokens = 0
@@ -114,3 +125,5 @@ class Lease:
             self._epoch = None
         if self._progress is not None:
             self._progress.gone(self.slot, self._ticket)
+        if self._at_rank is not None:
+            self._at_rank.__exit__(kind, error, trace)

@@ -27,6 +27,7 @@ from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.pending import Pending
 from proxy.routing.policies import Policy, make_policy
 from proxy.routing.progress import Progress
+from proxy.routing.ranks import Ranks
 from proxy.routing.recent import RecentWork
 from proxy.routing.truth import Truth
 from proxy.settings import HealthSettings, RoutingSettings
@@ -70,6 +71,7 @@ class Router:
         self.index = PrefixIndex(settings.index_limit_blocks)
         self.truth = Truth(settings.host_block_worth)
         self.pending = Pending()
+        self._ranks = Ranks(settings.alpha)
 
     def update(self, fleet: FleetState) -> None:
         """A new snapshot from the control plane."""
@@ -152,10 +154,18 @@ class Router:
         """Remember that the request goes to this replica; the lease counts it while entered."""
         self.index.insert(choice.slot, query.blocks)
         self._recent.chosen(choice.slot, choice.uncached_tokens, now)
-        epoch = None
-        if self.truth.standing(choice.slot, query.block_tokens) is not Standing.NONE:
-            epoch = self.pending.insert(choice.slot, query.blocks, now)
-        return Lease(self._board, choice.slot, choice.uncached_tokens, epoch, self.progress, now)
+        slot, uncached_tokens = choice.slot, choice.uncached_tokens
+        epoch, rank, at_rank = None, -1, None
+        if (
+            query.inexact is None
+            and self.truth.standing(slot, query.block_tokens) is not Standing.NONE
+        ):
+            epoch = self.pending.insert(slot, query.blocks, now)
+            held = self.truth.by_rank(slot, memoryview(query.blocks).cast("Q"))
+            if held:
+                rank = self._ranks.choose(slot, query, held)
+                at_rank = self._ranks.attempt(slot, rank, query, uncached_tokens, now)
+        return Lease(self._board, slot, uncached_tokens, epoch, self.progress, now, rank, at_rank)
 
     def learn(self, slot: int, blocks: bytes, now: float = 0.0) -> None:
         """Another worker sent this prefix to the replica, just before `now`."""
@@ -168,11 +178,13 @@ class Router:
         if change.forget:
             self.index.forget(change.slot)
             self.pending.forget(change.slot)
+            self._ranks.forget(change.slot)
         self.truth.apply(change)
 
     def sweep(self, now: float) -> None:
         """Drops what has run out; called about once a second."""
         self.pending.sweep(now)
+        self._ranks.sweep(now)
         self.truth.free()
 
     def sizes_bytes(self) -> dict[str, int]:

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.model import CacheChange, FleetState, Prompt, ReplicaState, Standing
+from proxy.model import CacheChange, FleetState, Load, Prompt, ReplicaState, Standing
 from proxy.routing.blocks import block_hashes
 from proxy.routing.decision import Query, Reason
-from proxy.routing.lease import LocalBoard
+from proxy.routing.lease import Lease, LocalBoard
 from proxy.routing.pending import EPOCH_S, HINT_S, LAG_S, Pending
 from proxy.routing.router import Router
 from proxy.routing.truth import Truth
@@ -203,3 +203,57 @@ def test_a_refused_connection_leaves_nothing() -> None:
     bench.router.cached(change(standing=Standing.NONE, cleared=True, forget=True))
     assert bench.cached(query) == [0, 0]
     assert bench.router.sizes_bytes()["own"] >= 0
+
+
+def two_ranks(bench: Bench, **fields: Any) -> None:
+    for rank in range(2):
+        bench.router.cached(change(rank=rank, ranks=2, **fields))
+
+
+def lease_of(bench: Bench, query: Query, now: float = 0.0) -> Lease:
+    decision = bench.router.decide(query, bench.router.eligible("m", now))
+    return bench.router.attempt(decision.row(0), query, now)
+
+
+def test_the_rank_that_holds_a_prefix_gets_its_prompts() -> None:
+    bench = Bench()
+    two_ranks(bench)
+    query = bench.query(1)
+    bench.router.cached(change(rank=1, ranks=2, stored=query.blocks))
+    for _ in range(3):
+        with lease_of(bench, query) as lease:
+            assert lease.rank == 1
+
+
+def test_siblings_follow_to_the_rank_that_is_about_to_hold_their_prefix() -> None:
+    bench = Bench()
+    two_ranks(bench)
+    with lease_of(bench, bench.query(1)) as first, lease_of(bench, bench.query(1)) as second:
+        assert first.rank == second.rank
+        with lease_of(bench, bench.query(2)) as other:
+            assert other.rank == 1 - first.rank
+
+
+def test_a_rank_with_a_long_queue_is_spared() -> None:
+    bench = Bench()
+    two_ranks(bench)
+    shared = bench.query(1, 160)
+    bench.router.cached(change(rank=1, ranks=2, stored=shared.blocks))
+
+    def longer(name: int) -> Query:
+        ids = (1).to_bytes(4, "little") * 160 + name.to_bytes(4, "little") * 4000
+        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, len(ids) // 4))
+
+    with lease_of(bench, longer(2)) as first, lease_of(bench, longer(3)) as second:
+        # At alpha 0.1 a queue of 4,000 tokens outweighs a prefix of 160.
+        assert (first.rank, second.rank) == (1, 0)
+        first.first_byte()
+        assert lease_of(bench, longer(4)).rank == 1
+    assert {bench.router._ranks._board.load(key) for key in (0, 1)} == {Load(0, 0)}
+
+
+def test_without_ranks_none_is_picked() -> None:
+    bench = Bench()
+    assert lease_of(bench, bench.query(1)).rank == -1
+    two_ranks(bench, standing=Standing.NONE)
+    assert lease_of(bench, bench.query(1)).rank == -1
