@@ -25,6 +25,7 @@ COMPILED = [
     "proxy/routing/decision.py",
     "proxy/routing/generation.py",
     "proxy/routing/health.py",
+    "proxy/routing/hashset.py",
     "proxy/routing/index.py",
     "proxy/routing/lease.py",
     "proxy/routing/pending.py",

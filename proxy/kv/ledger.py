@@ -23,7 +23,7 @@ from proxy.routing.blocks import HASH_BYTES, block_hashes, more_hashes
 from proxy.tokens.keys import salt_of
 
 # A dict entry, the key's int and the packed hash, measured on CPython 3.11 (x86-64).
-ENTRY_BYTES = 165
+ENTRY_BYTES = 150
 
 # Caches of other kinds (sliding windows, state spaces) do not hold prefixes: what they drop is
 # still there for the layers that decide a hit.

@@ -161,7 +161,7 @@ class Router:
             and self.truth.standing(slot, query.block_tokens) is not Standing.NONE
         ):
             epoch = self.pending.insert(slot, query.blocks, now)
-            held = self.truth.by_rank(slot, memoryview(query.blocks).cast("Q"))
+            held = self.truth.by_rank(slot, query.blocks, memoryview(query.blocks).cast("Q"))
             if held:
                 rank = self._ranks.choose(slot, query, held)
                 at_rank = self._ranks.attempt(slot, rank, query, uncached_tokens, now)
@@ -185,7 +185,6 @@ class Router:
         """Drops what has run out; called about once a second."""
         self.pending.sweep(now)
         self._ranks.sweep(now)
-        self.truth.free()
 
     def sizes_bytes(self) -> dict[str, int]:
         """Memory of what is known of caches, estimated, by part (metric label)."""
@@ -206,7 +205,7 @@ class Router:
             if standing is Standing.NONE:
                 continue
             pending = self.pending.match(slot, query.blocks, hashes)
-            known = self.truth.match(slot, hashes, pending)
+            known = self.truth.match(slot, query.blocks, hashes, pending)
             # Of what an incomplete account does not know, the own index is the best guess.
             held[place] = known if standing is Standing.COMPLETE else max(known, held[place])
         return held

@@ -39,7 +39,12 @@ class Follower:
 
     def held(self, slot: int) -> set[int]:
         """Our hashes that it believes the replica holds."""
-        return {one for rank in self.truth._ranks(slot) for shard in rank.gpu for one in shard}
+        return {
+            one
+            for rank in self.truth._ranks(slot)
+            for bucket in rank.gpu._buckets
+            for one in memoryview(bucket).cast("Q")
+        }
 
 
 class Scene:

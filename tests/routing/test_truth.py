@@ -48,17 +48,17 @@ def test_matches_are_those_of_the_sets(
     expected = 0
     while expected < len(asked) and tuple(asked[: expected + 1]) in held:
         expected += 1
-    assert truth.match(0, view(chain(asked)), 0) == expected
+    assert truth.match(0, chain(asked), view(chain(asked)), 0) == expected
 
 
 def test_blocks_in_other_memory_are_worth_less() -> None:
     truth = Truth(0.5)
     blocks = chain(long_prompt(1, 10))
     truth.apply(change(stored=blocks[:32], host_stored=blocks[32:64]))
-    assert truth.match(0, view(blocks), 0) == 4 + 2
-    assert truth.match(0, view(blocks), 6) == 6 + 1
+    assert truth.match(0, blocks, view(blocks), 0) == 4 + 2
+    assert truth.match(0, blocks, view(blocks), 6) == 6 + 1
     truth.apply(change(host_removed=blocks[32:64]))
-    assert truth.match(0, view(blocks), 0) == 4
+    assert truth.match(0, blocks, view(blocks), 0) == 4
 
 
 def test_a_replica_holds_what_its_best_rank_holds() -> None:
@@ -68,16 +68,15 @@ def test_a_replica_holds_what_its_best_rank_holds() -> None:
     assert truth.standing(0, BLOCK) is Standing.NONE  # of rank 1 nothing is known
     truth.apply(change(rank=1, ranks=2, stored=blocks))
     assert truth.standing(0, BLOCK) is Standing.COMPLETE
-    assert truth.match(0, view(blocks), 0) == 10
-    assert truth.by_rank(0, view(blocks)) == [2, 10]
+    assert truth.match(0, blocks, view(blocks), 0) == 10
+    assert truth.by_rank(0, blocks, view(blocks)) == [2, 10]
     truth.apply(change(rank=1, ranks=2, cleared=True))
-    assert truth.by_rank(0, view(blocks)) == [2, 0]
+    assert truth.by_rank(0, blocks, view(blocks)) == [2, 0]
     truth.apply(change(stored=blocks))  # it has one rank now
-    assert truth.by_rank(0, view(blocks)) == []
+    assert truth.by_rank(0, blocks, view(blocks)) == []
     truth.remove(0)
     assert truth.held_blocks(0) == 0
-    while truth.size_bytes:
-        truth.free()
+    assert truth.size_bytes == 0
 
 
 def test_other_block_sizes_are_not_compared() -> None:

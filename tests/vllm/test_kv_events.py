@@ -29,7 +29,7 @@ EMPTY_WITHIN_S = 1.0
 
 def events_flags(**more: Any) -> tuple[str, ...]:
     """Flags of a server that publishes, with a cache small enough to evict."""
-    ports = free_port(), free_port()
+    ports = free_port(), free_port()  # and, with ranks, the ones after them
     config = {
         "enable_kv_cache_events": True,
         "endpoint": f"tcp://*:{ports[0]}",
@@ -223,6 +223,70 @@ def test_a_cleared_cache_is_empty_at_once(
     took_s = time.monotonic() - began_s
     report.add("blocks known after reset_prefix_cache: none, after", f"{took_s:.3f} s")
     assert took_s < EMPTY_WITHIN_S + 1.0
+
+
+def engine_counts(server: Server, name: str) -> list[float]:
+    """A counter of each of the two engines."""
+    _, page = server.request("GET", "/metrics")
+    return [
+        sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in page.decode().splitlines()
+            if line.startswith(name + "{") and f'engine="{engine}"' in line
+        )
+        for engine in range(2)
+    ]
+
+
+def test_ranks_of_a_data_parallel_server_are_pinned(
+    vllm_python: Path, model_folder: Path, report: Report
+) -> None:
+    """Eight conversations of five turns, interleaved: all turns of one are on one rank, and its
+    hits are those predicted."""
+    flags = (*events_flags(), "--data-parallel-size", "2")
+    server = vllm_server("vllm-ranks", vllm_python, model_folder, *flags)
+    front: Gateway | None = None
+    try:
+        server.wait()
+        front = gateway = Gateway("gateway-ranks", model_folder, server)
+        gateway.wait()
+        complete = "tokenlane_kv_event_standing_info"
+        wait_for(lambda: gateway.sample(complete, server, standing="complete") == 2, 10.0)
+        rng = random.Random(13)
+        talks = [[rng.randrange(100, 1000) for _ in range(300)] for _ in range(8)]
+        homes: list[set[int]] = [set() for _ in talks]
+        predicted_tokens, right = [0.0, 0.0], 0
+        before = engine_counts(server, "vllm:prefix_cache_hits_total")
+        for _ in range(5):
+            for number, talk in enumerate(talks):
+                queried = engine_counts(server, "vllm:prefix_cache_queries_total")
+                body = {"model": "tiny", "prompt": talk, "max_tokens": 1, "temperature": 0}
+                predicted, actual = send(gateway, body)
+                time.sleep(0.1)  # the engines' counters follow
+                after = engine_counts(server, "vllm:prefix_cache_queries_total")
+                engine = int(after[1] > queried[1])
+                homes[number].add(engine)
+                predicted_tokens[engine] += predicted
+                right += predicted == actual
+                talk += [rng.randrange(100, 1000) for _ in range(50)]
+        hits = [
+            now - then
+            for now, then in zip(
+                engine_counts(server, "vllm:prefix_cache_hits_total"), before, strict=True
+            )
+        ]
+        report.add(
+            "DP=2: conversations on one rank, per rank", f"{[len(one) for one in homes]}, {homes}"
+        )
+        report.add("DP=2: predicted and actual hits per rank, tokens", f"{predicted_tokens} {hits}")
+        assert [len(one) for one in homes] == [1] * 8
+        assert {engine for one in homes for engine in one} == {0, 1}
+        assert right == 40
+        assert hits == predicted_tokens
+    finally:
+        if front is not None:
+            front.stop()
+        server.stop()
 
 
 def test_a_dead_server_holds_nothing(
