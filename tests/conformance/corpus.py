@@ -57,12 +57,10 @@ REASONS = {
     "limit": "Other limits.",
     "status": "Refused by both, under another status.",
     "target": "An absolute target is reduced to its path here; its authority chooses nothing.",
-    "kept": "Refused by both; whether the rest of the connection may be used differs.",
     "old": "HTTP/1.0 without a Host, or with keep-alive: passed where one reading exists.",
-    "interim": "An unasked or unknown expectation.",
+    "interim": "An expectation that nobody here can meet is refused (417), not passed on.",
     "coding": "Compressed bodies are not looked into, so they are refused (415).",
-    "rest": "What follows an early answer is drained up to a limit, or the connection closes.",
-    "late": "Deadlines were set shorter here.",
+    "theirs": "It has one reading, so it is served here.",
 }
 
 _ROWS = (
@@ -77,7 +75,10 @@ _ROWS = (
 def _bad_heads() -> Iterator[Case]:
     for name, status, _, head in BAD_HEADS:
         row = next((row for prefix, row in _ROWS if name.startswith(prefix)), "H6")
-        yield Case(row, name, head + HIDDEN, (status,), closes=True, differs="strict")
+        differs = {"H8": "limit", "H12": "interim", "O6": "coding"}.get(row, "strict")
+        if name.startswith(("method-", "trace", "connect")):
+            differs = "routes"
+        yield Case(row, name, head + HIDDEN, (status,), closes=True, differs=differs)
 
 
 @cache
