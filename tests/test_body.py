@@ -189,3 +189,31 @@ def test_keys_are_equal_iff_the_fields_are(one: tuple[Any, ...], other: tuple[An
         return (*case[:3], case[3] or "", case[4])
 
     assert (key(one) == key(other)) == (meaning(one) == meaning(other))
+
+
+@pytest.mark.row("P1")
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["model", "stream", "n", "m\\u006fdel", "cache_salt", "\\u006e"]),
+            st.sampled_from(["a", "b"]),
+            st.booleans(),
+            st.integers(1, 3),
+        ),
+        max_size=8,
+    )
+)
+def test_repeated_keys_are_read_as_a_replica_reads_them(
+    fields: list[tuple[str, str, bool, int]],
+) -> None:
+    """Python's json, which vLLM's server reads bodies with, takes the last one."""
+    pairs = ['"messages":[]']
+    for key, word, truth, number in fields:
+        name = json.loads(f'"{key}"')
+        value = {"stream": truth, "n": number}.get(name, word)
+        pairs.append(f'"{key}":{json.dumps(value)}')
+    raw = "{" + ",".join(pairs) + "}"
+    body, other = inspect(Kind.CHAT, raw.encode()), json.loads(raw)
+    assert isinstance(body, ChatBody)
+    for name in ("model", "stream", "n", "cache_salt"):
+        assert getattr(body, name) == other.get(name)

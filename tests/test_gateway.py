@@ -457,3 +457,27 @@ async def test_what_an_answer_costs(usage: dict[str, Any], cost: float) -> None:
             assert bench.metric(families.COST, "demo") == pytest.approx(cost / 1e6)
             tokens = bench.metric(families.OUTPUT_TOKENS, "demo")
             assert tokens == (usage["completion_tokens"] or 0)
+
+
+@pytest.mark.row("S7")
+async def test_no_path_or_model_makes_a_series() -> None:
+    """Of clients' words, only those the settings and the replicas know become labels."""
+    async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
+
+        def series() -> set[tuple[str, tuple[str, ...]]]:
+            return {(family.name, labels) for family, labels, _ in bench._metrics.samples()}
+
+        async def ask(number: int) -> None:
+            for request in (
+                post(f"/v1/x{number}", chat()),
+                get(f"/health?{number}"),
+                post(CHAT, json_bytes({"model": f"m{number}", "messages": []})),
+                post(CHAT, chat(), f"x-tokenlane-replica: {number}\r\n"),
+            ):
+                await bench.ask(request, "GET" if request[:3] == b"GET" else "POST")
+
+        await ask(0)
+        before = series()
+        for number in range(1, 200):
+            await ask(number)
+        assert series() == before

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -134,6 +135,40 @@ async def test_the_connection_of_a_slow_answer_serves_the_next_request() -> None
                 answer = await client.ask(post(CHAT, chat()))
                 assert (answer.whole, answer.body) == (True, body)
             assert len(upstream.peers) == 1
+
+
+@pytest.mark.row("T4")
+@pytest.mark.slow
+@pytest.mark.long
+async def test_many_slow_readers_cost_what_each_may(
+    long: bool, figure: Callable[[str], None]
+) -> None:
+    crowd = 500 if long else 40
+    talker = Talker()
+    high_water_bytes = 32 * 1024
+    settings = Settings(server=ServerSettings(write_high_water_bytes=high_water_bytes))
+    async with Upstream(talker) as upstream:
+        async with gateway(upstream.url, settings=settings, send_bytes=SMALL) as bench:
+            clients = [await bench.client(receive_bytes=SMALL) for _ in range(crowd)]
+            for client in clients:
+                await client.send(post(CHAT, chat(stream=True)))
+            await stalled(talker)
+            buffered = [
+                connection._transport.get_write_buffer_size()
+                for connection in bench.server.connections
+                if connection._transport is not None
+            ]
+            assert len(buffered) == crowd
+            # One read of a replica's socket may come after the mark.
+            assert max(buffered) < high_water_bytes + 512 * 1024
+            other = await bench.client()
+            await other.send(post(CHAT, chat(stream=True)))
+            await other.through(b"xxxx")
+            other.close()
+    figure(
+        f"{crowd} slow readers: at most {max(buffered) // 1024} KiB buffered for one, "
+        f"{sum(buffered) // crowd // 1024} KiB on average"
+    )
 
 
 async def test_a_slow_upload_is_not_sent_on_before_it_is_whole() -> None:
