@@ -25,6 +25,7 @@ from proxy.control import ports
 from proxy.control.admin import admin_app
 from proxy.control.fleet import Change, FleetTable, Probe, base_url
 from proxy.control.kvevents import KvEvents
+from proxy.control.notify import notify
 from proxy.control.probes import Prober
 from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
@@ -163,10 +164,12 @@ class Supervisor:
         try:
             if await _unless(self._stop, pool.started):
                 self._view.announce(self._say)
+                notify("READY=1", f"STATUS=serves on {self._view.urls[0]}")
                 if self._on_ready is not None:
                     self._on_ready(self._view.urls[0])
                 await self._stop.wait()
             self._view.draining = True
+            notify("STOPPING=1", "STATUS=draining")
             self._say("draining; a second signal stops at once")
             pool.drain()
             deadline_s = self._settings.server.drain_deadline_s + KILL_GRACE_S

@@ -50,7 +50,7 @@ _LOOP = Row(
         Panel(
             "Time lost to stalls, by cause",
             "percentunit",
-            (Query(rate("tokenlane_loop_stalls_seconds_total", "cause"), "{{cause}}"),),
+            (Query(rate("tokenlane_loop_stall_cause_seconds_total", "cause"), "{{cause}}"),),
             "Seconds of stall per second.",
             stacked=True,
         ),

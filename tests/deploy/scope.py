@@ -6,7 +6,7 @@ from proxy.telemetry.families import BY_NAME
 
 _MONITOR = {
     "tokenlane_loop_stalls_total",
-    "tokenlane_loop_stalls_seconds_total",
+    "tokenlane_loop_stall_cause_seconds_total",
     "tokenlane_stall_monitor_cpu_seconds_total",
 }
 # Panels of the stall monitor are declared; their metrics come with it.

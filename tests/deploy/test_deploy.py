@@ -1,0 +1,216 @@
+"""Container, compose, systemd and Helm files: held to what they name, and to the real tool where
+this machine has it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from proxy.settings import Settings, load
+from proxy.supervisor import check_settings
+from proxy.tokens.tokenizer import demo_folder
+from tests.deploy.templates import Chart, Unknown
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "tokenlane"
+UNIT = DEPLOY / "systemd" / "tokenlane.service"
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+# -- container -------------------------------------------------------------------------------
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions, continued lines joined."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines if line.strip()]
+
+
+def test_the_image_copies_what_there_is_and_what_is_not_ignored() -> None:
+    let_in = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = [words.split()[:-1] for name, words in instructions() if name == "COPY"]
+    sources = {source for words in copied if "--from" not in words[0] for source in words}
+    assert sources == {line[1:] for line in let_in if line.startswith("!")}
+    assert all((ROOT / source).exists() for source in sources)
+
+
+def test_the_image_is_small_and_nobody_is_root() -> None:
+    stages = [index for index, (name, _) in enumerate(instructions()) if name == "FROM"]
+    last = instructions()[stages[-1] :]
+    assert len(stages) == 2
+    assert not any("apt-get" in words or "pip" in words for _, words in last)
+    (user,) = [words for name, words in last if name == "USER"]
+    uid = user.split(":", maxsplit=1)[0]
+    assert uid.isdigit()
+    assert int(uid) > 0
+    (health,) = [words for name, words in last if name == "HEALTHCHECK"]
+    assert '"tokenlane", "healthcheck"' in health
+
+
+# -- compose ---------------------------------------------------------------------------------
+
+
+def test_compose_mounts_what_there_is() -> None:
+    folder = DEPLOY / "compose"
+    compose = read(folder / "compose.yaml")
+    services = compose["services"]
+    assert set(services) == {"gateway", "replicas", "prometheus", "grafana"}
+    for service in services.values():
+        for mount in service.get("volumes", ()):
+            source, target, *_ = mount.split(":")
+            assert target.startswith("/")
+            assert (folder / source).exists() if "/" in source else source in compose["volumes"]
+        depends = service.get("depends_on", ())
+        assert set(depends) <= set(services)
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:")
+    build = services["gateway"]["build"]
+    assert (folder / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_composes_gateway_has_settings_that_serve() -> None:
+    folder = DEPLOY / "compose"
+    settings = load(
+        folder / "tokenlane.yaml", {"tokens": {"folders": {"demo": str(demo_folder())}}}
+    )
+    check_settings(settings)
+    command = read(folder / "compose.yaml")["services"]["replicas"]["command"]
+    replicas, port = (int(command[command.index(flag) + 1]) for flag in ("--replicas", "--port"))
+    assert settings.backends == tuple(f"http://replicas:{port + n}" for n in range(replicas))
+    mounts = read(folder / "compose.yaml")["services"]["gateway"]["volumes"]
+    (demo,) = load(folder / "tokenlane.yaml", {}).tokens.folders.values()
+    assert any(mount.split(":")[1] == demo for mount in mounts)
+    assert read(folder / "targets.yml") == [{"targets": [f"gateway:{settings.admin.port}"]}]
+
+
+def test_grafana_finds_its_source_and_its_boards() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = read(provisioning / "datasources" / "prometheus.yaml")["datasources"]
+    services = read(DEPLOY / "compose" / "compose.yaml")["services"]
+    assert source["url"] == "http://prometheus:9090"
+    prometheus = read(DEPLOY / "prometheus" / "prometheus.yml")
+    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
+    (provider,) = read(provisioning / "dashboards" / "tokenlane.yaml")["providers"]
+    mounted = [mount.split(":")[1] for mount in services["grafana"]["volumes"]]
+    boards = {path.name for path in (DEPLOY / "grafana").glob("*.json")}
+    assert {f"{provider['options']['path']}/{name}" for name in boards} <= set(mounted)
+    assert (
+        services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] in mounted
+    )
+
+
+# -- systemd ---------------------------------------------------------------------------------
+
+
+def test_the_unit_waits_for_the_drain() -> None:
+    (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    assert int(stop_s) > Settings().server.drain_deadline_s
+    assert "\nType=notify\n" in UNIT.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    # It looks whether the command exists: any program that does will do.
+    text = UNIT.read_text().replace("/opt/tokenlane/bin/tokenlane", sys.executable)
+    unit = tmp_path / UNIT.name
+    unit.write_text(text)
+    argv = ["systemd-analyze", "verify", str(unit)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- Helm ------------------------------------------------------------------------------------
+
+ALL = {"autoscaling__enabled": True, "serviceMonitor__enabled": True}
+
+
+def kinds(chart: Chart) -> list[str]:
+    return [f"{one['kind']}/{one['metadata']['name']}" for one in chart.objects()]
+
+
+def test_the_chart_makes_what_it_should() -> None:
+    base = [
+        "ConfigMap/lane",
+        "Deployment/lane",
+        "PodDisruptionBudget/lane",
+        "Service/lane",
+        "Service/lane-admin",
+    ]
+    assert sorted(kinds(Chart(CHART))) == base
+    more = ["HorizontalPodAutoscaler/lane", "ServiceMonitor/lane"]
+    assert sorted(kinds(Chart(CHART, **ALL))) == sorted(base + more)
+
+
+def test_the_charts_settings_serve() -> None:
+    (config,) = [one for one in Chart(CHART).objects() if one["kind"] == "ConfigMap"]
+    settings = msgspec.convert(yaml.safe_load(config["data"]["tokenlane.yaml"]), Settings)
+    check_settings(settings)
+    values = read(CHART / "values.yaml")
+    stop_s = values["preStopSleepSeconds"] + settings.server.drain_deadline_s
+    assert values["terminationGracePeriodSeconds"] > stop_s
+
+
+def test_the_chart_hangs_together() -> None:
+    chart = Chart(
+        CHART,
+        **ALL,
+        volumes=[{"name": "models", "emptyDir": {}}],
+        volumeMounts=[{"name": "models", "mountPath": "/models"}],
+        nodeSelector={"pool": "cpu"},
+        serviceMonitor__labels={"release": "prometheus"},
+    )
+    by_name = {(one["kind"], one["metadata"]["name"]): one for one in chart.objects()}
+    deployment = by_name["Deployment", "lane"]
+    pod = deployment["spec"]["template"]
+    selected = deployment["spec"]["selector"]["matchLabels"].items()
+    assert selected <= pod["metadata"]["labels"].items()
+    for name in ("lane", "lane-admin"):
+        assert (
+            by_name["Service", name]["spec"]["selector"].items()
+            <= pod["metadata"]["labels"].items()
+        )
+    (container,) = pod["spec"]["containers"]
+    ports = {port["name"] for port in container["ports"]}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["spec"]["volumes"]
+    }
+    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
+    assert container["image"] == "tokenlane:0.1.0"
+    assert pod["spec"]["nodeSelector"] == {"pool": "cpu"}
+    assert "replicas" not in deployment["spec"]  # they are the autoscaler's
+    monitor = by_name["ServiceMonitor", "lane"]
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= by_name["Service", "lane-admin"]["metadata"]["labels"].items()
+    assert not wanted <= by_name["Service", "lane"]["metadata"]["labels"].items()
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    (metric,) = by_name["HorizontalPodAutoscaler", "lane"]["spec"]["metrics"]
+    assert metric["pods"]["target"]["averageValue"] == "200000"
+
+
+def test_a_value_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+    copy = shutil.copytree(CHART, tmp_path / "chart")
+    (copy / "templates" / "pdb.yaml").write_text("a: {{ .Values.none.such }}\n")
+    with pytest.raises(Unknown, match="nothing there"):
+        Chart(copy).objects()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
+def test_helm_accepts_the_chart() -> None:
+    for argv in (["helm", "lint", "--strict"], ["helm", "template", "lane"]):
+        done = subprocess.run([*argv, str(CHART)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
