@@ -74,6 +74,7 @@ class Gateway:
         self._settings = settings
         self._tokens = tokens
         self._recorder = recorder
+        self._tracer = recorder.tracer
         self._on_routed = on_routed
         self._on_suspect = on_suspect
         self._created_s = int(time.time())
@@ -108,6 +109,8 @@ class Gateway:
         life = Life(exchange.started_s)
         life.request_id = exchange.request_id
         self.in_hand[life] = exchange.request_id
+        if self._tracer is not None:
+            life.trace = self._tracer.begin(exchange.header(b"traceparent"))
         try:
             await self._serve(exchange, life)
         except RequestError as error:
@@ -270,7 +273,7 @@ class Gateway:
                 head.method,
                 head.target,
                 replica.pool.host_header,
-                forwarded,
+                forwarded if life.trace is None else life.trace.forwarded(forwarded),
                 exchange.request_id,
                 len(body),
             )

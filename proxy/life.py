@@ -16,9 +16,12 @@ from proxy.samples import sample_of
 from proxy.settings import Price
 from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog, LineCounts
+from proxy.telemetry.families import Family
 from proxy.telemetry.lines import Entry
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
 from proxy.telemetry.stall import InHand
+from proxy.telemetry.trace_context import Trace
+from proxy.telemetry.traces import Tracer
 from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
 from proxy.wire.relay import Relay
@@ -32,7 +35,7 @@ class Life:
 
     outcome: ok, gateway_error, client_gone, upstream_error or truncated.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
-    replica: tried last; attempts: how many were.
+    replica: tried last; attempts: how many were. trace: its span, where it is recorded.
     """
 
     route = families.OTHER
@@ -41,6 +44,7 @@ class Life:
     request_id = b""
     replica: str | None = None
     attempts = 0
+    trace: Trace | None = None
     tokens: Outcome | None = None
     decision: Decision | None = None
     relay: Relay | None = None
@@ -121,8 +125,11 @@ class Recorder:
         worker: int,
         prices: Mapping[str, Price] | None = None,
         access: AccessLog | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         known = prices or {}
+        self.tracer = tracer
+        self._traces = LineCounts()
         self._access = access
         self._slow_s = access.settings.slow_s if access is not None else 0.0
         self._sample_ratio = access.settings.sample_ratio if access is not None else 0.0
@@ -142,6 +149,9 @@ class Recorder:
         self._caches: dict[str, CacheCounts] = {}
         self._samples: list[RoutingSample] = []
         self._samples_wanted = 0
+        for lost in (families.ACCESS_DROPPED, families.TRACES_DROPPED):
+            for reason in ("full", "failed"):
+                segment.counter(lost, reason)  # shown from the start: none is a number too
         # The sets behind these are closed and small; the bound keeps a mistake from leaking.
         self._requests = lru_cache(1024)(
             lambda route, status, outcome: segment.counter(
@@ -174,6 +184,8 @@ class Recorder:
             self._relay(life, life.relay, model)
         if self._access is not None:
             self._log(life, status, self._access)
+        if life.trace is not None and self.tracer is not None:
+            self.tracer.offer(_entry(life, status, "traced"), life.trace)
 
     def take_samples(self, wanted: int) -> list[RoutingSample]:
         """Samples taken since the last call; the next `wanted` routed requests give more."""
@@ -235,14 +247,19 @@ class Recorder:
         segment.counter(families.CACHE_EVICTIONS, cache).inc(now.evictions - before.evictions)
 
     def logged(self) -> None:
-        """Lines of the access log, sampled now and then."""
-        if self._access is None:
-            return
-        before, self._lines = self._lines, self._access.counts()
-        now, segment = self._lines, self._segment
-        segment.counter(families.ACCESS_LINES).inc(now.written - before.written)
-        segment.counter(families.ACCESS_DROPPED, "full").inc(now.full - before.full)
-        segment.counter(families.ACCESS_DROPPED, "failed").inc(now.failed - before.failed)
+        """Lines of the access log and traces, sampled now and then."""
+        if self._access is not None:
+            before, self._lines = self._lines, self._access.counts()
+            self._grown(families.ACCESS_LINES, families.ACCESS_DROPPED, before, self._lines)
+        if self.tracer is not None:
+            before, self._traces = self._traces, self.tracer.counts()
+            self._grown(families.TRACES_EXPORTED, families.TRACES_DROPPED, before, self._traces)
+
+    def _grown(self, done: Family, lost: Family, before: LineCounts, now: LineCounts) -> None:
+        segment = self._segment
+        segment.counter(done).inc(now.written - before.written)
+        segment.counter(lost, "full").inc(now.full - before.full)
+        segment.counter(lost, "failed").inc(now.failed - before.failed)
 
     def _log(self, life: Life, status: int, access: AccessLog) -> None:
         """What failed and what was slow is written down; of the rest, some."""

@@ -217,6 +217,19 @@ class StallSettings(Section, frozen=True):
     threshold_s: float = 0.002
 
 
+class TracingSettings(Section, frozen=True):
+    """OpenTelemetry traces (needs the extra `otel`).
+
+    endpoint: base URL of a collector that takes OTLP over HTTP, as http://collector:4318; empty:
+    off. sample_ratio: of the traces that begin here; what a client began is recorded as it says.
+    """
+
+    endpoint: str = ""
+    service_name: str = "tokenlane"
+    sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 4096
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -231,6 +244,7 @@ class Settings(Section, frozen=True):
     log: LogSettings = LogSettings()
     health: HealthSettings = HealthSettings()
     stalls: StallSettings = StallSettings()
+    tracing: TracingSettings = TracingSettings()
     prices: dict[str, Price] = {}
 
 

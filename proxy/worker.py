@@ -34,6 +34,7 @@ from proxy.telemetry.logs import setup_logs
 from proxy.telemetry.metrics import MetricsSegment
 from proxy.telemetry.monitor import StallMonitor
 from proxy.telemetry.stages import LOOP, METRICS, OTHER
+from proxy.telemetry.traces import Tracer
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer
 from proxy.wire.exchange import Exchange
@@ -78,8 +79,7 @@ class Worker:
         """Serves until told to drain; returns the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
-            log_settings = hello.settings.log
-            access = AccessLog(log_settings, hello.worker) if log_settings.access != "off" else None
+            access, tracer = _telling(hello)
             tokenizers = await asyncio.to_thread(_load, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = share(hello.host, hello.port)
@@ -88,7 +88,7 @@ class Worker:
             self._end.failed(str(error))
             self._end.close()
             return 2
-        return await self._serve(hello, listener, tokenizers, access)
+        return await self._serve(hello, listener, tokenizers, access, tracer)
 
     async def _serve(
         self,
@@ -96,13 +96,14 @@ class Worker:
         listener: socket.socket,
         tokenizers: dict[str, Tokenizer],
         access: AccessLog | None,
+        tracer: Tracer | None,
     ) -> int:
         settings = hello.settings
         segment = MetricsSegment(hello.metrics_fd)
         for model, tokenizer in tokenizers.items():
             for part, engine in tokenizer.fast.engines():
                 segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
-        recorder = Recorder(segment, hello.worker, settings.prices, access)
+        recorder = Recorder(segment, hello.worker, settings.prices, access, tracer)
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
         gateway = Gateway(
@@ -149,8 +150,9 @@ class Worker:
                     await self._drain.wait()
         gateway.draining = True
         cut = await server.drain(settings.server.drain_deadline_s)
-        if access is not None:
-            access.close()
+        for teller in (access, tracer):
+            if teller is not None:
+                teller.close()
         self._sample(gateway, server, tokens, recorder)
         monitor.sample()
         monitor.stop()
@@ -209,6 +211,13 @@ class Worker:
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")
+
+
+def _telling(hello: Hello) -> tuple[AccessLog | None, Tracer | None]:
+    """What writes about requests, as far as it is on."""
+    log_settings, tracing = hello.settings.log, hello.settings.tracing
+    access = AccessLog(log_settings, hello.worker) if log_settings.access != "off" else None
+    return access, Tracer(tracing, hello.worker) if tracing.endpoint else None
 
 
 def _load(settings: TokenSettings) -> dict[str, Tokenizer]:

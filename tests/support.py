@@ -22,6 +22,7 @@ from proxy.settings import ServerSettings, Settings
 from proxy.telemetry import families
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
+from proxy.telemetry.traces import Tracer
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from proxy.wire.server import Exchange, Handler, HttpServer
@@ -145,6 +146,7 @@ async def gateway(
     tokenizer: Tokenizer | None = None,
     send_bytes: int = 0,
     state: FleetState | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Bench]:
     """A gateway in front of these replicas; without a tokenizer unless one is given."""
     settings = settings or Settings()
@@ -154,7 +156,10 @@ async def gateway(
     tokens = TokenService(settings.tokens, tokenizers, 16)
     board = LocalBoard()
     made = Gateway(
-        settings, tokens, board, Recorder(MetricsSegment(descriptor), 0, settings.prices)
+        settings,
+        tokens,
+        board,
+        Recorder(MetricsSegment(descriptor), 0, settings.prices, tracer=tracer),
     )
     reader = SegmentReader(descriptor)
     os.close(descriptor)

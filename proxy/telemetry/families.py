@@ -394,6 +394,15 @@ ACCESS_DROPPED = Family(
     "Lines lost: the queue was full (full), or nobody took them (failed: full disk, closed pipe).",
     ("reason",),
 )
+TRACES_EXPORTED = Family(
+    "counter", "tokenlane_traces_exported_total", "Requests whose spans a collector took."
+)
+TRACES_DROPPED = Family(
+    "counter",
+    "tokenlane_traces_dropped_total",
+    "Requests whose spans were lost: the queue was full (full), or nobody took them (failed).",
+    ("reason",),
+)
 BUILD = Family(
     "gauge", "tokenlane_build_info", "1, labelled with the version.", ("version",), where="control"
 )

@@ -164,6 +164,15 @@ _LADDER = Row(
             ),
             "full: more lines than its thread could write. failed: a full disk or a closed pipe.",
         ),
+        Panel(
+            "Traces",
+            "cps",
+            (
+                Query(rate("tokenlane_traces_exported_total"), "exported"),
+                Query(rate("tokenlane_traces_dropped_total", "reason"), "lost: {{reason}}"),
+            ),
+            "Requests whose spans went to a collector. failed: it did not take them.",
+        ),
     ),
 )
 
