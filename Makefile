@@ -49,6 +49,9 @@ bench-full: $(STAMP_DEV) ## the same in its long form
 dashboards: $(STAMP_DEV) ## deploy/grafana from scripts/dashboard
 	$(BIN)/python -m scripts.dashboard
 
+bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md from the last run's bench/results/latest.json
+	$(BIN)/python -m bench.docs $(ARGS)
+
 lint: $(STAMP_DEV) ## format, lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from bench.finding import Finding, Plot
+from bench.statistics import cell
 
 COLORS = {
     "tokenlane": "#1668b8",
@@ -79,5 +80,5 @@ def _bars(axes: Any, plot: Plot) -> None:
         colors = [COLORS.get(plot.labels[int(x)], "#6f8fb0") for x, _ in one.points]
         drawn = axes.bar(places, heights, width * 0.95, label=one.name,
                          color=colors if alone else COLORS.get(one.name))  # fmt: skip
-        axes.bar_label(drawn, fmt="{:,.3g}", fontsize=7)
+        axes.bar_label(drawn, [cell(y) for _, y in one.points], fontsize=7)
     axes.set_xticks(range(len(plot.labels)), plot.labels, fontsize=8)

@@ -19,6 +19,8 @@ from typing import Self
 
 import psutil
 
+SOURCES = Path(__file__).parent.parent
+
 
 class BenchError(Exception):
     """A measurement cannot be made here. The message says what to do about it."""
@@ -169,6 +171,12 @@ def others_remark(name: str, share: float) -> str | None:
 def module(name: str, *args: str) -> list[str]:
     """argv of one of our own modules on this Python."""
     return [sys.executable, "-m", name, *args]
+
+
+def python_path(first: Path | None = None) -> str:
+    """PYTHONPATH for one of our own modules: `first`, then what is set now, then the sources."""
+    parts = [str(first) if first else "", os.environ.get("PYTHONPATH", ""), str(SOURCES)]
+    return os.pathsep.join(part for part in parts if part)
 
 
 def pause(seconds: float) -> None:

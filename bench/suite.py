@@ -5,6 +5,7 @@ Invariants:
 - What an experiment started ends with it: it is asked first, and its whole tree is killed after.
 """
 
+import os
 import queue
 import signal
 import subprocess
@@ -21,7 +22,7 @@ import psutil
 
 from bench.finding import Finding
 from bench.lab.common import Options
-from bench.processes import BenchError, module
+from bench.processes import BenchError, module, python_path
 
 GRACE_S = 15.0
 BAR_CELLS = 24
@@ -145,6 +146,7 @@ def run_one(member: Member, options: Options, progress: Progress) -> Finding:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
+            env={**os.environ, "PYTHONPATH": python_path()},
         ) as process:
             try:
                 said = _watch(process, budget_s, progress)

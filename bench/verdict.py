@@ -39,16 +39,16 @@ def blocking(share: float) -> str:
 def lines(findings: Mapping[str, Finding], failed: Mapping[str, str]) -> list[str]:
     """The verdict, a sentence a line."""
     said = [*_cache(findings), *_loop(findings), *_starved(findings)]
-    shapes = [shape for found in findings.values() for shape in found.shapes]
-    agree = sum(shape.holds is True for shape in shapes)
+    judged = [one for found in findings.values() for one in found.shapes if one.holds is not None]
+    agree = sum(shape.holds is True for shape in judged)
     differ = [
         f"{name} ({shape.claim})"
         for name, found in findings.items()
         for shape in found.shapes
         if shape.holds is False
     ]
-    if shapes:
-        said.append(f"{agree} of {len(shapes)} curves have the published shape")
+    if judged:
+        said.append(f"{agree} of {len(judged)} curves have the published shape")
     if differ:
         said.append(f"not as published: {'; '.join(differ)}")
     limits = [

@@ -50,7 +50,7 @@ def varied(size_chars: int, seed: int, rare: float = 0.05) -> str:
     chooser = random.Random(seed)
     words: list[str] = []
     size = 0
-    while size < size_chars:
+    while size <= size_chars:
         word = chooser.choice(WORDS)
         if chooser.random() < rare:
             word = "".join(chooser.choices("abcdefghijklmnopqrstuvwxyz", k=chooser.randint(4, 10)))

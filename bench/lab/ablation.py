@@ -78,7 +78,7 @@ def flows(load: Load, gateway: Watched, seconds_s: float, known: list[bytes], si
 
 def warm_plan(gateway: Watched, known: list[bytes]) -> Plan:
     """Every known chat once."""
-    return Plan([given("hits", gateway, [0.05 * n for n in range(len(known))], known)])
+    return Plan([given("hits", gateway, [0.03 * n for n in range(len(known))], known)])
 
 
 def row(rung: str, load: Load, got: Phase) -> list[Cell]:
@@ -110,7 +110,7 @@ def run(options: Options) -> Finding:
     need_tools("nginx", "taskset")
     cores = core, load_core = two_cores()
     loads = options.pick((Load(100, 0.5),), SHORT, (*FULL, Load(1000, 0.1)))
-    seconds_s = options.pick(0.5, 2.0, 5.0)
+    seconds_s = options.pick(0.3, 2.0, 5.0)
     facts = machine.facts()
     size = chars_for(TOKENS)
     known = [workload.Conversations(1).body(size, TURNS, f"known {n}") for n in range(KNOWN)]

@@ -64,7 +64,7 @@ def read(path: Path) -> list[Arrival]:
 
 
 def made(seed: int = 0) -> list[Arrival]:
-    """Bursts of 1 to 67 requests within a second; between them mostly seconds, at times minutes."""
+    """Bursts of one to 67 requests within a second; between them seconds, at times minutes."""
     chooser = random.Random(seed)
     sizes = [PEAK, *(min(PEAK, 1 + int(chooser.expovariate(1 / 12))) for _ in range(BURSTS))]
     chooser.shuffle(sizes)

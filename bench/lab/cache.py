@@ -24,6 +24,7 @@ from bench.statistics import Cell
 from bench.systems import MODEL_FOLDER
 from proxy.body import ChatBody, Kind, inspect
 from proxy.settings import TokenSettings
+from proxy.tokens.cache import Budget
 from proxy.tokens.segments import SegmentCache
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer
@@ -39,9 +40,11 @@ class Lookups:
     def __init__(self) -> None:
         settings = TokenSettings()
         self._cache = SegmentCache(
-            limit_entries=settings.segment_limit_entries,
-            limit_bytes=settings.segment_limit_bytes,
-            entry_limit_bytes=settings.segment_entry_limit_bytes,
+            Budget(
+                settings.segment_limit_entries,
+                settings.segment_limit_bytes,
+                settings.segment_entry_limit_bytes,
+            )
         )
         self.asked: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
@@ -49,7 +52,7 @@ class Lookups:
 
     def request(self, asked: traces.Asked) -> None:
         """All of one request's stretches, looked up and then kept."""
-        old = len(asked.messages) - asked.fresh
+        old = len(asked.messages) - 2
         for number, (role, content) in enumerate(asked.messages):
             self._look(f"<|im_start|>{role}\n", TAGS)
             if role == "system":

@@ -235,7 +235,8 @@ def finding(
                   "measured over Kingman " + ", ".join(f"{one:.2f}" for one in near)),
         ],
         remarks=few(
-            remark for one in (*floors.values(), *points) for remark in one.remarks
+            [remark for floor in floors.values() for remark in floor.remarks]
+            + [remark for point in points for remark in point.remarks]
         ),
         numbers={"added p99 ms": ours[1], "added spread p99 ms": ours[3]},
     )  # fmt: skip

@@ -16,13 +16,21 @@ from typing import Any
 import msgspec
 
 from bench import workload
-from bench.build import ROOT, compiled
+from bench.build import compiled
 from bench.client import fetch
 from bench.lab.beats import Beats
 from bench.lab.common import Options
 from bench.load import Latency, generate, latency, limit_remark
 from bench.openloop import Flow, Plan, Result
-from bench.processes import Process, core_used_s, free_ports, module, others_remark, pause
+from bench.processes import (
+    Process,
+    core_used_s,
+    free_ports,
+    module,
+    others_remark,
+    pause,
+    python_path,
+)
 from bench.scrape import difference, samples
 from bench.statistics import quantile
 from bench.systems import MODEL_FOLDER, Proxy, wait_ready
@@ -106,8 +114,9 @@ def watched(
     with tempfile.TemporaryDirectory(prefix="bench-lab-") as folder:
         config, beats = Path(folder) / "settings.yaml", Beats(Path(folder) / "beats")
         config.write_bytes(msgspec.json.encode(settings))  # JSON is YAML
+        build = None if options.plain else compiled()
         argv = [
-            "env", f"PYTHONPATH={ROOT}",
+            "env", f"PYTHONPATH={python_path(build)}",
             *module("bench.lab.host", "--config", str(config), "--beats", f"{folder}/beats"),
         ]  # fmt: skip
         build = None if options.plain else compiled()

@@ -27,11 +27,10 @@ Message = tuple[str, str]
 
 
 class Asked(NamedTuple):
-    """One request: the whole conversation so far. fresh: how many of its last messages are new."""
+    """One request: the whole conversation so far, its last two messages new."""
 
     session: str
     messages: list[Message]
-    fresh: int
 
     @property
     def body(self) -> bytes:
@@ -57,7 +56,7 @@ def made(seed: int = 0, sessions: int = SESSIONS) -> list[Asked]:
             talk.append(("user", chooser.choice(stock)))
         else:
             talk.append(("user", workload.text(chooser.randint(100, 2000), 5000 + number)))
-        asked.append(Asked(str(session), list(talk), 2))
+        asked.append(Asked(str(session), list(talk)))
     return asked
 
 
@@ -69,20 +68,18 @@ def from_rows(rows: Iterable[trace.Row]) -> list[Asked]:
         first.setdefault(row.session_id, row.input)
     system = _shared_ending(list(first.values()))
     talks: dict[str, list[Message]] = {}
-    last: dict[str, str] = {}
+    last: dict[str, trace.Row] = {}
     asked = []
     for row in ordered:
         before = last.get(row.session_id)
-        if before is None or not row.input.startswith(before):
+        if before is None or not row.input.startswith(before.input):
             own = row.input.removesuffix(system) if system else row.input
             talks[row.session_id] = [*([("system", system)] if system else []), ("user", own)]
-            fresh = 2
         else:
-            new = row.input[len(before) :]
-            talks[row.session_id] += [("assistant", row.output), ("user", new)]
-            fresh = 2
-        last[row.session_id] = row.input
-        asked.append(Asked(row.session_id, list(talks[row.session_id]), fresh))
+            new = row.input[len(before.input) :]
+            talks[row.session_id] += [("assistant", before.output), ("user", new)]
+        last[row.session_id] = row
+        asked.append(Asked(row.session_id, list(talks[row.session_id])))
     if all(len(one.messages) <= 2 for one in asked):
         raise BenchError("the trace holds no conversation: no prompt begins as an earlier one did")
     return asked

@@ -1,0 +1,75 @@
+"""`make bench-docs`: the tables of docs/bench.md, from the latest.json of a run.
+
+    python -m bench.docs [--results DIR] [--page FILE]
+
+Invariants:
+- What stands between the two marks is made here, and nothing outside them is touched: no figure of
+  that part was ever typed.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench import machine, report
+from bench.build import ROOT
+from bench.finding import markdown
+from bench.processes import BenchError
+from bench.report import Report
+
+BEGIN = "<!-- made by `make bench-docs`: begin -->"
+END = "<!-- made by `make bench-docs`: end -->"
+
+
+def section(made: Report) -> str:
+    """All that is between the marks."""
+    facts = machine.describe(made.machine).replace("\n", "; ")
+    lines = [
+        BEGIN,
+        "",
+        (
+            f"Measured {made.machine['at'][:10]} in one run of the {made.scale} form, "
+            f"{made.seconds / 60:.1f} minutes. {facts}."
+        ),
+        "",
+        "### Verdict",
+        "",
+        *(f"- {line}" for line in made.verdict),
+        "",
+    ]
+    for found in made.findings.values():
+        load = found.machine["load_1_min"]
+        lines += [markdown(found), f"Load of the machine as it began: {load:.1f}.", ""]
+    return "\n".join([*lines, END])
+
+
+def replaced(page: str, made: Report) -> str:
+    """The page with the run's section in the place of the old one. Raises BenchError without
+    marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"the page has no {BEGIN} … {END}")
+    return before + section(made) + after
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.docs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "bench.md", metavar="FILE")
+    parsed = parser.parse_args()
+    try:
+        made = report.read(parsed.results / "latest.json")
+        text = replaced(parsed.page.read_text(encoding="utf-8"), made)
+    except BenchError as error:
+        sys.exit(str(error))
+    parsed.page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
