@@ -64,19 +64,22 @@ class UpstreamSettings(Section, frozen=True):
 class TokenSettings(Section, frozen=True):
     """The ladder.
 
-    folders: model name -> folder with tokenizer.json. fast_engines: fastokens and minijinja, where
-    a probe shows them equal to the reference. cache_…: whole requests; opening_…: what many short
-    prompts begin with, segment_…, prefix_…: stretches of text and beginnings of prompts, for each
-    model. threads: 0 for as many as cores, at least 2, at most 8. processes: tokenizer processes,
-    for jobs that would hold the GIL too long and for when the threads have all they take;
-    process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter than this
-    never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread and wake up
-    for its result; shorter ones run on the loop. forward_tokens: which requests' ids go to the
-    replica in the place of their text, so that it need not tokenize again. context_check: refuse
-    what no replica has room for. Where nothing wants ids, the policy included, none are made.
+    folders: model name -> folder with tokenizer.json. discover: look for other models' tokenizers
+    where the replica says the model is, and in the local hub cache. fast_engines: fastokens and
+    minijinja, where a probe shows them equal to the reference. cache_…: whole requests; opening_…:
+    what many short prompts begin with, segment_…, prefix_…: stretches of text and beginnings of
+    prompts, for each model. threads: 0 for as many as cores, at least 2, at most 8. processes:
+    tokenizer processes, for jobs that would hold the GIL too long and for when the threads have all
+    they take; process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter
+    than this never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread
+    and wake up for its result; shorter ones run on the loop. forward_tokens: which requests' ids go
+    to the replica in the place of their text, so that it need not tokenize again. context_check:
+    refuse what no replica has room for. Where nothing wants ids, the policy included, none are
+    made.
     """
 
     folders: dict[str, str] = {}
+    discover: bool = True
     fast_engines: bool = True
     cache_limit_entries: int = 10_000
     cache_limit_bytes: int = 256 * 1024 * 1024

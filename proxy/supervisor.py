@@ -23,10 +23,11 @@ from aiohttp import web
 
 from proxy.control import ports
 from proxy.control.admin import admin_app
-from proxy.control.fleet import Change, FleetTable, Probe, base_url
+from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
 from proxy.control.kvevents import KvEvents
 from proxy.control.notify import notify
 from proxy.control.probes import Prober
+from proxy.control.sources import discover, with_folders
 from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
 from proxy.control.workers import WorkerPool
@@ -137,6 +138,9 @@ class Supervisor:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._settings.control.probe_deadline_s
             await _unless(self._stop, prober.first_round.wait(), deadline_s)
+            served = models(self._table.replicas)
+            sources = await discover(self._settings, served, self._table.roots)
+            self._view.sources = sources
             return await self._with_workers(address, prober)
         finally:
             probing.cancel()
@@ -150,7 +154,7 @@ class Supervisor:
     async def _with_workers(self, address: tuple[str, int], prober: Prober) -> int:
         pool = self._pool = WorkerPool(
             self._argv,
-            self._settings,
+            with_folders(self._settings, self._view.sources),
             address,
             self._board_fd,
             self._totals,

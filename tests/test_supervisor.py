@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,14 @@ class Gateway:
             int(match[1]) if (match := re.search(r"http://127.0.0.1:(\d+)", line)) else 0
             for line in self.said
         )
+
+    def line(self, word: str) -> str:
+        """The rest of the next line that begins with this word."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.split()[:1] == [word]:
+                return line.strip().removeprefix(word).strip()
+        raise AssertionError(f"nothing was said about a {word}")
 
     def ask(self, path: str, body: Any = None, *, admin: bool = False) -> tuple[int, bytes]:
         """One request on a connection of its own."""
@@ -187,6 +196,60 @@ def test_a_tokenizer_that_cannot_be_loaded(argv: list[str], tmp_path: Path) -> N
         errors = [line for line in gateway.process.stderr if line.startswith("tokenlane: ")]
         assert len(errors) == 1
         assert str(tmp_path) in errors[0]
+
+
+def test_a_tokenizer_is_found_by_itself(tmp_path: Path) -> None:
+    """The replica says where the model is, and it is on this machine."""
+    root = tmp_path / "model"
+    shutil.copytree(demo_folder(), root)
+    port = free_ports(1)
+    with (
+        FleetProcess(1, port, ("--tokenizer", f"found={root}")) as fleet,
+        Gateway("serve", "--backend", *fleet.urls) as gateway,
+    ):
+        line = gateway.line("tokenizer")
+        assert f"found = {root}  (the model's folder, as its replica names it, " in line
+        assert gateway.status()["tokenizers"] == {"found": str(root)}
+        body = {"model": "found", "prompt": "Hello there", "max_tokens": 2}
+        connection = gateway.send("/v1/completions", body)
+        with contextlib.closing(connection):
+            response = connection.getresponse()
+            response.read()
+        # It was read by its ids: what is cached is known exactly.
+        assert response.getheader("x-tokenlane-cached-tokens") == "0"
+
+
+def test_a_tokenizer_that_is_found_and_broken_keeps_nobody_from_serving(tmp_path: Path) -> None:
+    root = tmp_path / "model"
+    shutil.copytree(demo_folder(), root)
+    with FleetProcess(1, free_ports(1), ("--tokenizer", f"found={root}")) as fleet:
+        (root / "tokenizer.json").write_text("{}")
+        with Gateway("serve", "--backend", *fleet.urls) as gateway:
+            line = gateway.line("tokenizer")
+            assert line.startswith("found: none found (tokenizer of found: ")
+            assert "routed by text prefix; --tokenizer found=DIR names its folder" in line
+            assert gateway.ask("/v1/completions", {"model": "found", "prompt": "x"})[0] == 200
+
+
+def test_a_replica_that_is_down_at_the_start_and_a_wrong_model_name() -> None:
+    port = free_ports(1)
+    backend = f"http://127.0.0.1:{port}"
+    with Gateway("serve", "--backend", backend) as gateway:
+        line = gateway.line("replica")
+        assert line == (
+            f"{backend}  down: nothing listens there; is vLLM running, and is the port right?"
+        )
+        assert "requests get 503 until one is" in gateway.line("warning")
+        status, body = gateway.ask("/v1/completions", {"model": "demo", "prompt": "x"})
+        assert status == 503
+        with FleetProcess(1, port):
+            until(lambda: gateway.ask("/readyz", admin=True)[0] == 200)
+            until(lambda: gateway.chat() == 200)
+            status, body = gateway.ask("/v1/completions", {"model": "dmeo", "prompt": "x"})
+            assert status == 404
+            assert json.loads(body)["error"]["message"] == (
+                "The model does not exist. Served: demo."
+            )
 
 
 def test_the_demo_prints_a_curl_that_works_and_leaves_nothing_behind() -> None:

@@ -23,7 +23,8 @@ class Probe(msgspec.Struct, frozen=True):
     """One look at a replica.
 
     reason: `ok`, or why it failed (closed set, metric label): refused timeout status protocol.
-    models and scrape: None if they could not be read. adapters: those of the models.
+    models and scrape: None if they could not be read. adapters: those of the models. roots: by
+    model, the folder or the hub's name that the replica has it from.
     """
 
     reason: str
@@ -31,6 +32,7 @@ class Probe(msgspec.Struct, frozen=True):
     max_model_tokens: int | None = None
     scrape: Scrape | None = None
     adapters: tuple[str, ...] = ()
+    roots: dict[str, str] = {}
 
     @property
     def good(self) -> bool:
@@ -39,6 +41,12 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 PROBE_REASONS = ("refused", "timeout", "status", "protocol")
+ADVICE = {
+    "refused": "nothing listens there; is vLLM running, and is the port right?",
+    "timeout": "no answer in time; is it still loading, or does a firewall drop packets?",
+    "status": "its /health is not 200; see its log",
+    "protocol": "what answers does not speak vLLM's HTTP; is it the right port?",
+}
 
 
 # A learned capacity that grows by less is no news.
@@ -130,6 +138,7 @@ def base_url(backend: str) -> str:
 class FleetTable:
     """All replicas by slot. Replica ids are `HOST:PORT`. cache_counts: by id, prompt tokens looked
     up in the replica's prefix cache and found there, as last scraped; for people, not for workers.
+    reasons: by id, of the last probe. roots: by model, where the replicas have it from.
     """
 
     def __init__(self, backends: Iterable[str], settings: ControlSettings) -> None:
@@ -143,6 +152,8 @@ class FleetTable:
             self._tracks.append(Track(state))
         self._state = FleetState(1, self.replicas)
         self.cache_counts: dict[str, tuple[float, float]] = {}
+        self.reasons: dict[str, str] = {}
+        self.roots: dict[str, str] = {}
 
     @property
     def replicas(self) -> tuple[ReplicaState, ...]:
@@ -157,6 +168,8 @@ class FleetTable:
     def observe(self, slot: int, probe: Probe) -> Change:
         """Takes one probe's result in."""
         before = self._tracks[slot]
+        self.reasons[before.state.id] = probe.reason
+        self.roots.update(probe.roots)
         if probe.scrape is not None:
             seen = probe.scrape
             self.cache_counts[before.state.id] = seen.queried_tokens, seen.hit_tokens

@@ -29,6 +29,7 @@ class _Card(msgspec.Struct):
     id: str
     max_model_len: int | None = None
     parent: str | None = None
+    root: str | None = None
 
 
 class _ModelList(msgspec.Struct):
@@ -103,6 +104,7 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
         adapters=tuple(card.id for card in cards if card.parent is not None),
         max_model_tokens=min(limits, default=None),
         scrape=scrape,
+        roots={card.id: card.root for card in cards if card.root},
     )
 
 

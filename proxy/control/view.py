@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from proxy import __version__
 from proxy.control import fleet
-from proxy.control.fleet import FleetTable
+from proxy.control.fleet import ADVICE, FleetTable
 from proxy.control.live import Live
+from proxy.control.sources import Source, given
 from proxy.control.stalls import StallLog
 from proxy.control.watch import Watch
 from proxy.control.workers import Worker
@@ -37,7 +38,9 @@ class View:
         self._table = table
         self._board = board
         self._began = time.monotonic()
+        self._totals = totals
         self.urls = "", ""
+        self.sources = given(settings)
         self.draining = False
         self.workers: list[Worker] = []
         self.stall_log = StallLog()
@@ -57,13 +60,37 @@ class View:
         say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /stalls)")
         say(f"  policy     {settings.routing.policy}")
         for replica in replicas:
-            state = "up" if replica.up else "down"
-            say(f"  replica    {replica.url}  {state}  {', '.join(replica.models)}")
-        for model, folder in settings.tokens.folders.items():
-            say(f"  tokenizer  {model} = {folder}")
-        for model in fleet.models(replicas):
-            if model not in settings.tokens.folders:
-                say(f"  tokenizer  {model}: none given, routed by text prefix")
+            if replica.up:
+                say(f"  replica    {replica.url}  up  {', '.join(replica.models)}")
+            else:
+                why = ADVICE.get(self._table.reasons.get(replica.id, ""), "not looked at yet")
+                say(f"  replica    {replica.url}  down: {why}")
+        for model, source in self.sources.items():
+            say(f"  tokenizer  {self._tokenizer(model, source)}")
+        served = fleet.models(replicas)
+        for model in served.keys() - self.sources.keys():
+            say(f"  tokenizer  {model}: none given, routed by text prefix")
+        if served:
+            for model in self.sources.keys() - served.keys():
+                say(f"  warning    no replica that is up serves {model}; is the name right?")
+        if not served:
+            say("  warning    no replica is up yet: requests get 503 until one is")
+        elif not all(replica.up for replica in replicas):
+            say("  warning    tokenizers of models that come later are not looked for")
+
+    def _tokenizer(self, model: str, source: Source) -> str:
+        if source.folder is None:
+            return (
+                f"{model}: none found ({source.how}), routed by text prefix;"
+                f" --tokenizer {model}=DIR names its folder"
+            )
+        engines = [
+            engine
+            for (name, labels), values in self._totals.cells().items()
+            if name == families.TOKENIZER_PATH.name and labels[0] == model and values[0]
+            for engine in labels[2:]
+        ]
+        return f"{model} = {source.folder}  ({', '.join([source.how, *engines])})"
 
     def unready(self) -> str | None:
         """Why the gateway cannot serve; None if it can."""
@@ -97,7 +124,7 @@ class View:
             "draining": self.draining,
             "url": self.urls[0],
             "policy": settings.routing.policy,
-            "tokenizers": dict(settings.tokens.folders),
+            "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
             "models": fleet.models(self._table.replicas),
             "fleet_version": self._table.state.version,
             "workers": [worker.row() for worker in self.workers],

@@ -174,7 +174,8 @@ class Endpoints:
         elif path == "/v1/models":
             created = int(replica.drive.started_s)
             model, most = settings.model, settings.context_tokens
-            reply.respond(200, JSON, payloads.models(model, model, created, most))
+            root = settings.folder or model  # as vLLM: what it was told to load
+            reply.respond(200, JSON, payloads.models(model, root, created, most))
         elif path == "/metrics":
             drive = replica.drive
             content_type = (b"content-type", metrics.CONTENT_TYPE)

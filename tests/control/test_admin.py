@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy import __version__
 from proxy.control.admin import admin_app
 from proxy.control.fleet import FleetTable, Probe
+from proxy.control.sources import Source
 from proxy.control.view import View
 from proxy.control.workers import Worker
 from proxy.settings import Settings, TokenSettings
@@ -193,8 +194,29 @@ def test_the_lines_that_greet(plane: Plane) -> None:
         "http://127.0.0.1:2",
         "affinity",
         "http://127.0.0.1:9  up  m, bare",
-        "http://127.0.0.1:10  down",
-        "m = /models/m",
+        "http://127.0.0.1:10  down: not looked at yet",
+        "m = /models/m  (given)",
         "bare: none given, routed by text prefix",
     ):
         assert expected in text
+
+
+def test_the_lines_that_warn(plane: Plane) -> None:
+    def said() -> str:
+        lines: list[str] = []
+        plane.view.announce(lines.append)
+        return "\n".join(lines)
+
+    plane.table.observe(0, Probe("refused"))
+    assert "127.0.0.1:9  down: nothing listens there; is vLLM running" in said()
+    assert "no replica is up yet: requests get 503 until one is" in said()
+    plane.table.observe(1, Probe("ok", ("other",), roots={"other": "/nowhere"}))
+    assert "no replica that is up serves m; is the name right?" in said()
+    assert "tokenizers of models that come later are not looked for" in said()
+    plane.view.sources["other"] = Source(None, "no tokenizer.json here in /nowhere")
+    assert (
+        "other: none found (no tokenizer.json here in /nowhere), routed by text prefix;"
+        " --tokenizer other=DIR names its folder"
+    ) in said()
+    plane.segment.gauge(families.TOKENIZER_PATH, "m", "encoder", "fastokens").set(1.0)
+    assert "m = /models/m  (given, fastokens)" in said()

@@ -1,0 +1,66 @@
+"""The models' tokenizers: where each is from, found at the start, before any worker runs.
+
+Invariants:
+- What was given is used or the start fails. What was found is used if it loads; if not, the model
+  is routed by text, and both are said.
+- Looking and trying happens in a thread: probes and the admin port go on.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from proxy.control import finder
+from proxy.errors import ConfigError
+from proxy.settings import Settings
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A model's tokenizer: its folder, None where there is none, and how that came about."""
+
+    folder: str | None
+    how: str
+
+
+def given(settings: Settings) -> dict[str, Source]:
+    """What the settings name, by model."""
+    return {model: Source(at, "given") for model, at in settings.tokens.folders.items()}
+
+
+def _try(model: str, root: str | None) -> Source:
+    found = finder.find(model, root, os.environ)
+    if found.folder is None:
+        return Source(None, found.how)
+    # The engine's library is no part of the control plane unless something has to be tried.
+    from proxy.tokens.tokenizer import Tokenizer  # noqa: PLC0415
+
+    try:
+        Tokenizer.load(model, Path(found.folder), fast=False)
+    except ConfigError as error:
+        return Source(None, str(error))
+    return Source(str(found.folder), found.how)
+
+
+async def discover(
+    settings: Settings, models: Iterable[str], roots: Mapping[str, str]
+) -> dict[str, Source]:
+    """A source for each model given or served. roots: where replicas say that models are."""
+    sources = given(settings)
+    for model in models:
+        if model in sources:
+            continue
+        if settings.tokens.discover:
+            sources[model] = await asyncio.to_thread(_try, model, roots.get(model))
+        else:
+            sources[model] = Source(None, "not looked for")
+    return sources
+
+
+def with_folders(settings: Settings, sources: Mapping[str, Source]) -> Settings:
+    """The settings as workers get them: with every folder that there is."""
+    folders = {model: one.folder for model, one in sources.items() if one.folder is not None}
+    tokens = msgspec.structs.replace(settings.tokens, folders=folders)
+    return msgspec.structs.replace(settings, tokens=tokens)
