@@ -2,7 +2,8 @@
 
 Invariants:
 - What the operator got wrong is one sentence on stderr and exit code 2, never a traceback.
-- A flag overrides the file, the file overrides the defaults; `print-config` shows the result.
+- A flag overrides a variable, that the file, the file the defaults; `print-config` shows which.
+- Flags of settings come from proxy.flags, none are made here.
 - Importing this module is cheap: a verb imports what it needs when it runs.
 """
 
@@ -23,10 +24,10 @@ from typing import Any
 import msgspec
 
 from proxy import __version__
+from proxy.config import ConfigProblems, printed, schema
 from proxy.errors import ConfigError
-from proxy.settings import Settings, load
-
-_DEFAULTS = Settings()
+from proxy.flags import admin_flags, config_flag, gateway_flags, loaded, setting_flags
+from proxy.settings import Settings
 
 
 def _say(line: str) -> None:
@@ -37,13 +38,8 @@ def _say(line: str) -> None:
         pass
 
 
-def _setting(parser: argparse.ArgumentParser, flag: str, path: str, text: str, **how: Any) -> None:
-    """A flag that overrides the setting at `path`, its help ending in the default."""
-    default: Any = _DEFAULTS
-    for name in path.split("."):
-        default = getattr(default, name)
-    shown = "" if isinstance(default, (dict, tuple)) else f" (default: {default})"
-    parser.add_argument(flag, dest=path, help=text + shown, **how)
+def _settings(args: argparse.Namespace) -> Settings:
+    return loaded(args).settings
 
 
 def _model_folder(text: str) -> tuple[str, str]:
@@ -51,57 +47,6 @@ def _model_folder(text: str) -> tuple[str, str]:
     if not (model and found and folder):
         raise argparse.ArgumentTypeError("must look like MODEL=DIR")
     return model, folder
-
-
-def _config_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in YAML")
-
-
-def _port_flags(parser: argparse.ArgumentParser) -> None:
-    _setting(parser, "--host", "server.host", "address of the data port", metavar="H")
-    _setting(parser, "--port", "server.port", "data port; 0 picks one", type=int, metavar="P")
-    _setting(parser, "--admin-host", "admin.host", "address of the admin port", metavar="H")
-    _setting(parser, "--admin-port", "admin.port", "admin port; 0 picks one", type=int, metavar="P")
-
-
-def _serving_flags(parser: argparse.ArgumentParser) -> None:
-    _port_flags(parser)
-    _setting(parser, "--workers", "server.workers", "data plane processes", type=int, metavar="N")
-    _setting(parser, "--policy", "routing.policy", "how replicas are chosen", metavar="NAME")
-
-
-def _gateway_flags(parser: argparse.ArgumentParser) -> None:
-    _config_flag(parser)
-    parser.add_argument(
-        "--backend",
-        dest="backends",
-        action="append",
-        metavar="URL",
-        help="a replica, http://HOST:PORT; once per replica",
-    )
-    _serving_flags(parser)
-    parser.add_argument(
-        "--tokenizer",
-        dest="folders",
-        action="append",
-        type=_model_folder,
-        metavar="MODEL=DIR",
-        help="the folder with a model's tokenizer.json; once per model",
-    )
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    """Defaults, then the file, then the flags that were given."""
-    overrides: dict[str, Any] = {}
-    for path, value in vars(args).items():
-        if "." in path and value is not None:
-            section, name = path.split(".")
-            overrides.setdefault(section, {})[name] = value
-    if getattr(args, "backends", None):
-        overrides["backends"] = args.backends
-    if getattr(args, "folders", None):
-        overrides["tokens"] = {"folders": dict(args.folders)}
-    return load(args.config, overrides)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -120,7 +65,8 @@ def _demo(args: argparse.Namespace) -> int:
     from proxy.tokens.tokenizer import demo_folder
 
     setup_logs("supervisor")
-    args.config, args.folders = None, [("demo", str(demo_folder()))]
+    args.config = None
+    setattr(args, "tokens.folders", [f"demo={demo_folder()}"])
     if args.replicas < 1:
         raise ConfigError("--replicas must be at least 1")
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}]}
@@ -132,7 +78,7 @@ def _demo(args: argparse.Namespace) -> int:
         _say("Ctrl-C stops the gateway and its replicas.")
 
     with FleetProcess(args.replicas, free_ports(args.replicas)) as fleet:
-        args.backends = fleet.urls
+        args.backends = list(fleet.urls)
         return supervisor.serve(_settings(args), _say, on_ready=greet)
 
 
@@ -176,34 +122,71 @@ def _simulate(args: argparse.Namespace) -> int:
 
 
 def _check_config(args: argparse.Namespace) -> int:
+    """Exit code 1 where the settings would not serve: every reason on a line of its own."""
+    try:
+        return _checked(_settings(args), probing=args.probe)
+    except ConfigProblems as error:
+        problems = error.problems
+    except ConfigError as error:
+        problems = [str(error)]
+    for problem in problems:
+        print(f"tokenlane: {problem}", file=sys.stderr)
+    return 1
+
+
+def _checked(settings: Settings, *, probing: bool) -> int:
     from proxy.supervisor import check_settings
     from proxy.tokens.tokenizer import Tokenizer
 
-    settings = _settings(args)
     check_settings(settings)
     for model, folder in settings.tokens.folders.items():
         Tokenizer.load(model, Path(folder), fast=False)
     replicas, tokenizers = len(settings.backends), len(settings.tokens.folders)
     policy = settings.routing.policy
     _say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")
+    if probing:
+        from proxy.doctor import Report, check_replicas
+
+        report = Report(_say)
+        check_replicas(report, settings)
+        return 1 if report.failed else 0
     return 0
 
 
 def _print_config(args: argparse.Namespace) -> int:
-    _say(msgspec.yaml.encode(_settings(args)).decode().rstrip())
+    _say(json.dumps(schema(), indent=2) if args.schema else printed(loaded(args)))
     return 0
 
 
-def _healthcheck(args: argparse.Namespace) -> int:
+def _doctor(args: argparse.Namespace) -> int:
+    from proxy.doctor import examine
+
+    return examine(_settings(args), os.environ, _say)
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from proxy.completion import script
+
+    _say(script(args.shell, parser()))
+    return 0
+
+
+def _admin(args: argparse.Namespace) -> tuple[str, int]:
+    """Where this machine reaches the admin port."""
     admin = _settings(args).admin
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(admin.host, admin.host)
-    connection = http.client.HTTPConnection(host, admin.port, timeout=args.timeout_s)
+    return host, admin.port
+
+
+def _healthcheck(args: argparse.Namespace) -> int:
+    host, port = _admin(args)
+    connection = http.client.HTTPConnection(host, port, timeout=args.timeout_s)
     try:
         connection.request("GET", "/readyz")
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        print(f"not ready: no answer from {host}:{admin.port} ({error})", file=sys.stderr)
+        print(f"not ready: no answer from {host}:{port} ({error})", file=sys.stderr)
         return 1
     finally:
         connection.close()
@@ -228,13 +211,14 @@ def _replay_flags(parser: argparse.ArgumentParser) -> None:
     from proxy.replay import command
 
     command.flags(parser)
-    _config_flag(parser)
+    config_flag(parser)
 
 
 def _top(args: argparse.Namespace) -> int:
+    from proxy.control.ports import url_of
     from proxy.top import top
 
-    return top(args.admin, once=args.once)
+    return top(args.admin or url_of(*_admin(args)), once=args.once)
 
 
 def _simulate_flags(parser: argparse.ArgumentParser) -> None:
@@ -278,31 +262,40 @@ def parser() -> argparse.ArgumentParser:
             help=text,
             description=text[0].upper() + text[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            # A setting that comes later must not change what a script means.
+            allow_abbrev=False,
         )
         made_verb.set_defaults(run=run)
         return made_verb
 
-    _gateway_flags(verb("serve", _serve, "serve in front of the replicas given"))
+    gateway_flags(verb("serve", _serve, "serve in front of the replicas given"))
     demo = verb("demo", _demo, "serve in front of a simulated fleet of its own")
-    _serving_flags(demo)
+    setting_flags(demo, hidden=("backends", "tokens.folders"))
     demo.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
     _simulate_flags(verb("simulate", _simulate, "run simulated vLLM replicas alone"))
     _replay_flags(verb("replay", _replay, "replay a trace through the routing, in simulated time"))
-    _gateway_flags(verb("check-config", _check_config, "say whether the settings would serve"))
-    _gateway_flags(verb("print-config", _print_config, "print the settings in force, as YAML"))
+    check = verb("check-config", _check_config, "say whether the settings would serve")
+    gateway_flags(check)
+    check.add_argument("--probe", action="store_true", help="ask the replicas too")
+    show = verb(
+        "print-config", _print_config, "print the settings in force, and where each is from"
+    )
+    gateway_flags(show)
+    show.add_argument("--schema", action="store_true", help="print the file's JSON Schema instead")
     health = verb("healthcheck", _healthcheck, "ask a running gateway whether it is ready")
-    _config_flag(health)
-    _setting(health, "--admin-host", "admin.host", "address of the admin port", metavar="H")
-    _setting(health, "--admin-port", "admin.port", "admin port", type=int, metavar="P")
+    admin_flags(health)
     health.add_argument(
         "--timeout-s", type=float, default=2.0, metavar="S", help="seconds to wait (default: 2)"
     )
-    show = verb("top", _top, "show the live numbers of a running gateway; q quits")
-    url = f"http://{_DEFAULTS.admin.host}:{_DEFAULTS.admin.port}"
-    show.add_argument(
-        "--admin", default=url, metavar="URL", help=f"its admin port (default: {url})"
+    gateway_flags(verb("doctor", _doctor, "look for what would keep the gateway from serving well"))
+    live = verb("top", _top, "show the live numbers of a running gateway; q quits")
+    admin_flags(live)
+    live.add_argument(
+        "--admin", metavar="URL", help="its admin port, in the place of host and port"
     )
-    show.add_argument("--once", action="store_true", help="print one screen and exit")
+    live.add_argument("--once", action="store_true", help="print one screen and exit")
+    complete = verb("completion", _completion, "print a shell's completion script")
+    complete.add_argument("shell", choices=("bash", "zsh", "fish"))
     return made
 
 

@@ -1,18 +1,151 @@
-"""Every setting by its dotted path, as one table. Pure.
+"""Every setting as an option: its path in the file, its flag, its variable, its default, its unit.
 
 Invariants:
-- The table is read off the settings' own types: a setting cannot be forgotten here.
-- What is shown of a setting is JSON text. Values marked secret never are.
+- The table is read off the settings' own types, so no setting can be forgotten here; only the
+  words of the help are written by hand.
+- A flag, a variable and a line of the file mean the same and are checked by the same rule.
 """
 
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from proxy.errors import ConfigError
 from proxy.settings import Settings
 
-HIDDEN = "(hidden)"
+PREFIX = "TOKENLANE_"
+# Flags that people type; all others are named after the setting's path.
+_FLAGS = {
+    "backends": "--backend",
+    "server.host": "--host",
+    "server.port": "--port",
+    "server.workers": "--workers",
+    "routing.policy": "--policy",
+    "tokens.folders": "--tokenizer",
+}
+# Other routers' words for the same.
+ALIASES = {"backends": ("--worker-urls", "--static-backends")}
+_UNITS = {
+    "_s": "seconds", "_bytes": "bytes", "_tokens": "tokens", "_blocks": "blocks",
+    "_entries": "entries", "_jobs": "jobs", "_per_million": "per million tokens",
+}  # fmt: skip
+HELP = {
+    "backends": "a replica, http://HOST:PORT; once for each, or several with commas",
+    "server.host": "address of the data port",
+    "server.port": "data port; 0 picks one",
+    "server.workers": "data plane processes",
+    "server.head_limit_bytes": "largest head of a request",
+    "server.header_limit_count": "most header fields of a request",
+    "server.target_limit_bytes": "longest path with its query",
+    "server.body_limit_bytes": "largest body of a request",
+    "server.pipelined_limit_bytes": "most bytes held of requests behind the one being served",
+    "server.write_high_water_bytes": "unsent bytes of an answer above which its replica waits",
+    "server.idle_deadline_s": "idle client connections are closed after this",
+    "server.head_deadline_s": "time for a request's head to come whole",
+    "server.body_deadline_s": "time for a request's body to come whole",
+    "server.write_stall_deadline_s": "a client that reads nothing for so long is cut off",
+    "server.drain_deadline_s": "time that running requests have when the gateway stops",
+    "admin.host": "address of the admin port",
+    "admin.port": "admin port; 0 picks one",
+    "upstream.connect_deadline_s": "time to connect to a replica",
+    "upstream.first_byte_deadline_s": "time until a replica begins to answer",
+    "upstream.between_chunks_deadline_s": "longest pause inside an answer",
+    "upstream.idle_deadline_s": (
+        "idle connections to replicas are closed after this; below the replica's keep-alive (5 s)"
+    ),
+    "upstream.idle_limit_count": "most idle connections kept to each replica",
+    "upstream.head_limit_bytes": "largest head of an answer",
+    "upstream.retry_limit_count": "most further replicas tried for a request",
+    "upstream.retry_unanswered": "try again what a replica may have begun to compute",
+    "tokens.folders": "MODEL=DIR, the folder with a model's tokenizer.json; once for each model",
+    "tokens.discover": "look for other models' tokenizers on this machine",
+    "tokens.fast_engines": "fastokens and minijinja where a probe shows them equal",
+    "tokens.cache_limit_entries": "most whole requests remembered",
+    "tokens.cache_limit_bytes": "memory for whole requests",
+    "tokens.cache_entry_limit_bytes": "largest request remembered whole",
+    "tokens.segment_limit_entries": "most stretches of text remembered",
+    "tokens.segment_limit_bytes": "memory for stretches of text",
+    "tokens.segment_entry_limit_bytes": "longest stretch of text remembered",
+    "tokens.prefix_limit_entries": "most beginnings of prompts remembered",
+    "tokens.prefix_limit_bytes": "memory for beginnings of prompts",
+    "tokens.prefix_entry_limit_bytes": "longest beginning of a prompt remembered",
+    "tokens.threads": "tokenizer threads; 0: as many as cores, at least 2, at most 8",
+    "tokens.queue_limit_jobs": "most prompts waiting for a thread",
+    "tokens.queue_limit_bytes": "most bytes of prompts waiting for a thread",
+    "tokens.queue_wait_limit_s": "prompts that would wait longer go on to the next rung",
+    "tokens.processes": "tokenizer processes for long prompts",
+    "tokens.process_limit_bytes": "prompts under way in each tokenizer process",
+    "tokens.dispatch": "how a tokenizer process is chosen",
+    "tokens.short_lane_s": "prompts predicted to take less never wait behind longer ones",
+    "tokens.thread_hop_s": "price of handing a prompt to a thread",
+    "tokens.stall_budget_s": "longest piece of tokenizing on the event loop",
+    "tokens.fallback": "what happens to a prompt that no rung takes",
+    "tokens.context_check": "refuse prompts that no replica has room for",
+    "tokens.forward_tokens": "whose ids go to the replica in the place of text",
+    "routing.policy": "how replicas are chosen",
+    "routing.alpha": "what a queued token counts beside one of the request's own",
+    "routing.block_tokens": "size of the blocks that prefixes are compared by; 0: the replicas'",
+    "routing.index_limit_blocks": "most blocks remembered of all replicas",
+    "routing.refused_out_s": "a replica that refuses a connection is left out for so long",
+    "control.probe_interval_s": "time between two probes of a replica",
+    "control.probe_deadline_s": "time a replica has to answer a probe",
+    "control.fall_count": "failed probes in a row after which a replica is down",
+    "control.rise_count": "good probes in a row after which it is up",
+    "prices": "what tokens cost, by model, as JSON",
+}
+
+
+class Option(msgspec.Struct, frozen=True):
+    """A setting. type: of its value. default: msgspec.NODEFAULT never occurs."""
+
+    path: str
+    type: Any
+    default: Any
+
+    @property
+    def section(self) -> str:
+        """The part of the file it is in; empty for those at the top."""
+        return self.path.rpartition(".")[0]
+
+    @property
+    def flag(self) -> str:
+        """On the command line."""
+        named = "--" + self.path.replace(".", "-").replace("_", "-")
+        return _FLAGS.get(self.path, named)
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
+
+    @property
+    def unit(self) -> str | None:
+        """What its number is in."""
+        return next((unit for end, unit in _UNITS.items() if self.path.endswith(end)), None)
+
+    @property
+    def many(self) -> bool:
+        """May be given more than once: a list, or a mapping of texts."""
+        return get_origin(self.type) is tuple or self.type == dict[str, str]
+
+    @property
+    def help(self) -> str:
+        """One line, without default and unit."""
+        name = self.path.rpartition(".")[2]
+        return HELP.get(self.path) or name.replace("_", " ")
+
+    @property
+    def default_text(self) -> str | None:
+        """The default as it would be typed; None for none."""
+        if isinstance(self.default, (dict, tuple)):
+            return None
+        return _typed(self.default)
+
+
+def _typed(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def leaves(settings: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -25,10 +158,86 @@ def leaves(settings: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + name, value
 
 
+def _types(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, kind in get_type_hints(struct).items():
+        if name not in struct.__struct_fields__:
+            continue
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            yield from _types(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, kind
+
+
 _DEFAULTS = dict(leaves(Settings()))
+OPTIONS: dict[str, Option] = {
+    path: Option(path, kind, _DEFAULTS[path]) for path, kind in _types(Settings)
+}
 
 
 def shown(settings: Settings) -> Iterator[tuple[str, str, bool]]:
     """(dotted path, value as JSON text, whether it is the default) of every setting."""
     for path, value in leaves(settings):
         yield path, msgspec.json.encode(value).decode(), value == _DEFAULTS[path]
+
+
+def wanted(kind: Any) -> str:
+    """A type in words: what a value must be."""
+    if get_origin(kind) is Literal:
+        return "one of: " + ", ".join(_typed(choice) for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        return "a list"
+    if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return "a mapping"
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+
+
+def _pairs(words: list[str], source: str) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not (name and value):
+            raise ConfigError(f"{source}: {word!r} must look like MODEL=DIR")
+        pairs[name] = value
+    return pairs
+
+
+def read(option: Option, texts: list[str], source: str) -> Any:
+    """A value as typed. source: the flag or variable, for the ConfigError if it is none."""
+    if option.many:
+        words = [word for text in texts for word in text.replace(",", " ").split()]
+        return words if get_origin(option.type) is tuple else _pairs(words, source)
+    text = texts[-1]
+    value: Any = text
+    if get_origin(option.type) is dict:
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise ConfigError(f"{source}: is not JSON; it must be {wanted(option.type)}") from None
+    try:
+        made = msgspec.convert(value, option.type, strict=False)
+    except msgspec.ValidationError:
+        raise ConfigError(f"{source}: {text!r} must be {wanted(option.type)}") from None
+    return msgspec.to_builtins(made)
+
+
+def from_environment(environ: Mapping[str, str]) -> Iterator[tuple[Option, Any]]:
+    """Settings given as variables. Empty ones count as not given. ConfigError names a wrong one."""
+    for option in OPTIONS.values():
+        text = environ.get(option.variable, "")
+        # Kubernetes puts TOKENLANE_PORT=tcp://… there for a Service of that name.
+        if text and not (option.type is int and text.startswith("tcp://")):
+            yield option, read(option, [text], option.variable)
+
+
+def unknown_variables(environ: Mapping[str, str], others: frozenset[str]) -> list[str]:
+    """Variables that look like ours and mean nothing. others: those that something else reads."""
+    known = {option.variable for option in OPTIONS.values()} | others
+    services = ("_SERVICE_HOST", "_SERVICE_PORT")
+    return sorted(
+        name
+        for name, value in environ.items()
+        if name.startswith(PREFIX)
+        and name not in known
+        and not value.startswith("tcp://")
+        and not any(part in name for part in (*services, "_TCP"))
+    )

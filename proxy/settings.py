@@ -1,17 +1,13 @@
 """Settings: frozen after load, units in the names, defaults that serve.
 
 Invariants:
-- Unknown keys and wrong types are errors that name their path; nothing is guessed.
-- Merging is one step: defaults, then the file, then the command line.
+- Types, names and defaults only: how they are read is proxy.config's matter, what flags and
+  variables they have is proxy.options'.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
-
-from proxy.errors import ConfigError
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -261,28 +257,3 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def load(path: Path | None, overrides: dict[str, Any]) -> Settings:
-    """Settings from a YAML file (or none) with `overrides` (same nesting) on top.
-
-    Raises ConfigError with the file and the path of what is wrong.
-    """
-    values: Any = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"{path}: is not UTF-8 text") from None
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{path}:{mark.line + 1}" if mark else str(path)
-            raise ConfigError(f"{where}: is not YAML ({getattr(error, 'problem', '')})") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: the top level must be a mapping of settings")
-    try:
-        return msgspec.convert(merge(values, overrides), Settings)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path or 'command line'}: {error}") from None

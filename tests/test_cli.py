@@ -1,5 +1,6 @@
 """The command line: flags over file over defaults, and one sentence for what is wrong."""
 
+import json
 import logging
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 from proxy import __version__
 from proxy.cli import main, parser
 from proxy.errors import error_body
+from proxy.options import OPTIONS
 from proxy.settings import Settings
 from proxy.tokens.tokenizer import demo_folder
 
@@ -39,7 +41,7 @@ def test_python_dash_m() -> None:
 
 def test_help_names_the_verbs_there_are() -> None:
     text = parser().format_help()
-    verbs = "serve demo simulate replay check-config print-config healthcheck top"
+    verbs = "serve demo simulate replay check-config print-config healthcheck doctor top completion"
     for verb in verbs.split():
         assert verb in text
 
@@ -70,7 +72,8 @@ def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["serve", *BACKEND, "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
         (["serve", *BACKEND, "--host", "no.such.host.invalid"], "check --host"),
         (["serve", *BACKEND, "--port", "70000"], "70000 is no port number"),
-        (["check-config"], "give at least one --backend"),
+        (["serve", *BACKEND, "--tokenizer", "m"], "--tokenizer: 'm' must look like MODEL=DIR"),
+        (["serve", *BACKEND, "--port", "many"], "--port: 'many' must be a whole number"),
         (["print-config", "--config", "/nowhere.yaml"], "cannot be read"),
         (["simulate", "--replicas", "0"], "do not make a range"),
         (["simulate", "--port", "65535"], "do not make a range"),
@@ -102,7 +105,9 @@ def test_a_taken_port(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("argv", [[], ["fly"], ["serve", "--tokenizer", "m"], ["serve", "--port"]])
+@pytest.mark.parametrize(
+    "argv", [[], ["fly"], ["serve", "--port"], ["serve", "--por", "1"], ["completion", "csh"]]
+)
 def test_bad_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)
@@ -128,13 +133,73 @@ def test_flags_over_file_over_defaults(tmp_path: Path, capsys: pytest.CaptureFix
     assert yaml.safe_load(capsys.readouterr().out)["backends"] == ["http://127.0.0.1:9"]
 
 
-def test_print_config_is_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_config_says_where_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("server: {port: 1000}\n")
+    monkeypatch.setenv("TOKENLANE_CONFIG", str(file))
+    monkeypatch.setenv("TOKENLANE_WORKERS", "3")
     assert main(["print-config", *BACKEND]) == 0
-    first = capsys.readouterr().out
-    file = tmp_path / "printed.yaml"
-    file.write_text(first)
-    assert main(["print-config", "--config", str(file)]) == 0
-    assert capsys.readouterr().out == first
+    printed = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "backends: ['http://127.0.0.1:9'] # --backend" in lines
+    assert f"port: 1000 # {file}:1" in lines
+    assert "workers: 3 # TOKENLANE_WORKERS" in lines
+    assert "policy: affinity # default" in lines
+    # And it is a file again.
+    (tmp_path / "printed.yaml").write_text(printed)
+    monkeypatch.delenv("TOKENLANE_WORKERS")
+    assert main(["print-config", "--config", str(tmp_path / "printed.yaml")]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(printed)
+
+
+def test_print_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["print-config", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "tokenlane"
+
+
+@pytest.mark.parametrize("flag", ["--backend", "--worker-urls", "--static-backends"])
+@pytest.mark.parametrize(
+    "words", [("http://a:1,http://b:2",), ("http://a:1", "http://b:2")], ids=["commas", "words"]
+)
+def test_other_routers_words_for_replicas(
+    flag: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["print-config", flag, *words]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["backends"] == ["http://a:1", "http://b:2"]
+
+
+def test_every_setting_is_in_the_help_with_its_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for option in OPTIONS.values():
+        assert f"{option.flag} " in text
+        assert f"[{option.variable}, {option.path}]" in text
+        if option.default_text is not None:
+            assert f"default: {option.default_text})" in text
+    assert "(seconds; default: 4.0) [TOKENLANE_UPSTREAM_IDLE_DEADLINE_S" in text
+
+
+def test_check_config_names_all_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("server:\n  prot: 1\n  workers: two\n")
+    assert main(["check-config", "--config", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"tokenlane: {file}:2: server.prot: there is no such setting; did you mean server.port?",
+        f"tokenlane: {file}:3: server.workers: must be a whole number, and is text",
+    ]
+    assert main(["serve", "--config", str(file)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "(and 1 more: tokenlane check-config names them all)" in line
 
 
 def test_check_config_loads_the_tokenizers(
@@ -143,8 +208,18 @@ def test_check_config_loads_the_tokenizers(
     assert main(["check-config", *BACKEND, "--tokenizer", f"demo={demo_folder()}"]) == 0
     assert capsys.readouterr().out == "ok: 1 replica(s), 1 tokenizer(s), policy affinity\n"
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert main(["check-config", *BACKEND, "--tokenizer", f"demo={tmp_path}"]) == 2
+    assert main(["check-config", *BACKEND, "--tokenizer", f"demo={tmp_path}"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["check-config"]) == 1
+    assert "give at least one --backend" in capsys.readouterr().err
+
+
+def test_check_config_may_ask_the_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert main(["check-config", "--backend", url, "--probe"]) == 1
+    said = capsys.readouterr().out
+    assert f"FAIL  replica {url}: nothing listens there; is vLLM running" in said
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import uvloop
 
-from proxy.settings import load
+from proxy.config import load
 from proxy.supervisor import Supervisor
 from proxy.telemetry.logs import setup_logs
 
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--beats", type=Path, required=True)
     parsed = parser.parse_args()
     setup_logs("supervisor")
-    settings = load(parsed.config, {})
+    settings = load(parsed.config).settings
     argv = (sys.executable, "-m", "bench.lab.beats", str(parsed.beats))
 
     async def run() -> int:

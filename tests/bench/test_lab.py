@@ -5,6 +5,7 @@ import math
 import struct
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench import trace, workload
@@ -18,7 +19,7 @@ from bench.lab.gateways import late, throughput
 from bench.openloop import Call, Result
 from bench.processes import BenchError
 from bench.queueing import gaps_s, variation
-from proxy.settings import load
+from proxy.settings import TokenSettings
 
 INSTRUCTIONS = "Answer with one command. " * 20
 
@@ -128,7 +129,7 @@ def test_answers_count_while_load_comes() -> None:
 
 @pytest.mark.parametrize("tokens", [*RUNGS.values(), *MODES.values()])
 def test_every_rung_is_made_of_settings_there_are(tokens: dict[str, object]) -> None:
-    load(None, {"tokens": tokens})
+    assert isinstance(msgspec.convert(tokens, TokenSettings), TokenSettings)
 
 
 def test_options_say_themselves_as_flags() -> None:

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from proxy.settings import Settings, load
+from proxy.config import load
+from proxy.settings import Settings
 from proxy.supervisor import check_settings
 from proxy.tokens.tokenizer import demo_folder
 from tests.deploy.templates import Chart, Unknown
@@ -81,15 +82,14 @@ def test_compose_mounts_what_there_is() -> None:
 
 def test_composes_gateway_has_settings_that_serve() -> None:
     folder = DEPLOY / "compose"
-    settings = load(
-        folder / "tokenlane.yaml", {"tokens": {"folders": {"demo": str(demo_folder())}}}
-    )
+    folders = {"tokens.folders": ("--tokenizer", {"demo": str(demo_folder())})}
+    settings = load(folder / "tokenlane.yaml", folders).settings
     check_settings(settings)
     command = read(folder / "compose.yaml")["services"]["replicas"]["command"]
     replicas, port = (int(command[command.index(flag) + 1]) for flag in ("--replicas", "--port"))
     assert settings.backends == tuple(f"http://replicas:{port + n}" for n in range(replicas))
     mounts = read(folder / "compose.yaml")["services"]["gateway"]["volumes"]
-    (demo,) = load(folder / "tokenlane.yaml", {}).tokens.folders.values()
+    (demo,) = load(folder / "tokenlane.yaml").settings.tokens.folders.values()
     assert any(mount.split(":")[1] == demo for mount in mounts)
     assert read(folder / "targets.yml") == [{"targets": [f"gateway:{settings.admin.port}"]}]
 

@@ -1,0 +1,112 @@
+"""Flags of settings, made from the table of options, and the settings that were given by them.
+
+Invariants:
+- The command line knows no setting of its own: a setting's flag, its help and its checks come
+  from proxy.options.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from proxy import options
+from proxy.config import Loaded, load
+from proxy.options import ALIASES, OPTIONS, Option
+
+CONFIG_VARIABLE = "TOKENLANE_CONFIG"
+_USUAL = (
+    "backends",
+    "server.host",
+    "server.port",
+    "server.workers",
+    "admin.host",
+    "admin.port",
+    "routing.policy",
+    "tokens.folders",
+)
+_METAVARS: dict[Any, str] = {
+    "backends": "URL",
+    "server.host": "H",
+    "admin.host": "H",
+    "server.port": "P",
+    "admin.port": "P",
+    "routing.policy": "NAME",
+    "tokens.folders": "MODEL=DIR",
+    int: "N",
+    float: "X",
+    bool: "BOOL",
+}
+
+
+def _option(parser: Any, option: Option, flags: Sequence[str] = ()) -> None:
+    """The flag of a setting. Its help ends in unit, default, variable and path in the file."""
+    about = [text for text in (option.unit, _default(option)) if text]
+    shown = f" ({'; '.join(about)})" if about else ""
+    where = f" [{option.variable}, {option.path}]"
+    parser.add_argument(
+        *(flags or (option.flag,)),
+        dest=option.path,
+        metavar=_METAVARS.get(option.path) or _METAVARS.get(option.type, "X"),
+        help=(option.help + shown + where).replace("%", "%%"),
+        **({"action": "extend", "nargs": "+"} if option.many else {}),
+    )
+
+
+def _default(option: Option) -> str:
+    text = option.default_text
+    return f"default: {text}" if text is not None else ""
+
+
+def config_flag(parser: argparse.ArgumentParser) -> None:
+    """`--config`."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"settings in YAML [{CONFIG_VARIABLE}]",
+    )
+
+
+def setting_flags(parser: argparse.ArgumentParser, hidden: Sequence[str] = ()) -> None:
+    """Flags of all settings but those hidden: the usual ones first, the rest by section."""
+    parser.usage = "%(prog)s [flags]"  # seventy of them, listed below
+    groups: dict[str, Any] = {}
+    wanted = [option for option in OPTIONS.values() if option.path not in hidden]
+    for option in sorted(wanted, key=lambda option: option.path not in _USUAL):
+        if option.path in _USUAL:
+            aliases = ALIASES.get(option.path, ())
+            _option(parser, option, (option.flag, *aliases))
+            continue
+        section = option.section or "more"
+        if section not in groups:
+            groups[section] = parser.add_argument_group(f"{section}")
+        _option(groups[section], option)
+
+
+def gateway_flags(parser: argparse.ArgumentParser) -> None:
+    """A file and all settings."""
+    config_flag(parser)
+    setting_flags(parser)
+
+
+def admin_flags(parser: argparse.ArgumentParser) -> None:
+    """Where a running gateway's admin port is."""
+    config_flag(parser)
+    for path in ("admin.host", "admin.port"):
+        _option(parser, OPTIONS[path])
+
+
+def loaded(args: argparse.Namespace) -> Loaded:
+    """Defaults, then the file, then variables, then the flags that were given."""
+    file = args.config
+    if file is None and os.environ.get(CONFIG_VARIABLE):
+        file = Path(os.environ[CONFIG_VARIABLE])
+    flags: dict[str, tuple[str, Any]] = {}
+    for path, value in vars(args).items():
+        option = OPTIONS.get(path)
+        if option is not None and value is not None:
+            texts = value if isinstance(value, list) else [value]
+            flags[path] = option.flag, options.read(option, texts, option.flag)
+    return load(file, flags, os.environ)
