@@ -13,6 +13,7 @@ import argparse
 import http.client
 import inspect
 import json
+import logging
 import os
 import signal
 import sys
@@ -27,7 +28,10 @@ from proxy import __version__
 from proxy.config import ConfigProblems, printed, schema
 from proxy.errors import ConfigError
 from proxy.flags import admin_flags, config_flag, gateway_flags, loaded, setting_flags
+from proxy.options import unknown_variables
 from proxy.settings import Settings
+
+log = logging.getLogger("settings")
 
 
 def _say(line: str) -> None:
@@ -54,7 +58,10 @@ def _serve(args: argparse.Namespace) -> int:
     from proxy.telemetry.logs import setup_logs
 
     setup_logs("supervisor")
-    return supervisor.serve(_settings(args), _say)
+    settings = _settings(args)
+    for name in unknown_variables(os.environ):
+        log.warning("the variable %s means nothing; tokenlane serve --help lists all", name)
+    return supervisor.serve(settings, _say)
 
 
 def _demo(args: argparse.Namespace) -> int:

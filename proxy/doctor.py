@@ -17,14 +17,12 @@ from proxy.control import finder, ports
 from proxy.control.fleet import ADVICE, Probe, base_url
 from proxy.control.probes import open_session, probe
 from proxy.errors import ConfigError
-from proxy.options import PREFIX, unknown_variables
+from proxy.options import unknown_variables
 from proxy.settings import Settings
 from proxy.supervisor import check_settings
 from proxy.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
-# Variables that others than the settings read.
-OTHERS = frozenset({PREFIX + "CONFIG", PREFIX + "COMPILE"})
 
 
 class Report:
@@ -102,7 +100,7 @@ def check_machine(report: Report, settings: Settings) -> None:
 
 def check_variables(report: Report, environ: Mapping[str, str]) -> None:
     """Variables that look like settings and are none."""
-    for name in unknown_variables(environ, OTHERS):
+    for name in unknown_variables(environ):
         report.warn(f"environment: {name} means nothing; tokenlane serve --help lists them all")
 
 

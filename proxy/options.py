@@ -16,6 +16,8 @@ from proxy.errors import ConfigError
 from proxy.settings import Settings
 
 PREFIX = "TOKENLANE_"
+# Read elsewhere: by the command line, and when the package is built.
+_OTHER_VARIABLES = frozenset({PREFIX + "CONFIG", PREFIX + "COMPILE"})
 # Flags that people type; all others are named after the setting's path.
 _FLAGS = {
     "backends": "--backend",
@@ -229,9 +231,9 @@ def from_environment(environ: Mapping[str, str]) -> Iterator[tuple[Option, Any]]
             yield option, read(option, [text], option.variable)
 
 
-def unknown_variables(environ: Mapping[str, str], others: frozenset[str]) -> list[str]:
-    """Variables that look like ours and mean nothing. others: those that something else reads."""
-    known = {option.variable for option in OPTIONS.values()} | others
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like ours and mean nothing."""
+    known = {option.variable for option in OPTIONS.values()} | _OTHER_VARIABLES
     services = ("_SERVICE_HOST", "_SERVICE_PORT")
     return sorted(
         name

@@ -185,6 +185,14 @@ def test_every_setting_is_in_the_help_with_its_variable(
     assert "(seconds; default: 4.0) [TOKENLANE_UPSTREAM_IDLE_DEADLINE_S" in text
 
 
+def test_a_variable_with_a_typo_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOKENLANE_PROT", "9000")
+    assert main(["serve"]) == 2
+    assert "the variable TOKENLANE_PROT means nothing" in capsys.readouterr().err
+
+
 def test_check_config_names_all_that_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

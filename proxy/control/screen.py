@@ -161,8 +161,9 @@ def _loops(live: Live, limit: int) -> list[Line]:
         for row in live.workers[:limit]
     ]
     lines = _table("worker|state|late p50|p99|worst|restarts", rows, "<<>>>>")
-    if live.stalls:
-        causes = "  ".join(f"{_clean(row.cause)} {number(row.total)}" for row in live.stalls)
+    stalls = [row for row in live.stalls if row.total]
+    if stalls:
+        causes = "  ".join(f"{_clean(row.cause)} {number(row.total)}" for row in stalls)
         lines.append([("stalls by cause  ", "quiet"), (causes, "")])
     return lines
 

@@ -157,8 +157,14 @@ async def test_names_from_elsewhere_are_text_and_a_lost_gateway_is_said() -> Non
         await page.go(admin)
         await page.until("document.querySelector('#state')?.textContent === 'serving'")
         await page.run(
-            f"live.policy = live.replicas[0].id = {json.dumps(evil)}; paused = true; draw()"
+            f"live.policy = live.replicas[0].id = {json.dumps(evil)}; paused = true;"
+            "live.stalls = [{cause: 'gc', count: 1, total: 5}, {cause: 'os', count: 0, total: 0}];"
+            "draw()"
         )
+        stalls = await page.run("document.querySelector('#stalls').innerText")
+        assert "gc" in stalls
+        assert "1 just now" in stalls
+        assert "os" not in stalls.split()
         assert evil in await page.run("document.body.innerText")
         assert await page.run("document.querySelectorAll('img').length") == 0
         assert page.complaints == []

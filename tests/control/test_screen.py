@@ -42,7 +42,9 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
             for _ in range(rows)
         ],
         workers=[WorkerRow(worker=n, state="ready", late_worst_s=0.02) for n in range(rows)],
-        stalls=[StallRow(cause="gc", count=1.0, total=12.0)],
+        stalls=[
+            StallRow(cause="gc", count=1.0, total=12.0), StallRow(cause="os", count=0.0, total=0.0),
+        ],
         rungs=[RungRow(rung="threads", per_s=30.0, share=1.0, p50_s=0.0007, p99_s=0.004)],
         reasons=[Count(word="prefix", count=1.0, share=1.0)],
         bails=[], models=[], decisions=[decision] * rows, settings=[],
@@ -64,6 +66,7 @@ def test_a_screen() -> None:
         "prefix  10.0.0.1:8000  4,096 of 5,000  50 ms     200  it holds 4,096",
     ):
         assert shown in text
+    assert "gc 12\n" in text
     assert "\x1b" not in text
 
 

@@ -231,12 +231,14 @@ function loops() {
     ["Restarts", "n", (row) => coloured(count(row.restarts), row.restarts ? "warn" : "")],
   ], live.workers, "No worker runs.");
   const most = Math.max(...live.stalls.map((row) => row.total), 1);
-  const rows = live.stalls.map((row) => el("tr", {},
+  const seen = live.stalls.filter((row) => row.total);
+  const rows = seen.map((row) => el("tr", {},
     el("td", { class: "head" }, row.cause),
     el("td", { class: "full bare" }, bar(row.total / most, count(row.total), row.count ? "warn" : "")),
     el("td", { class: "n bare" }, coloured(row.count ? `${count(row.count)} just now` : "", "warn"))));
   const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", {})));
-  $("stalls").replaceChildren(...(rows.length ? [el("table", {}, head, el("tbody", {}, ...rows))] : []));
+  const more = el("p", { class: "quiet" }, "The last of them, with their stacks: ", el("a", { href: "stalls" }, "/stalls"));
+  $("stalls").replaceChildren(...(rows.length ? [el("table", {}, head, el("tbody", {}, ...rows)), more] : []));
 }
 
 function ladder() {
