@@ -52,6 +52,9 @@ dashboards: $(STAMP_DEV) ## deploy/grafana from scripts/dashboard
 bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md from the last run's bench/results/latest.json
 	$(BIN)/python -m bench.docs $(ARGS)
 
+bench-stalls: $(STAMP_DEV) ## plants stalls in every stage and counts how many the gateway explains
+	$(BIN)/python -m bench.stalls $(ARGS)
+
 lint: $(STAMP_DEV) ## format, lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

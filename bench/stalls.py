@@ -1,0 +1,270 @@
+"""Does the gateway know why it stalls? Stalls of 20 ms are planted in it, and its verdicts counted.
+
+    python -m bench.stalls [--trials 200] [--only STAGE:KIND ...] [--plain] [--json FILE]
+
+Each cell is a gateway of its own under a steady load, whose worker is held again and again in one
+stage in one way (see proxy/telemetry/planted.py). The worker writes down when; a trial is right if
+the stall that the gateway shows at that time has the cause that was planted. Then the monitor's
+own price is measured: idle and under load, by its own counter, and as the difference that it makes
+to the CPU of the whole gateway.
+"""
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench import machine
+from bench.canned import Canned
+from bench.client import fetch
+from bench.load import evenly, generate, lateness_s
+from bench.openloop import Flow, Plan
+from bench.processes import BenchError, free_ports, need_tools, pause, say, two_cores
+from bench.report import finish
+from bench.scrape import samples
+from bench.statistics import Cell, table
+from bench.systems import Proxy, gateway
+from proxy.telemetry import planted
+
+CHAT = "/v1/chat/completions"
+SECONDS = 0.02
+GAP_S = 0.07
+RATE_PER_S = 150
+BUSY_RATE_PER_S = 800
+PRICE_S = 10
+POLL_S = 1.0
+PRICE = "tokenlane_stall_monitor_cpu_seconds_total"
+# How often a request enters a stage.
+ENTRIES = dict.fromkeys(planted.STAGES, 1) | {"relay": 2}
+# What is no stage's doing is planted while one that every request passes is entered.
+ELSEWHERE = "route"
+CELLS = [
+    *((stage, kind) for stage in planted.STAGES for kind in ("sleep", "spin", "hold")),
+    *((ELSEWHERE, kind) for kind in planted.CAUSE_OF),
+]
+UNSEEN = "unseen"
+
+Span = tuple[float, float]
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What is needed of a stall at /stalls; times of time.monotonic()."""
+
+    worker: int
+    began_s: float
+    length_s: float
+    cause: str
+
+
+class _Page(msgspec.Struct):
+    stalls: list[Shown]
+
+
+def judge(plants: Sequence[Span], stalls: Sequence[Shown]) -> Counter[str]:
+    """The causes that were found for planted stalls: each gets the stall it overlaps most."""
+    found: Counter[str] = Counter()
+    for began_s, ended_s in plants:
+        overlaps = [
+            (min(ended_s, one.began_s + one.length_s) - max(began_s, one.began_s), one.cause)
+            for one in stalls
+        ]
+        longest_s, cause = max(overlaps, default=(0.0, UNSEEN))
+        found[cause if longest_s > 0 else UNSEEN] += 1
+    return found
+
+
+@contextmanager
+def planting(spec: str) -> Iterator[None]:
+    """Gateways started inside have this planted."""
+    os.environ[planted.VARIABLE] = spec
+    try:
+        yield
+    finally:
+        del os.environ[planted.VARIABLE]
+
+
+@contextmanager
+def load(proxy: Proxy, rate_per_s: int, seconds_s: int, core: int) -> Iterator[list[str]]:
+    """Small requests for so long, meanwhile the body runs; then what is to be remarked on them."""
+    flow = Flow("small", proxy.port, CHAT, evenly(rate_per_s, seconds_s, 1), "small", 32, 300)
+    remarks: list[str] = []
+
+    def generating() -> None:
+        calls = generate(Plan([flow]), core).calls["small"]
+        failed = sum(call.status != 200 for call in calls)
+        if failed:
+            remarks.append(f"{failed} of {len(calls)} requests failed")
+        late_s = lateness_s(calls)
+        if late_s > 0.02:
+            remarks.append(f"the load generator itself was {late_s * 1e3:.0f} ms late")
+
+    thread = threading.Thread(target=generating)
+    thread.start()
+    try:
+        yield remarks
+    finally:
+        thread.join()
+
+
+def shown(proxy: Proxy) -> list[Shown]:
+    """The last stalls."""
+    assert proxy.admin_port is not None
+    return msgspec.json.decode(fetch(proxy.admin_port, "/stalls").body, type=_Page).stalls
+
+
+def trial(
+    stage: str, kind: str, trials: int, urls: Sequence[str], core: int, *, plain: bool
+) -> dict[str, Any]:
+    """One cell of the table."""
+    every = max(1, round(RATE_PER_S * GAP_S * ENTRIES[stage]))
+    seconds_s = round(trials * GAP_S * 1.1) + 3
+    plan = planted.Plan(stage, kind, SECONDS, every)
+    with tempfile.TemporaryDirectory(prefix="bench-stalls-") as folder:
+        log = Path(folder) / "planted"
+        stalls: set[Shown] = set()
+        with (
+            planting(f"{stage}:{kind}:{SECONDS}:{every}:{log}"),
+            gateway(urls, None, plain=plain) as proxy,
+        ):
+            with load(proxy, RATE_PER_S, seconds_s, core) as remarks:
+                until_s = time.monotonic() + seconds_s + 1.0
+                while time.monotonic() < until_s:
+                    pause(POLL_S)
+                    stalls.update(shown(proxy))
+            stalls.update(shown(proxy))
+        lines = log.read_text(encoding="ascii").splitlines() if log.exists() else []
+    plants = [(float(began), float(ended)) for began, ended in map(str.split, lines)][:trials]
+    if not plants:
+        raise BenchError(f"{stage}:{kind}: nothing was planted")
+    found = judge(plants, list(stalls))
+    return {
+        "stage": stage,
+        "kind": kind,
+        "cause": plan.cause,
+        "trials": len(plants),
+        "right": found[plan.cause],
+        "share": found[plan.cause] / len(plants),
+        "found": dict(found.most_common()),
+        "planted_ms": sorted((ended - began) * 1e3 for began, ended in plants)[len(plants) // 2],
+        "remarks": remarks,
+    }
+
+
+def price(urls: Sequence[str], core: int, *, plain: bool) -> dict[str, float]:
+    """Shares of a core: of the monitor by its own count, of the gateway with it and without."""
+    result = {}
+    with tempfile.NamedTemporaryFile("w", prefix="bench-stalls-", suffix=".yaml") as config:
+        # One beat an hour: as if there were none.
+        config.write("stalls:\n  beat_s: 3600.0\n  idle_beat_s: 3600.0\n")
+        config.flush()
+        for name, flags in (("with", ()), ("without", ("--config", config.name))):
+            with gateway(urls, None, *flags, plain=plain) as proxy:
+                pause(2.0)  # until it idles
+                for state, rate_per_s in (("idle", 0), ("busy", BUSY_RATE_PER_S)):
+                    own, whole = _price(proxy, rate_per_s, core)
+                    result[f"{name}_{state}"] = whole
+                    if name == "with":
+                        result[f"monitor_{state}"] = own
+    return result
+
+
+def _price(proxy: Proxy, rate_per_s: int, core: int) -> tuple[float, float]:
+    assert proxy.admin_port is not None
+
+    def used() -> tuple[float, float, float]:
+        assert proxy.admin_port is not None
+        pause(1.1)  # the counter is brought up to date once a second
+        own_s = samples(proxy.admin_port).get((PRICE, ()), 0.0)
+        return time.monotonic(), own_s, proxy.process.cpu_s()
+
+    def measure() -> tuple[float, float]:
+        before = used()
+        pause(PRICE_S)
+        wall_s, own_s, cpu_s = (now - then for now, then in zip(used(), before, strict=True))
+        return own_s / wall_s, cpu_s / wall_s
+
+    if not rate_per_s:
+        return measure()
+    with load(proxy, rate_per_s, PRICE_S + 4, core):
+        return measure()
+
+
+def run(trials: int, only: Sequence[str], *, plain: bool) -> dict[str, Any]:
+    """The whole measurement, ready for JSON."""
+    need_tools("nginx", "taskset")
+    cells = [cell for cell in CELLS if not only or ":".join(cell) in only]
+    names = [":".join(cell) for cell in CELLS]
+    if unknown := set(only) - {*names, "price"}:
+        raise BenchError(f"--only {unknown.pop()} is not one of: {', '.join(names)}, price")
+    _, core = two_cores()
+    result: dict[str, Any] = {"bench": "stalls", "machine": machine.facts(), "cells": []}
+    with Canned(free_ports(4), core) as canned:
+        for stage, kind in cells:
+            one = trial(stage, kind, trials, canned.urls, core, plain=plain)
+            say(f"  {stage}:{kind}  {one['right']}/{one['trials']}  {one['found']}")
+            result["cells"].append(one)
+        if not only or "price" in only:
+            result["price"] = price(canned.urls, core, plain=plain)
+    return result
+
+
+def show(result: dict[str, Any]) -> str:
+    """The tables, with the machine above them and remarks below."""
+    rows: list[list[Cell]] = []
+    remarks = []
+    for one in result["cells"]:
+        others = {name: count for name, count in one["found"].items() if name != one["cause"]}
+        said = ", ".join(f"{name} {count}" for name, count in others.items())
+        rows.append(
+            [
+                f"{one['stage']} {one['kind']}", one["planted_ms"], one["cause"],
+                f"{one['right']}/{one['trials']}", f"{one['share']:.1%}", said or None,
+            ]
+        )  # fmt: skip
+        remarks += [f"{one['stage']} {one['kind']}: {remark}" for remark in one["remarks"]]
+    header = ["planted", "ms", "cause", "right", "share", "others"]
+    lines = [machine.describe(result["machine"]), ""]
+    if rows:
+        lines.append(table(header, rows))
+    if "price" in result:
+        price_rows: list[list[Cell]] = [
+            [
+                state,
+                f"{result['price'][f'monitor_{key}']:.2%}",
+                f"{result['price'][f'with_{key}']:.2%}",
+                f"{result['price'][f'without_{key}']:.2%}",
+            ]
+            for state, key in (("idle", "idle"), (f"{BUSY_RATE_PER_S} requests/s", "busy"))
+        ]
+        header = ["of a core", "the monitor", "the gateway with it", "without beats"]
+        lines += ["", table(header, price_rows)]
+    return "\n".join([*lines, "", *remarks])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stalls",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--trials", type=int, default=200, help="of each cell")
+    parser.add_argument(
+        "--only", metavar="STAGE:KIND", action="append", default=[], help="this cell, or `price`"
+    )
+    parser.add_argument("--plain", action="store_true", help="not the compiled build")
+    parser.add_argument("--json", type=Path, help="write the result here too")
+    options = parser.parse_args()
+    finish(lambda: run(options.trials, options.only, plain=options.plain), show, options.json)
+
+
+if __name__ == "__main__":
+    main()
