@@ -40,6 +40,18 @@ test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
 		-o pythonpath="build/compiled ." $(ARGS)
 
+reliability: $(STAMP_DEV) ## the failures to survive: docs/reliability.md (LONG=--long: in full)
+	$(BIN)/python -m tests.reliability.report -n 0 $(LONG) $(ARGS)
+
+truncation: $(STAMP_DEV) ## every byte of 20 recorded streams, ended in 4 ways
+	$(BIN)/python -m pytest --long tests/faults/test_truncation.py $(ARGS)
+
+disconnect: $(STAMP_DEV) ## 10,000 clients that leave at random moments
+	$(BIN)/python -m pytest --long tests/faults/test_disconnect.py $(ARGS)
+
+keepalive-race: $(STAMP_DEV) ## 100,000 requests to a replica that closes at its timeout
+	$(BIN)/python -m pytest --long tests/faults/test_keepalive_race.py $(ARGS)
+
 bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a verdict (bench/results)
 	$(BIN)/python -m bench $(ARGS)
 

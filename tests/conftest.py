@@ -38,9 +38,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if ids:
             item.user_properties.append(("rows", " ".join(ids)))
         if config.getoption("--long") and item.get_closest_marker("long") is not None:
+            item.user_properties.append(("form", "long"))
             item.add_marker(pytest.mark.timeout(900))
     if config.getoption("--rows"):
         items[:] = [item for item in items if item.get_closest_marker("row") is not None]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures of long runs."""
+    if terminalreporter.config.getoption("--long"):
+        for report in terminalreporter.getreports("passed"):
+            for name, value in report.user_properties:
+                if name == "figure":
+                    terminalreporter.write_line(f"{report.nodeid.rpartition('::')[2]}: {value}")
 
 
 @pytest.fixture

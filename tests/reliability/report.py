@@ -3,12 +3,14 @@
     python -m tests.reliability.report [pytest's options]       (`make reliability`)
 
 Invariants:
-- A row is kept only if all of its tests passed in this very run; a figure is one that a test
-  measured in it (the `figure` fixture).
+- What a run reached is kept in results.json, test by test; a later run replaces what it ran anew,
+  but a short form never replaces a long one that passed.
+- A figure is one that a test measured (the `figure` fixture); nothing else writes any.
 """
 
-import platform
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from tests.reliability import rows
 
 PAGE = rows.TESTS.parent / "docs" / "reliability.md"
+_RESULTS = Path(__file__).with_name("results.json")
 _HEAD = """\
 # Reliability
 
@@ -27,45 +30,66 @@ generated: `make reliability` runs the tests, `make reliability LONG=--long` in 
 
 
 class Results:
-    """A pytest plugin: the outcome and the figures of every test, by its row."""
+    """A pytest plugin: outcomes and figures by test function."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
+        self.tests: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Counts what ended."""
         properties = dict(report.user_properties)
         ended = report.when == "call" or (report.when == "setup" and not report.passed)
-        for row in str(properties.get("rows", "")).split() if ended else ():
-            found = self.rows.setdefault(row, {"passed": 0, "failed": 0, "skipped": 0})
-            found[report.outcome] += 1
-            figures = [str(value) for name, value in report.user_properties if name == "figure"]
-            found.setdefault("figures", []).extend(figures)
+        if not ended or "rows" not in properties:
+            return
+        found = self.tests.setdefault(
+            report.nodeid.partition("[")[0],
+            {"form": properties.get("form", "short"), "rows": {}, "figures": []},
+        )
+        for row in str(properties["rows"]).split():
+            counts = found["rows"].setdefault(row, {})
+            counts[report.outcome] = counts.get(report.outcome, 0) + 1
+        for name, value in report.user_properties:
+            if name == "figure" and value not in found["figures"]:
+                found["figures"].append(value)
 
 
-def page(results: dict[str, dict[str, Any]], *, long: bool) -> str:
+def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What is known after one more run; tests that are gone are forgotten."""
+    known = {name for names in rows.marked().values() for name in names}
+    kept = {name: found for name, found in before.items() if name in known}
+    for name, found in now.items():
+        old = kept.get(name)
+        if old is None or found["form"] == "long" or old["form"] == "short":
+            kept[name] = found
+    return dict(sorted(kept.items()))
+
+
+def _cell(row: str, tests: dict[str, Any]) -> tuple[str, str]:
+    """How the tests of a row ended, and what they reached."""
+    counts: dict[str, int] = {}
+    figures: list[str] = []
+    for found in tests.values():
+        for outcome, count in found["rows"].get(row, {}).items():
+            counts[outcome] = counts.get(outcome, 0) + count
+        if row in found["rows"]:
+            figures += found["figures"]
+    ended = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
+    return ended or "not run", "; ".join(figures)
+
+
+def page(tests: dict[str, Any]) -> str:
     """The whole page."""
     known = rows.read()
     exceptions = [row for row in known.values() if row.exception]
     kept = [row for row in known.values() if not row.exception]
-    form = "long" if long else "short"
-    summary = f"{len(kept)} rows are kept by tests, {len(exceptions)} are exceptions. "
-    summary += f"Last run: {form} forms, Python {platform.python_version()}."
     lines = [
         _HEAD,
-        summary,
+        f"{len(kept)} rows are kept by tests, {len(exceptions)} are exceptions.",
         "",
         "| id | promised | tests | reached |",
         "|---|---|---|---|",
     ]
-    for row in kept:
-        found = results.get(row.id, {"passed": 0, "failed": 0, "skipped": 0, "figures": []})
-        counts = [
-            f"{found[word]} {word}" for word in ("passed", "failed", "skipped") if found[word]
-        ]
-        figures = "; ".join(dict.fromkeys(found.get("figures", ())))
-        tests = ", ".join(counts) or "not run"
-        lines.append(f"| {row.id} | {row.promise} | {tests} | {figures} |")
+    lines += [f"| {row.id} | {row.promise} | {' | '.join(_cell(row.id, tests))} |" for row in kept]
     lines += ["", "## Exceptions", "", "| id | promised | why not |", "|---|---|---|"]
     lines += [f"| {row.id} | {row.promise} | {row.exception} |" for row in exceptions]
     return "\n".join(lines) + "\n"
@@ -75,7 +99,10 @@ def main() -> int:
     """Runs the tests of all rows and writes the page; pytest's exit code."""
     results = Results()
     code = pytest.main(["--rows", "-q", *sys.argv[1:]], plugins=[results])
-    PAGE.write_text(page(results.rows, long="--long" in sys.argv), encoding="utf-8")
+    before = json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
+    tests = merged(before, results.tests)
+    _RESULTS.write_text(json.dumps(tests, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(tests), encoding="utf-8")
     return int(code)
 
 

@@ -73,6 +73,7 @@ def test_packing_is_little_endian() -> None:
         pack([-1])
 
 
+@pytest.mark.row("P5")
 @pytest.mark.parametrize("name", NAMES)
 def test_encoding_equals_the_library(name: str) -> None:
     backend = Backend.from_file(str(folder(name) / "tokenizer.json"))

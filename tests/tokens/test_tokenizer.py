@@ -157,7 +157,6 @@ def test_specials_are_added_to_completions_and_not_to_chats(tmp_path: Path) -> N
         assert unpack(model.completion_ids(request)[0]).tolist() == expected
 
 
-@pytest.mark.row("P5")
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
