@@ -60,6 +60,8 @@ HELP = {
     "upstream.idle_limit_count": "most idle connections kept to each replica",
     "upstream.head_limit_bytes": "largest head of an answer",
     "upstream.retry_limit_count": "most further replicas tried for a request",
+    "upstream.retry_budget_ratio": "retries allowed, as a share of the requests",
+    "upstream.retry_budget_burst_count": "retries allowed beside that share",
     "upstream.retry_unanswered": "try again what a replica may have begun to compute",
     "tokens.folders": "MODEL=DIR, the folder with a model's tokenizer.json; once for each model",
     "tokens.discover": "look for other models' tokenizers on this machine",
@@ -67,6 +69,9 @@ HELP = {
     "tokens.cache_limit_entries": "most whole requests remembered",
     "tokens.cache_limit_bytes": "memory for whole requests",
     "tokens.cache_entry_limit_bytes": "largest request remembered whole",
+    "tokens.opening_limit_entries": "most beginnings of short prompts remembered",
+    "tokens.opening_limit_bytes": "memory for beginnings of short prompts",
+    "tokens.opening_entry_limit_bytes": "longest beginning of a short prompt remembered",
     "tokens.segment_limit_entries": "most stretches of text remembered",
     "tokens.segment_limit_bytes": "memory for stretches of text",
     "tokens.segment_entry_limit_bytes": "longest stretch of text remembered",
@@ -87,7 +92,13 @@ HELP = {
     "tokens.context_check": "refuse prompts that no replica has room for",
     "tokens.forward_tokens": "whose ids go to the replica in the place of text",
     "routing.policy": "how replicas are chosen",
-    "routing.alpha": "what a queued token counts beside one of the request's own",
+    "routing.alpha": "what a queued token counts beside an own one while all replicas are busy",
+    "routing.idle_alpha": "the same while all are idle",
+    "routing.session_headers": "headers that name a session; the first that is there counts",
+    "routing.head_limit_tokens": "what prefix-hash hashes where no common beginning is known",
+    "routing.load_factor": "most a hash may give a replica, in times its share of the requests",
+    "routing.cache_blocks": "KV blocks of replicas that do not report them; 0: unknown",
+    "routing.host_block_worth": "worth of a block in CPU memory beside one on the GPU, 0 to 1",
     "routing.block_tokens": "size of the blocks that prefixes are compared by; 0: the replicas'",
     "routing.index_limit_blocks": "most blocks remembered of all replicas",
     "routing.refused_out_s": "a replica that refuses a connection is left out for so long",
@@ -95,6 +106,28 @@ HELP = {
     "control.probe_deadline_s": "time a replica has to answer a probe",
     "control.fall_count": "failed probes in a row after which a replica is down",
     "control.rise_count": "good probes in a row after which it is up",
+    "kv_events.discover": "ask replicas where they publish KV events",
+    "kv_events.sources": "where replicas publish KV events that do not say so, as JSON",
+    "kv_events.check_interval_s": "a publisher silent for so long is asked whether it was",
+    "kv_events.answer_deadline_s": "time it has to answer",
+    "kv_events.flush_interval_s": "changes are collected for so long before workers are told",
+    "log.access": "where a line for each request goes: stdout, stderr, off, or a file",
+    "log.format": "of the access log; auto: text on a terminal, else JSON",
+    "log.sample_ratio": "share of the unremarkable requests that get a line",
+    "log.slow_s": "requests this slow to their first token always get a line",
+    "log.queue_limit_lines": "most lines waiting to be written; more are dropped and counted",
+    "health.failure_limit_count": "failed requests in a row after which a replica is left out",
+    "health.ejection_s": "for so long, the first time",
+    "health.ejection_limit_s": "and at most for so long",
+    "health.ejection_limit_ratio": "most replicas left out at a time, as a share of all",
+    "health.slow_start_s": "a replica that comes back gets its share by degrees; 0: at once",
+    "stalls.beat_s": "time between heartbeats of a working event loop",
+    "stalls.idle_beat_s": "the same of an idle one",
+    "stalls.threshold_s": "a heartbeat this late is a stall, and charged to a cause",
+    "tracing.endpoint": "OTLP collector, http://HOST:4318; empty: no traces",
+    "tracing.service_name": "what traces call this gateway",
+    "tracing.sample_ratio": "share of the traces that begin here",
+    "tracing.queue_limit_count": "most traces waiting to be sent; more are dropped and counted",
     "prices": "what tokens cost, by model, as JSON",
 }
 
@@ -135,8 +168,7 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def help(self) -> str:
         """One line, without default and unit."""
-        name = self.path.rpartition(".")[2]
-        return HELP.get(self.path) or name.replace("_", " ")
+        return HELP[self.path]
 
     @property
     def default_text(self) -> str | None:

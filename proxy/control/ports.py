@@ -8,9 +8,13 @@ Invariants:
 """
 
 import errno
+import random
 import socket
 
 from proxy.errors import ConfigError
+
+# Linux deals out ports from here on (net.ipv4.ip_local_port_range).
+_LOWEST_DEALT = 32768
 
 
 def _resolve(host: str, port: int, option: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
@@ -81,16 +85,19 @@ def admin_listener(host: str, port: int) -> socket.socket:
 
 def free_ports(count: int) -> int:
     """The first of `count` neighbouring ports on 127.0.0.1 that nobody holds at the moment."""
+    begin = 0
     for _ in range(100):
         held: list[socket.socket] = []
         try:
-            held.append(_bind("127.0.0.1", 0, DATA_OPTIONS, reuse_port=False, listen=True))
+            held.append(_bind("127.0.0.1", begin, DATA_OPTIONS, reuse_port=False, listen=True))
             first = int(held[0].getsockname()[1])
             for port in range(first + 1, first + count):
                 held.append(  # noqa: PERF401 - those bound so far must be closed on failure
                     _bind("127.0.0.1", port, DATA_OPTIONS, reuse_port=False, listen=True)
                 )
         except ConfigError:
+            # Among the ports that the system deals out, the next one is often taken.
+            begin = random.randrange(_LOWEST_DEALT // 2, _LOWEST_DEALT)
             continue
         finally:
             for one in held:

@@ -10,6 +10,8 @@ from proxy.model import CandidateSample, RoutingSample
 
 _PLAIN = {
     "only-one": "it is the only replica that may take the request",
+    "hash": "the hash of the prompt's beginning chose it",
+    "session": "the hash of the session's name chose it",
     "turn": "it was next in turn",
     "chance": "it was drawn at random",
     "no-tokenizer": "this model has no tokenizer here, so the beginning of the text decided",

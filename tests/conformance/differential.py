@@ -24,7 +24,7 @@ from pathlib import Path
 import h11
 import uvloop
 
-from proxy.control.ports import free_ports
+from bench.processes import free_ports
 from tests.conformance.corpus import REASONS, Case, cases
 from tests.conformance.observe import Recorder
 from tests.raw import Client, Peer, Upstream
@@ -109,8 +109,7 @@ def version(name: str) -> str:
 @asynccontextmanager
 async def running(name: str, upstreams: list[int]) -> AsyncIterator[list[int]]:
     """The proxy before each of these ports; its own ports."""
-    first = free_ports(len(upstreams))
-    ports = list(range(first, first + len(upstreams)))
+    ports = free_ports(len(upstreams))
     template = _NGINX_SERVER if name == "nginx" else _HAPROXY_SERVER
     pairs = zip(ports, upstreams, strict=True)
     servers = "".join(template.format(port=port, upstream=upstream) for port, upstream in pairs)
