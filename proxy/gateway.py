@@ -105,12 +105,12 @@ class Gateway:
 
     async def handle(self, exchange: Exchange) -> None:
         """One request, recorded whatever happens to it."""
-        LOOP.mark(INSPECT)
         life = Life(exchange.started_s)
         life.request_id = exchange.request_id
         self.in_hand[life] = exchange.request_id
         if self._tracer is not None:
             life.trace = self._tracer.begin(exchange.header(b"traceparent"))
+        LOOP.mark(INSPECT)
         try:
             await self._serve(exchange, life)
         except RequestError as error:
