@@ -190,7 +190,7 @@ def finding(result: dict[str, Any]) -> Finding:
 
 def experiment(options: Options) -> Finding:
     """The gateway, then its twin, at the scale asked for."""
-    seconds_s, tokens = options.pick((1, 10_000), (8, 100_000), (15, 100_000))
+    seconds_s, tokens = options.pick((1, 10_000), (6, 100_000), (15, 100_000))
     return finding(run(seconds_s, 20, tokens))
 
 

@@ -214,7 +214,7 @@ def finding(result: dict[str, Any]) -> Finding:
 
 def experiment(options: Options) -> Finding:
     """Alternated runs at the scale asked for."""
-    runs, seconds_s, streams = options.pick((1, 1.0, 50), (3, 3.0, 200), (5, 5.0, 200))
+    runs, seconds_s, streams = options.pick((1, 1.0, 50), (2, 3.0, 200), (5, 5.0, 200))
     return finding(run(runs, seconds_s, streams))
 
 

@@ -54,8 +54,8 @@ class Load(NamedTuple):
         return f"{self.per_s}/s, {self.missing:.0%} new"
 
 
-SHORT = (Load(100, 0.1), Load(100, 1.0), Load(300, 0.5), Load(1000, 0.1))
-FULL = tuple(Load(rate, miss) for rate in (50, 100, 300) for miss in (0.1, 0.5, 1.0))
+SHORT = (Load(100, 0.1), Load(300, 0.5), Load(600, 1.0), Load(1000, 0.1))
+FULL = tuple(Load(rate, miss) for rate in (100, 300, 600) for miss in (0.1, 0.5, 1.0))
 
 
 def flows(load: Load, gateway: Watched, seconds_s: float, known: list[bytes], size: int) -> Plan:
@@ -110,7 +110,7 @@ def run(options: Options) -> Finding:
     need_tools("nginx", "taskset")
     cores = core, load_core = two_cores()
     loads = options.pick((Load(100, 0.5),), SHORT, (*FULL, Load(1000, 0.1)))
-    seconds_s = options.pick(0.3, 2.0, 5.0)
+    seconds_s = options.pick(0.3, 1.6, 5.0)
     facts = machine.facts()
     size = chars_for(TOKENS)
     known = [workload.Conversations(1).body(size, TURNS, f"known {n}") for n in range(KNOWN)]

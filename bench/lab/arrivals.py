@@ -143,7 +143,7 @@ def run(options: Options) -> Finding:
         whole, source = made(), "made here"
     else:
         whole, source = read(options.arrivals), options.arrivals.name
-    seconds_s = options.pick(0.6, 8.0, 60.0)
+    seconds_s = options.pick(0.6, 6.0, 60.0)
     kept = window(whole, seconds_s * COMPRESSED)
     asked = [Arrival(one.due_s / COMPRESSED, one.tokens) for one in kept]
     got: dict[str, Phase] = {}

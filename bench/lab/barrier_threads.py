@@ -93,7 +93,7 @@ def run(options: Options) -> Finding:
     facts = machine.facts()
     threads = options.pick((1, AT_THREADS), THREADS, THREADS)
     processes = options.pick((1,), PROCESSES, PROCESSES)
-    repeats = options.pick(1, 5, 25)
+    repeats = options.pick(1, 3, 25)
     engines = prepare()
     talk = workload.Conversations()
     size = size_of(engines, TOKENS)

@@ -149,7 +149,7 @@ def run(options: Options) -> Finding:
     cores = core, load_core = two_cores()
     facts = machine.facts()
     connections = options.pick(50, CONNECTIONS, CONNECTIONS)
-    repeats = options.pick(1, 3, 10)
+    repeats = options.pick(1, 2, 10)
     floors: dict[str, Added] = {}
     with Canned(free_ports(4), load_core) as canned, doors(canned, core, options) as all_doors:
         for door in all_doors:
@@ -157,7 +157,7 @@ def run(options: Options) -> Finding:
             floors[door.name] = added(door, repeats, connections, cores)
         say("  floor, utilisation")
         aims = options.pick((0.3,), UTILISATIONS, UTILISATIONS)
-        service = curve(all_doors[1], aims, options.pick(0.5, 3.0, 10.0), cores)
+        service = curve(all_doors[1], aims, options.pick(0.5, 2.0, 10.0), cores)
     return finding(facts, connections, floors, service)
 
 
