@@ -9,6 +9,7 @@ Invariants:
   salt. Blocks of prompts with images, of adapters without a name and the like are not.
 """
 
+from array import array
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -17,8 +18,6 @@ import msgspec
 
 Key = int | bytes
 """What an engine calls a block: 64 bits of its hash, or all 32 bytes."""
-
-TOKEN_ID_LIMIT = 2**32
 
 # Positions of the fields in the spelling as arrays, behind the type.
 _STORED = (
@@ -50,14 +49,14 @@ class Medium(StrEnum):
 class Stored(msgspec.Struct, frozen=True, gc=False):
     """Blocks that follow one another in one sequence are cached now.
 
-    parent: the block before the first, None at the start of a sequence. token_ids: of all the
-    blocks, block_tokens each. readable: how many of them, from the first, can be named by ids,
+    parent: the block before the first, None at the start of a sequence. ids: packed uint32 of all
+    the blocks, block_tokens each. readable: how many of them, from the first, can be named by ids,
     `adapter` (None: the model itself) and `salt` alone. kind: of attention, "" if not said.
     """
 
     keys: Sequence[Key]
     parent: Key | None
-    token_ids: Sequence[int]
+    ids: bytes
     block_tokens: int
     readable: int
     medium: Medium = Medium.GPU
@@ -142,7 +141,9 @@ def _stored(keys: list[Key], fields: dict[str, Any], medium: Medium, group: int)
         return None
     if not keys or size < 1 or not isinstance(ids, list) or len(ids) != size * len(keys):
         return None
-    if not all(type(one) is int for one in ids) or min(ids) < 0 or max(ids) >= TOKEN_ID_LIMIT:
+    try:
+        packed = array("I", ids).tobytes()
+    except (TypeError, OverflowError):
         return None
     adapter = fields.get("lora_name")
     if not isinstance(adapter, str):
@@ -156,7 +157,7 @@ def _stored(keys: list[Key], fields: dict[str, Any], medium: Medium, group: int)
         readable = min(readable, len(keys))
     kind = fields.get("kv_cache_spec_kind")
     return Stored(
-        keys, parent, ids, size, readable, medium, adapter, salt, group,
+        keys, parent, packed, size, readable, medium, adapter, salt, group,
         kind if isinstance(kind, str) else "",
     )  # fmt: skip
 

@@ -13,7 +13,6 @@ Invariants:
 - At most `limit_blocks` engine blocks are kept; what comes beyond them is left out.
 """
 
-from array import array
 from collections.abc import Iterator
 
 import msgspec
@@ -167,7 +166,7 @@ class Ledger:
             else:
                 last, tail, salt = before.last, before.tail, before.salt
         size, own_size = event.block_tokens, self._block_tokens
-        ids = tail + array("I", event.token_ids[: event.readable * size]).tobytes()
+        ids = tail + event.ids[: 4 * event.readable * size]
         own = more_hashes(ids, own_size, last) if last else block_hashes(ids, own_size, salt)
         if not tail and size % own_size == 0:
             step = size // own_size * HASH_BYTES

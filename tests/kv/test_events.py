@@ -1,5 +1,6 @@
 """Batches of events: both spellings, other versions' fields, and bytes that are none."""
 
+from array import array
 from typing import Any
 
 import msgspec
@@ -10,6 +11,11 @@ from hypothesis import strategies as st
 from proxy.kv.events import Batch, Cleared, Garbled, Medium, Removed, Stored, decode
 from tests.kv.spelling import CLEARED, payload, removed, stored
 
+
+def packed(*ids: int) -> bytes:
+    return array("I", ids).tobytes()
+
+
 TWO = stored([11, 12], None, [1, 2, 3, 4], 2)
 
 
@@ -19,7 +25,7 @@ def test_both_spellings_say_the_same(arrays: bool) -> None:
     assert batch == Batch(
         5.5,
         (
-            Stored([11, 12], None, [1, 2, 3, 4], 2, readable=2),
+            Stored([11, 12], None, packed(1, 2, 3, 4), 2, readable=2),
             Removed([11]),
             Cleared(),
         ),
@@ -43,7 +49,7 @@ def test_what_a_server_of_version_0_32_sends() -> None:
         "session_id": "sess-1",
     }
     (read,) = decode(payload(event)).events
-    assert read == Stored([2**64 - 1], None, [7] * 32, 32, 1, kind="full_attention")
+    assert read == Stored([2**64 - 1], None, packed(*[7] * 32), 32, 1, kind="full_attention")
 
 
 def test_long_hashes_other_media_and_a_batch_without_a_rank() -> None:
@@ -51,7 +57,7 @@ def test_long_hashes_other_media_and_a_batch_without_a_rank() -> None:
     batch = decode(msgspec.msgpack.encode([1.0, [long, removed([b"x" * 32], "CPU")]]))
     assert batch.rank is None
     assert batch.events == (
-        Stored([b"x" * 32], b"y" * 32, [1, 2], 2, 1, Medium.HOST),
+        Stored([b"x" * 32], b"y" * 32, packed(1, 2), 2, 1, Medium.HOST),
         Removed([b"x" * 32], Medium.HOST),
     )
 
@@ -90,7 +96,7 @@ def test_what_else_decides_a_block(
         stored([1], "text", [1, 2], 2),
         stored([1], None, [1, -2], 2),
         stored([1], None, [1, 2**32], 2),
-        stored([1], None, [1, True], 2),
+        {**stored([1], None, [1, 2], 2), "token_ids": [1, "2"]},
         stored([], None, [], 2),
         stored([1], None, [], 0),
     ],
