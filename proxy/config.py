@@ -65,6 +65,11 @@ class _File:
             raise ConfigError(
                 f"{where}: is not YAML ({getattr(error, 'problem', None) or 'unreadable'})"
             ) from None
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
+            # PyYAML lets through what its constructors raise: 0000-00-00 is a date to it.
+            raise ConfigError(
+                f"{self.path}: holds a value that YAML cannot mean ({error})"
+            ) from None
         if values is None:
             return
         if not isinstance(values, dict):
