@@ -4,6 +4,7 @@ PORT       ?= 8080
 ADMIN_PORT ?= 8081
 VENV       ?= .venv
 JOBS       ?= 2
+MINUTES    ?= 1
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check
 STAMP_RUN  := $(VENV)/.stamp-run
@@ -15,7 +16,7 @@ STAMP_DEV  := $(VENV)/.stamp-dev
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  variables: PYTHON=python3.12  PORT=8080  ADMIN_PORT=8081  VENV=.venv  JOBS=2'
+	@echo '  variables: PYTHON=python3.12  PORT=8080  ADMIN_PORT=8081  VENV=.venv  JOBS=2  MINUTES=1'
 
 run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM replicas
 	$(BIN)/python -m proxy demo --port $(PORT) --admin-port $(ADMIN_PORT)
@@ -51,6 +52,15 @@ disconnect: $(STAMP_DEV) ## 10,000 clients that leave at random moments
 
 keepalive-race: $(STAMP_DEV) ## 100,000 requests to a replica that closes at its timeout
 	$(BIN)/python -m pytest --long tests/faults/test_keepalive_race.py $(ARGS)
+
+# atheris is not locked: it has no wheels for every Python, and nothing here depends on it.
+fuzz: ## coverage-guided search (atheris), MINUTES for each of 6 targets; a crash leaves its input
+	$(MAKE) --no-print-directory VENV=.venv-fuzz .venv-fuzz/.stamp-dev
+	.venv-fuzz/bin/python -m pip --disable-pip-version-check install -q 'atheris>=3'
+	for target in head response chunked events body config; do \
+		.venv-fuzz/bin/python -m tests.fuzz.run $$target build/fuzz/$$target -print_final_stats=1 \
+			-max_total_time=$$(($(MINUTES) * 60)) || exit 1; \
+	done
 
 bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a verdict (bench/results)
 	$(BIN)/python -m bench $(ARGS)
