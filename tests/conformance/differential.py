@@ -31,8 +31,8 @@ from tests.raw import Client, Peer, Upstream
 
 PROXIES = ("nginx", "haproxy")
 PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"
-_LANES = 12
-_QUIET_S = 0.4
+_LANES = 24
+_QUIET_S = 0.3
 _GRACE_S = 0.02
 _STATUS = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d) ")
 

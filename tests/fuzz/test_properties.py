@@ -52,7 +52,7 @@ def test_seeds(name: str) -> None:
 @pytest.mark.row("H17")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROPERTIES)
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_mutations(name: str, data: st.DataObject) -> None:
     seed = data.draw(st.sampled_from(seeds(name)) | st.binary(max_size=100))
