@@ -110,12 +110,7 @@ class _File:
                 if value is not None or len(path) != 1:
                     yield self._wrong(value, kind, path)
                 return
-            kinds = get_type_hints(kind)
-            for name, below in value.items():
-                if name in kind.__struct_fields__:
-                    yield from self._check(below, kinds[name], (*path, name))
-                else:
-                    yield self._unknown(str(name), kind, path)
+            yield from self._section(value, kind, path)
         elif get_origin(kind) is dict and isinstance(value, dict):
             for name, below in value.items():
                 yield from self._check(below, get_args(kind)[1], (*path, str(name)))
@@ -127,6 +122,27 @@ class _File:
                 msgspec.convert(value, kind)
             except msgspec.ValidationError:
                 yield self._wrong(value, kind, path)
+
+    def _section(
+        self, value: dict[Any, Any], kind: type[msgspec.Struct], path: Path_
+    ) -> Iterator[str]:
+        kinds = get_type_hints(kind)
+        fine = True
+        for name, below in value.items():
+            if name in kind.__struct_fields__:
+                problems = list(self._check(below, kinds[name], (*path, name)))
+            else:
+                problems = [self._unknown(str(name), kind, path)]
+            fine = fine and not problems
+            yield from problems
+        if fine:
+            # Values that are well each by itself, but not together, or not there.
+            filled = {name: below for name, below in value.items() if below is not None}
+            try:
+                msgspec.convert(filled, kind)
+            except msgspec.ValidationError as error:
+                dotted = f"{_dotted(path)}: " if path else ""
+                yield f"{self.where(path)}: {dotted}{str(error).partition(' - at `')[0]}"
 
     def _wrong(self, value: Any, kind: Any, path: Path_) -> str:
         given = "empty" if value is None else {bool: "true or false", int: "a number",

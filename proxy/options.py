@@ -173,9 +173,9 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def default_text(self) -> str | None:
         """The default as it would be typed; None for none."""
-        if isinstance(self.default, (dict, tuple)):
-            return None
-        return _typed(self.default)
+        if isinstance(self.default, tuple):
+            return ",".join(map(str, self.default)) or None
+        return None if isinstance(self.default, dict) else _typed(self.default)
 
 
 def _typed(value: Any) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy import config
 from proxy.config import ConfigProblems, load, printed, schema
 from proxy.control.fleet import FleetTable
 from proxy.errors import ConfigError
@@ -216,3 +218,31 @@ def test_the_schema_describes_every_setting() -> None:
     text = json.dumps(schema())
     for option in OPTIONS.values():
         assert json.dumps(option.help)[1:-1] in text
+
+
+class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Two that belong together."""
+
+    low: int
+    high: int = 10
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("low must not be above high")
+
+
+def test_values_that_do_not_go_together_and_those_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wider(Settings, frozen=True):
+        pair: Pair = Pair(1)
+        pairs: dict[str, Pair] = msgspec.field(default_factory=dict)
+
+    monkeypatch.setattr(config, "Settings", Wider)
+    file = written(tmp_path, "pair:\n  low: 11\npairs:\n  a: {low: 1}\n  b:\n    high: 3\n")
+    with pytest.raises(ConfigProblems) as wrong:
+        load(file)
+    assert wrong.value.problems == [
+        f"{file}:1: pair: low must not be above high",
+        f"{file}:5: pairs.b: Object missing required field `low`",
+    ]
