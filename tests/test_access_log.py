@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from proxy.control.ports import free_ports
+from proxy.life import Life, Recorder
+from proxy.settings import LogSettings
 from proxy.simulator.child import FleetProcess
+from proxy.telemetry.access import AccessLog
+from proxy.telemetry.metrics import MetricsSegment
 from proxy.tokens.tokenizer import demo_folder
 from tests.test_supervisor import Gateway, until
 
@@ -87,22 +91,35 @@ def test_a_line_for_every_request(fleet: FleetProcess, tmp_path: Path) -> None:
     assert (nowhere["route"], nowhere["model"]) == ("other", "other")
 
 
-def test_failed_and_slow_ones_are_written_when_nothing_is_sampled(
-    fleet: FleetProcess, tmp_path: Path
+@pytest.mark.parametrize(
+    ("status", "outcome", "took_s", "sample_ratio", "why"),
+    [
+        (200, "ok", 1.0, 0.0, None),
+        (200, "ok", 1.0, 1.0, "sampled"),
+        (200, "ok", 2.0, 0.0, "slow"),
+        (200, "truncated", 1.0, 0.0, "failed"),
+        (404, "ok", 1.0, 0.0, "failed"),
+        (499, "client_gone", 1.0, 0.0, "failed"),
+        (503, "gateway_error", 9.0, 1.0, "failed"),
+    ],
+)
+def test_what_is_always_written(
+    tmp_path: Path,
+    status: int,
+    outcome: str,
+    took_s: float,
+    sample_ratio: float,
+    why: str | None,
 ) -> None:
     path = tmp_path / "access.jsonl"
-    settings = {"access": str(path), "sample_ratio": 0.0, "format": "text"}
-    with serving(fleet, tmp_path, **settings) as gateway:
-        assert [chat(gateway), chat(gateway, "none-such")] == [200, 404]
-        assert gateway.stop() == 0
-    (line,) = path.read_text().splitlines()
-    assert " 404 /v1/chat/completions other gateway_error " in line
-    path.unlink()
-    with serving(fleet, tmp_path, **settings, slow_s=0.0) as gateway:
-        assert chat(gateway) == 200
-        assert gateway.stop() == 0
-    (line,) = path.read_text().splitlines()
-    assert " 200 /v1/chat/completions demo -> " in line
+    log = AccessLog(LogSettings(access=str(path), sample_ratio=sample_ratio, slow_s=2.0))
+    life = Life(100.0)
+    life.outcome, life.ended_s = outcome, 100.0 + took_s
+    Recorder(MetricsSegment.private(), 0, access=log).record(life, status)
+    log.close()
+    assert [json.loads(line)["logged"] for line in path.read_text().splitlines()] == (
+        [why] if why else []
+    )
 
 
 def test_a_request_that_is_none_is_written_too(fleet: FleetProcess, tmp_path: Path) -> None:

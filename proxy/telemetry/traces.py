@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PERIOD_S = 1.0
 EXPORT_DEADLINE_S = 5.0
-CLOSE_LIMIT_S = 2.0
+CLOSE_LIMIT_S = 1.0
 _BATCH_REQUESTS = 64
 
 log = logging.getLogger(__name__)
