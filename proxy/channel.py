@@ -8,9 +8,9 @@ How a worker is started, which `proxy.worker` and `proxy.supervisor` agree on:
 - The worker loads its tokenizers, listens with SO_REUSEPORT on `settings.server`, and sends
   Ready; or it sends Failed with one sentence for the operator and exits with code 2.
 - Afterwards: Fleet, Learned and Cached downwards (Learned is what another worker routed, Cached
-  what a replica says of its cache), Learned, Suspect, Routed, Stalled and Beats upwards, Drain
-  downwards once. A worker that got Drain stops listening, finishes what is in flight within
-  `drain_deadline_s`, and exits 0.
+  what a replica says of its cache), Learned, Suspect, Routed, Stalled and Beats upwards, Explain
+  downwards and an Explained for each upwards, Drain downwards once. A worker that got Drain stops
+  listening, finishes what is in flight within `drain_deadline_s`, and exits 0.
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
@@ -91,6 +91,23 @@ class Drain(Message, frozen=True):
     """Finish what is in flight and exit."""
 
 
+class Explain(Message, frozen=True):
+    """Say where this request would go. number: comes back with the answer. headers: lower-case
+    names."""
+
+    number: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+class Explained(Message, frozen=True):
+    """The answer to an Explain: an HTTP status and a JSON body."""
+
+    number: int
+    status: int
+    body: bytes
+
+
 class Ready(Message, frozen=True):
     """The worker listens."""
 
@@ -113,8 +130,8 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-Down = Hello | Fleet | Learned | Cached | Drain
-Up = Ready | Failed | Learned | Suspect | Routed | Stalled | Beats
+Down = Hello | Fleet | Learned | Cached | Explain | Drain
+Up = Ready | Failed | Learned | Suspect | Routed | Stalled | Beats | Explained
 
 _down = msgspec.msgpack.Decoder(Down)
 _up = msgspec.msgpack.Decoder(Up)
@@ -202,6 +219,7 @@ class WorkerEnd:
     """The worker's end of its channel. Callbacks run on the loop and must not block.
 
     on_lost: the supervisor is gone. Called once, and not if this side closed the channel.
+    on_explain: gets (number, headers, body); `explained` answers.
     """
 
     def __init__(
@@ -212,8 +230,10 @@ class WorkerEnd:
         on_drain: Callable[[], None],
         on_lost: Callable[[], None],
         on_cached: Callable[[CacheChange], None] = lambda _: None,
+        on_explain: Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None] | None = None,
     ) -> None:
         self._on_cached = on_cached
+        self._on_explain = on_explain
         self._on_fleet = on_fleet
         self._on_learned = on_learned
         self._on_drain = on_drain
@@ -256,6 +276,10 @@ class WorkerEnd:
         """Tells how late the heartbeats were (packed float32 seconds); False if it was dropped."""
         return self._wire.offer(Beats(lateness))
 
+    def explained(self, number: int, status: int, body: bytes) -> None:
+        """The answer to an Explain."""
+        self._wire.send(Explained(number, status, body))
+
     def close(self) -> None:
         """Closes the channel once what was sent has left."""
         self._closing = True
@@ -272,6 +296,9 @@ class WorkerEnd:
                 self._on_learned(slot, blocks)
             case Cached(change):
                 self._on_cached(change)
+            case Explain(number, headers, body):
+                if self._on_explain is not None:
+                    self._on_explain(number, headers, body)
             case Drain():
                 self._on_drain()
 
@@ -292,7 +319,7 @@ class SupervisorEnd:
         """Takes over this end of the socketpair."""
         await _open(self._wire, end)
 
-    def send(self, message: Hello | Fleet | Drain) -> None:
+    def send(self, message: Hello | Fleet | Explain | Drain) -> None:
         """Sends a control message; nothing happens if the worker is gone."""
         self._wire.send(message)
 

@@ -208,6 +208,12 @@ def _healthcheck(args: argparse.Namespace) -> int:
     return 1
 
 
+def _explain(args: argparse.Namespace) -> int:
+    from proxy.control.explain_verb import run
+
+    return run(args, _settings(args).admin, _say)
+
+
 def _replay(args: argparse.Namespace) -> int:
     from proxy.replay import command
 
@@ -280,6 +286,14 @@ def parser() -> argparse.ArgumentParser:
     setting_flags(demo, hidden=("backends", "tokens.folders"))
     demo.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
     _simulate_flags(verb("simulate", _simulate, "run simulated vLLM replicas alone"))
+    explain = verb("explain", _explain, "say where a request would go and why, sending nothing")
+    explain.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
+    explain.add_argument("--admin", metavar="URL", help="admin port of a running gateway")
+    explain.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request"
+    )
+    explain.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    admin_flags(explain)
     _replay_flags(verb("replay", _replay, "replay a trace through the routing, in simulated time"))
     check = verb("check-config", _check_config, "say whether the settings would serve")
     gateway_flags(check)

@@ -81,7 +81,7 @@ class Gateway:
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream)
         self.router = Router(settings.routing, board, health=settings.health)
-        self._asking = Asking(settings.routing, self.router.draw)
+        self.asking = Asking(settings.routing, self.router.draw)
         self._budget = RetryBudget(
             settings.upstream.retry_budget_ratio, settings.upstream.retry_budget_burst_count
         )
@@ -162,7 +162,7 @@ class Gateway:
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
         if isinstance(request, OtherBody) or not self._wants_ids:
             LOOP.mark(ROUTE)
-            query = self._asking.unread(request, self._tokens.block_tokens, exchange.headers)
+            query = self.asking.unread(request, self._tokens.block_tokens, exchange.headers)
         else:
             LOOP.mark(TOKENIZE_LOCAL)
             known = self._tokens.known(model or "", request)
@@ -179,7 +179,7 @@ class Gateway:
                     context.check(known.prompt, limit_tokens, text=not is_ids(request))
                 if self._forwards(model, request):
                     body = await _forwarded(body, request, known.prompt)
-            query = self._asking.query(
+            query = self.asking.query(
                 model,
                 request,
                 known.prompt,

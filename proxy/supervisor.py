@@ -162,7 +162,7 @@ class Supervisor:
             on_suspect=prober.nudge,
             on_routed=self._view.watch.routed,
         )
-        self._view.workers = pool.workers
+        self._view.workers, self._view.pool = pool.workers, pool
         self._view.stall_log = pool.stalls
         pool.start()
         try:

@@ -23,6 +23,7 @@ import uvloop
 from proxy.channel import Hello, WorkerEnd
 from proxy.control.ports import share
 from proxy.errors import ConfigError
+from proxy.explain import Explainer
 from proxy.gateway import Gateway
 from proxy.life import Life, Recorder, in_hand
 from proxy.model import CacheChange, FleetState
@@ -69,7 +70,9 @@ class Worker:
             on_cached=self._cached,
             on_drain=self._drain.set,
             on_lost=self._lost,
+            on_explain=self._explain,
         )
+        self._explainer: Explainer | None = None
 
     def drain(self) -> None:
         """Stops listening, finishes what is in flight, exits."""
@@ -115,6 +118,14 @@ class Worker:
             on_suspect=self._end.suspect,
         )
         self._gateway = gateway
+        self._explainer = Explainer(
+            gateway.fleet,
+            gateway.router,
+            tokens,
+            gateway.asking,
+            self._end.explained,
+            check_context=settings.tokens.context_check,
+        )
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
@@ -156,6 +167,7 @@ class Worker:
         self._sample(gateway, server, tokens, recorder)
         monitor.sample()
         monitor.stop()
+        self._explainer.close()
         gateway.parity.close()
         gateway.fleet.close()
         tokens.close()
@@ -208,6 +220,10 @@ class Worker:
         self._gateway.router.cached(self._changes.popleft())
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
+
+    def _explain(self, number: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+        if self._explainer is not None:
+            self._explainer.ask(number, headers, body)
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import pytest
 
+from proxy.cli import main
 from proxy.control.ports import free_ports
 from proxy.simulator.child import FleetProcess
 from proxy.tokens.tokenizer import demo_folder
@@ -147,6 +148,37 @@ def test_two_workers_count_as_one_gateway_and_one_may_die(argv: list[str]) -> No
 
 
 STREAM = {"model": "demo", "prompt": "Say a lot", "max_tokens": 40, "stream": True}
+
+
+def test_explain_says_where_a_request_would_go_and_sends_nothing(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "request.json"
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello, you " * 99}]}
+    file.write_text(json.dumps(body))
+    with Gateway(*argv, "--policy", "session") as gateway:
+        url = f"http://127.0.0.1:{gateway.admin_port}"
+
+        def explained(*flags: str) -> tuple[int, str, str]:
+            code = main(["explain", str(file), "--admin", url, *flags])
+            return code, *capsys.readouterr()
+
+        assert gateway.ask("/v1/chat/completions", body)[0] == 200
+        code, out, _ = explained("--json")
+        told = json.loads(out)
+        assert (code, told["reason"], told["policy"]) == (0, "prefix", "session")
+        (home,) = [row for row in told["replicas"] if row["chosen"]]
+        assert home["matched_tokens"] > 200
+        code, out, _ = explained("--header", "X-Session-Affinity: me")
+        assert code == 0
+        assert "the session's name chose it (session)" in out
+        assert len([line for line in out.splitlines() if line.startswith(">")]) == 1
+        until(lambda: gateway.requests_total() == 1)
+        body["model"] = "other"
+        file.write_text(json.dumps(body))
+        code, _, error = explained()
+        assert code == 1
+        assert "would refuse this request with 404: The model does not exist" in error
 
 
 @pytest.mark.row("O7")

@@ -1,7 +1,8 @@
 """The admin port: what the gateway knows about itself, to read.
 
 Invariants:
-- Every answer is made from memory: no request here waits for a worker or a replica.
+- Every answer is made from memory: no request here waits for a worker or a replica, but
+  `POST /explain`, which asks a worker.
 - Errors have OpenAI's shape, unknown paths too, and never a traceback.
 - Nothing can be changed here.
 """
@@ -20,6 +21,9 @@ from proxy.control.live import Live
 from proxy.control.page import page_routes
 from proxy.control.stalls import page, wants_page
 from proxy.errors import error_body
+
+# Travels to a worker in one frame of the channel.
+EXPLAIN_LIMIT_BYTES = 8 * 1024 * 1024
 
 log = logging.getLogger("admin")
 
@@ -43,6 +47,12 @@ class ControlView(Protocol):
 
     def stalls(self) -> dict[str, Any]:
         """The last stalls and how late the loops were, as JSON."""
+
+    async def explain(
+        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> tuple[int, bytes]:
+        """Where a request would go: status and JSON. TimeoutError, ConnectionError."""
+        ...
 
 
 def _error(
@@ -107,7 +117,21 @@ def admin_app(view: ControlView) -> web.Application:
             return web.Response(text=page(view_now), content_type="text/html")
         return _json(view_now)
 
-    app = web.Application(middlewares=[_errors])
+    async def explain(request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = tuple(
+            (name.lower().encode("latin-1", "replace"), value.encode("utf-8", "surrogateescape"))
+            for name, value in request.headers.items()
+        )
+        try:
+            code, told = await view.explain(headers, body)
+        except ConnectionError:
+            return _error(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
+        except TimeoutError:
+            return _error(504, "The worker did not answer in time.", "worker_timeout")
+        return web.Response(body=told, status=code, content_type="application/json")
+
+    app = web.Application(middlewares=[_errors], client_max_size=EXPLAIN_LIMIT_BYTES)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
@@ -115,4 +139,5 @@ def admin_app(view: ControlView) -> web.Application:
     app.router.add_get("/replicas", replicas)
     app.router.add_routes(page_routes(view.live))
     app.router.add_get("/stalls", stalls)
+    app.router.add_post("/explain", explain)
     return app

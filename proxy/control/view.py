@@ -1,7 +1,8 @@
 """What the control plane shows: startup lines, status, readiness, its own metrics.
 
 Invariants:
-- Everything is read from memory when asked for; nothing here changes anything.
+- Everything is read from memory when asked for (explanations aside, which a worker gives);
+  nothing here changes anything.
 """
 
 import os
@@ -20,7 +21,7 @@ from proxy.control.live import Live
 from proxy.control.sources import Source, given
 from proxy.control.stalls import StallLog
 from proxy.control.watch import Watch
-from proxy.control.workers import Worker
+from proxy.control.workers import Worker, WorkerPool
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
@@ -44,6 +45,7 @@ class View:
         self.draining = False
         self.workers: list[Worker] = []
         self.stall_log = StallLog()
+        self.pool: WorkerPool | None = None
         self.probe_failures: Counter[tuple[str, str]] = Counter()
         self.more_samples: list[Callable[[], Iterator[Sample]]] = []
         self.watch = Watch(settings, table, totals, board)
@@ -101,6 +103,14 @@ class View:
         if not any(replica.up and not replica.draining for replica in self._table.replicas):
             return "No replica is up."
         return None
+
+    async def explain(
+        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> tuple[int, bytes]:
+        """Where a request would go, as a worker says. TimeoutError, ConnectionError."""
+        if self.pool is None:
+            raise ConnectionError("no worker is ready")
+        return await self.pool.explain(headers, body)
 
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas as JSON, with what this gateway has in flight at each."""

@@ -20,6 +20,8 @@ from typing import Any
 from proxy.channel import (
     Beats,
     Drain,
+    Explain,
+    Explained,
     Failed,
     Fleet,
     Hello,
@@ -43,6 +45,7 @@ FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
 STEADY_S = 10.0
 START_TRIES = 3
+EXPLAIN_DEADLINE_S = 10.0
 
 log = logging.getLogger("workers")
 
@@ -109,6 +112,8 @@ class WorkerPool:
         self.stalls = StallLog()
         self.workers = [Worker(number) for number in range(settings.server.workers)]
         self.clean = True
+        self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self._questions = 0
 
     def start(self) -> None:
         """Starts all workers and keeps them running from now on."""
@@ -128,6 +133,26 @@ class WorkerPool:
         for worker in self.workers:
             if worker.end is not None:
                 worker.end.send(Fleet(state))
+
+    async def explain(
+        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> tuple[int, bytes]:
+        """Asks a ready worker where a request would go: status and JSON body. TimeoutError if
+        it does not say, ConnectionError if there is none."""
+        ready = [worker.end for worker in self.workers if worker.state == "ready"]
+        end = next((end for end in ready if end is not None), None)
+        if end is None:
+            raise ConnectionError("no worker is ready")
+        self._questions += 1
+        number = self._questions
+        answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            end.send(Explain(number, headers, body))
+            async with asyncio.timeout(EXPLAIN_DEADLINE_S):
+                return await answer
+        finally:
+            del self._asked[number]
 
     def drain(self) -> None:
         """Tells every worker to finish and exit; none is started again."""
@@ -260,6 +285,10 @@ class WorkerPool:
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)
+            case Explained(number, status, body):
+                asked = self._asked.get(number)
+                if asked is not None and not asked.done():
+                    asked.set_result((status, body))
             case Suspect(slot):
                 self._on_suspect(slot)
             case Routed(samples):

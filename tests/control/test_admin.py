@@ -151,6 +151,12 @@ async def test_stalls_as_json_and_as_a_page(plane: Plane, fetch: Fetch) -> None:
         assert "a.py:1 f" in text
 
 
+async def test_nobody_explains_before_a_worker_is_ready(fetch: Fetch) -> None:
+    status, body, response = await fetch("/explain", "POST")
+    assert (status, body["error"]["code"]) == (503, "not_ready")
+    assert response.headers["Retry-After"] == "1"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -159,6 +165,7 @@ async def test_stalls_as_json_and_as_a_page(plane: Plane, fetch: Fetch) -> None:
         ("GET", "/../etc/passwd", 404, "not_found"),
         ("POST", "/metrics", 405, "method_not_allowed"),
         ("DELETE", "/replicas", 405, "method_not_allowed"),
+        ("PUT", "/explain", 405, "method_not_allowed"),
     ],
 )
 async def test_errors_have_openais_shape(
@@ -169,7 +176,7 @@ async def test_errors_have_openais_shape(
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert body["error"]["code"] == code
     if status == 405:
-        assert "GET" in response.headers["Allow"]
+        assert ("POST" if path == "/explain" else "GET") in response.headers["Allow"]
 
 
 async def test_a_bug_is_a_500_without_a_traceback(

@@ -33,6 +33,9 @@ async def main(behaviour, descriptor):
         on_learned=lambda slot, blocks: end.suspect(slot),
         on_drain=drained.set,
         on_lost=drained.set,
+        on_explain=lambda number, headers, body: (
+            None if behaviour == "deaf" else end.explained(number, 200, headers[0][1] + body)
+        ),
     )
     hello = await end.connect(descriptor)
     MetricsSegment(hello.metrics_fd).counter(families.RETRIES, "x").inc()
@@ -136,6 +139,21 @@ async def test_a_dead_worker_is_started_again_and_nothing_counted_is_lost() -> N
         assert bench.retries == 3
         assert bench.board.load(0) == Load(2, 10)
         assert repr(victim).startswith("<Worker 1 ready")
+
+
+async def test_explanations_come_back_to_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running("serves", workers=2) as bench:
+        with pytest.raises(ConnectionError):
+            await bench.pool.explain((), b"{}")
+        await bench.pool.started
+        asked = [bench.pool.explain(((b"x", b"%d" % at),), b"?") for at in range(20)]
+        assert await asyncio.gather(*asked) == [(200, b"%d?" % at) for at in range(20)]
+    monkeypatch.setattr("proxy.control.workers.EXPLAIN_DEADLINE_S", 0.01)
+    async with running("deaf") as bench:
+        await bench.pool.started
+        with pytest.raises(TimeoutError):
+            await bench.pool.explain(((b"x", b""),), b"?")
+        assert not bench.pool._asked
 
 
 async def test_a_worker_that_cannot_start_ends_the_start() -> None:

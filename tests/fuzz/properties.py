@@ -13,7 +13,7 @@ from typing import Any
 
 import h11
 
-from proxy import settings
+from proxy import config as configuration
 from proxy.body import Kind, inspect
 from proxy.errors import ConfigError, RequestError
 from proxy.wire.chunked import ChunkedReader, ChunkError
@@ -138,7 +138,7 @@ def config(data: bytes) -> None:
         file.write(data)
         file.flush()
         try:
-            settings.load(Path(file.name), {})
+            configuration.load(Path(file.name))
         except ConfigError as refused:
             _holds(bool(str(refused)))
 
