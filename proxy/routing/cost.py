@@ -19,6 +19,13 @@ from proxy.routing.decision import Candidates, Decision, Query, Reason
 TIE_SHARE = 1 / 16
 TIE_LIMIT_TOKENS = 256
 
+# A prompt of which nobody holds more than this begins something new, and goes where there is room.
+# Else a beginning that all conversations share keeps a quiet fleet's new ones where it was seen
+# first: in the minute after a restart one replica of four had up to twice its share of the work,
+# with this at most 1.14 times. On a trace under load it moves the mean TTFT by under 1 %.
+COLD_SHARE = 1 / 4
+COLD_LIMIT_TOKENS = 2048
+
 
 def cached_limit_tokens(query: Query) -> int:
     """The most that a replica can report as cached for this query.
@@ -35,6 +42,11 @@ def tie_tokens(query: Query) -> float:
     if share >= TIE_LIMIT_TOKENS:
         return TIE_LIMIT_TOKENS
     return min(max(share, query.block_tokens), TIE_LIMIT_TOKENS)
+
+
+def cold_limit_tokens(query: Query) -> float:
+    """A prompt of which no more than this is held is as good as new (tokens)."""
+    return min(COLD_SHARE * query.prompt_tokens, COLD_LIMIT_TOKENS)
 
 
 def idlest(among: Candidates, places: Sequence[int]) -> int:

@@ -121,6 +121,8 @@ AFFINITY = [
     ("all idle: least recent work", [one(0, recent=9.0), one(1, recent=3.0)], 1, Reason.COLD),
     ("all equal: longest ago", [one(0, chosen_at=5), one(1, chosen_at=4)], 1, Reason.COLD),
     ("a template's first block is no prefix", [one(0, 16, recent=9.0), one(1)], 1, Reason.COLD),
+    ("less than a quarter is as good as new", [one(0, 992, queued=9), one(1)], 1, Reason.COLD),
+    ("more than a quarter is not", [one(0, 1008, queued=9), one(1)], 0, Reason.PREFIX),
     ("busy, but worth the wait", [one(0, 3200, queued=20_000), one(1, queued=9)], 0, Reason.PREFIX),
     ("too busy while another idles", [one(0, 3200, queued=20_000), one(1)], 1, Reason.SPILL),
     ("busier than the prefix is worth", [one(0, 3200, queued=40_000), one(1)], 1, Reason.SPILL),
@@ -166,7 +168,9 @@ def test_affinity_never_pays_more_than_a_tie_over_the_lowest_cost(
     candidates: list[Candidate],
 ) -> None:
     decision = decide("affinity", candidates)
-    assert decision.choice.cost <= min(decision.costs) + 250
+    longest = max(candidate.cached_tokens for candidate in candidates)
+    tie = longest if longest <= 1000 else 250  # a quarter of the prompt is as good as nothing
+    assert decision.choice.cost <= min(decision.costs) + max(tie, 250)
 
 
 @given(CANDIDATES)

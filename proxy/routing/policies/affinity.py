@@ -9,12 +9,15 @@ replays that say so; at 1 (`min(queue + own)`) a fifth of the hits is lost.
 Where replicas differ in speed, the price is paid for time and the rest for work:
 (1 - price) * own + price * slowness * (own + queued), which is the same where slowness is 1.
 
-Costs within `tie_tokens` of the lowest are equal; among them the usual tie rule decides.
+Costs within `tie_tokens` of the lowest are equal; among them the usual tie rule decides. Where
+nobody holds more than a system prompt's worth, what is held does not count either: the idlest
+replica gets the conversation and a copy of that beginning, so that after a few of them all have
+it and none is bound to where it was first seen.
 """
 
 from typing import ClassVar
 
-from proxy.routing.cost import decide, idlest, tie_tokens
+from proxy.routing.cost import cold_limit_tokens, decide, idlest, tie_tokens
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.settings import RoutingSettings
 
@@ -48,10 +51,13 @@ class Affinity:
                 for held, queued in zip(cached, among.queued_tokens)
             ]
         tie = tie_tokens(query)
+        longest = max(cached)
+        if longest <= cold_limit_tokens(query):
+            tie = max(tie, longest)
         equal = min(costs) + tie
         best = idlest(among, [place for place, cost in enumerate(costs) if cost <= equal])
         best_tokens = cached[best]
-        if max(cached) - best_tokens > tie:
+        if longest - best_tokens > tie:
             reason = Reason.SPILL
         else:
             reason = Reason.PREFIX if best_tokens > tie else Reason.COLD
