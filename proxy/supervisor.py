@@ -25,6 +25,7 @@ from proxy.control import ports
 from proxy.control.admin import admin_app
 from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
 from proxy.control.kvevents import KvEvents
+from proxy.control.kvsources import configured
 from proxy.control.notify import notify
 from proxy.control.probes import Prober
 from proxy.control.sources import discover, with_folders
@@ -60,7 +61,10 @@ def check_settings(settings: Settings) -> FleetTable:
         if not file.is_file() or not os.access(file, os.R_OK):
             raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
     table = FleetTable(settings.backends, settings.control)
-    for backend in settings.kv_events.sources:
+    if not 0.0 <= settings.routing.host_block_worth <= 1.0:
+        raise ConfigError("routing.host_block_worth must be between 0 and 1")
+    for backend, source in settings.kv_events.sources.items():
+        configured(source)
         if base_url(backend) not in {replica.url for replica in table.replicas}:
             raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
     return table

@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from proxy.errors import ConfigError
 from proxy.settings import KvSource
 
 ANSWER_LIMIT_BYTES = 256 * 1024
@@ -36,7 +37,14 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def configured(source: KvSource) -> tuple[Endpoint, ...]:
-    """The endpoints that the settings name: rank r is at the port plus r."""
+    """The endpoints that the settings name: rank r is at the port plus r. ConfigError if one is
+    no address."""
+    for name in ("endpoint", "replay_endpoint"):
+        given = getattr(source, name)
+        if not (_TCP.match(given) or (name == "replay_endpoint" and not given)):
+            raise ConfigError(f"kv_events: {name} {given!r} must look like tcp://HOST:PORT")
+    if not 1 <= source.data_parallel_ranks <= RANK_LIMIT:
+        raise ConfigError(f"kv_events: data_parallel_ranks must be between 1 and {RANK_LIMIT}")
     return tuple(
         Endpoint(
             rank,

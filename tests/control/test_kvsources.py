@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.control.kvsources import Endpoint, configured, described
+from proxy.errors import ConfigError
 from proxy.settings import KvSource
 
 
@@ -69,6 +70,19 @@ def test_no_source(answer: Any) -> None:
 def test_an_ipv6_host_is_bracketed_and_no_buffer_is_no_replay() -> None:
     (one,) = described({"0": source("tcp://*:5", "tcp://*:6", buffer_steps=0)}, "::1")
     assert one == Endpoint(0, "tcp://[::1]:5")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"endpoint": "10.0.0.1:5557"},
+        {"endpoint": "tcp://h:5557", "replay_endpoint": "h:1"},
+        {"endpoint": "tcp://h:5557", "data_parallel_ranks": 0},
+    ],
+)
+def test_wrong_settings_are_said_to_be_wrong(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="kv_events: "):
+        configured(KvSource(**fields))
 
 
 def test_the_settings() -> None:
