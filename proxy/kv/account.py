@@ -182,9 +182,7 @@ class Account:
 
     def _forget_all(self, *, forget: bool) -> None:
         """The ledger begins anew. forget: because the cache is empty."""
-        self.ledger.clear()
-        self.ledger.take()
-        self.ledger.left_out = 0
+        self.ledger.reset()
         self._cleared = self.changed = True
         if forget:
             self._forget = True
