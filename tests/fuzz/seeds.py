@@ -14,7 +14,7 @@ _CONFIGS = (
     b"a: 0x_",
     b"a: !!int x",
     b"a: !!timestamp x",
-    b"[" * 1200,
+    b"[" * 1000,
 )
 _NO_CUTS = b"\x00\x40\x80\xc0"
 
