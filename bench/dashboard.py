@@ -3,7 +3,7 @@
     python -m bench.dashboard [--seconds 90] [--out docs/img/dashboard.png]
 
 Plays the scene of bench.scene under a real Prometheus, with a pause in the load and a killed worker
-in it, runs the queries of the first board's panels over that time, and draws them side by side.
+in it, runs the queries of all boards' panels over that time, and draws them side by side.
 """
 
 import argparse
@@ -25,8 +25,7 @@ from PIL import Image
 from bench.processes import BenchError, say
 from bench.prometheus import Prometheus, Series
 from bench.scene import kill_worker, scene
-from scripts.dashboard.loop import LOOP
-from scripts.dashboard.overview import OVERVIEW
+from scripts.dashboard.boards import BOARDS
 from scripts.dashboard.panel import Panel, Query
 
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "dashboard.png"
@@ -66,7 +65,7 @@ def play(seconds: float) -> list[tuple[Panel, Drawn]]:
             prometheus.wait_scrape()
             ended_s = time.time()
             drawn: list[tuple[Panel, Drawn]] = []
-            for panel in [*OVERVIEW.panels(), *LOOP.panels()]:
+            for panel in (panel for board in BOARDS.values() for panel in board.panels()):
                 if panel.kind == "stat" or panel in [one for one, _ in drawn]:
                     continue
                 found = [

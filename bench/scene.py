@@ -208,12 +208,13 @@ def scene(folder: Path) -> Iterator[tuple[Proxy, Load]]:
         # Bound and not listening: whoever connects is refused, and nobody else gets the port.
         dead = stack.enter_context(socket.socket())
         dead.bind(("127.0.0.1", 0))
-        twins_port = free_ports(3)
+        twins_port = free_ports(2)
         twins = stack.enter_context(
             FleetProcess(2, twins_port, (*_SIMULATED, "--kv-events", "maps"))
         )
+        # Not asked for before: the twins' publishers may have taken a neighbour's port.
         odd = stack.enter_context(
-            FleetProcess(1, twins_port + 2, ("--tokenizer", f"demo={other}", *_SIMULATED))
+            FleetProcess(1, free_ports(1), ("--tokenizer", f"demo={other}", *_SIMULATED))
         )
         urls = [*twins.urls, *odd.urls, f"http://127.0.0.1:{dead.getsockname()[1]}"]
         flags = ("--workers", "2", "--config", str(config))

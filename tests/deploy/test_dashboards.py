@@ -11,7 +11,7 @@ from scripts.dashboard.boards import BOARDS
 from scripts.dashboard.grafana import text
 from scripts.dashboard.panel import Panel
 from tests.deploy.rules import recorded
-from tests.deploy.scope import NEEDS_STALL_MONITOR, metrics_in
+from tests.deploy.scope import metrics_in
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 PANELS = [
@@ -32,7 +32,7 @@ def test_panel_asks_for_what_is_exported(panel: Panel) -> None:
     for query in panel.queries:
         names = metrics_in(query.expr)
         assert names
-        for name in names - NEEDS_STALL_MONITOR:
+        for name in names:
             family = BY_NAME.get(re.sub(r"_(bucket|count|sum)$", "", name)) or BY_NAME.get(name)
             assert family is not None or name in recorded(), f"nobody exports {name}"
         for label in re.findall(r"\{\{(\w+)\}\}", query.legend):
