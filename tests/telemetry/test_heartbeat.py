@@ -40,7 +40,6 @@ def test_a_held_loop_is_late(
     run: Callable[[Coroutine[Any, Any, list[float]]], list[float]],
 ) -> None:
     seen = run(beat(HOLD_S))
-    assert max(seen) == seen[2]
     # Due 2 ms after the hold began, and uvloop's clock counts whole milliseconds.
     assert seen[2] >= HOLD_S - 0.002 - 0.0015
     assert all(late_s >= 0 for late_s in seen)
