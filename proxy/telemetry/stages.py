@@ -1,4 +1,4 @@
-"""Which stage the data loop is in: marks that cost about 100 ns, and that any thread can read.
+"""Which stage the data loop is in: marks that cost 0.1 to 0.2 µs, and that any thread can read.
 
 Invariants:
 - One data loop in a process, and only its thread marks. Whoever marks a stage marks OTHER before
