@@ -19,11 +19,29 @@ from bench.report import Report
 
 BEGIN = "<!-- made by `make bench-docs`: begin -->"
 END = "<!-- made by `make bench-docs`: end -->"
+# What the experiments leave behind themselves is about one a core.
+BUSY_LOAD = 1.5
+
+
+def busy(made: Report) -> list[str]:
+    """A warning where other work had the machine too, as its load says."""
+    loads = [one.machine["load_1_min"] for one in made.findings.values()]
+    loads = [made.machine["load_1_min"], *loads]
+    if max(loads) <= BUSY_LOAD * made.machine["cores"]:
+        return []
+    span = f"{min(loads):.1f} to {max(loads):.1f} on {made.machine['cores']} cores"
+    return [
+        "**The machine was busy with other work**: "
+        + f"loads of {span} as the experiments began. Latencies are overstated, some many times; "
+        + "measure on an idle machine.",
+        "",
+    ]
 
 
 def section(made: Report) -> str:
     """All that is between the marks."""
     facts = machine.describe(made.machine).replace("\n", "; ")
+    failed = [f"- {name}: not measured in this run ({why})" for name, why in made.failed.items()]
     lines = [
         BEGIN,
         "",
@@ -32,9 +50,11 @@ def section(made: Report) -> str:
             f"{made.seconds / 60:.1f} minutes. {facts}."
         ),
         "",
+        *busy(made),
         "### Verdict",
         "",
         *(f"- {line}" for line in made.verdict),
+        *failed,
         "",
     ]
     for found in made.findings.values():

@@ -7,6 +7,7 @@ with the time it was waited for: leaving it out would flatter the one that stall
 import itertools
 import random
 import subprocess
+import tempfile
 from collections.abc import Sequence
 
 import msgspec
@@ -99,13 +100,19 @@ def limit_remark(name: str, result: Result, flows: Sequence[str]) -> str | None:
 def generate(plan: Plan, core: int) -> Result:
     """Runs the generator in its own process, on that core."""
     argv = ["taskset", "-c", str(core), *module("bench.openloop")]
-    done = subprocess.run(argv, input=msgspec.json.encode(plan), capture_output=True, check=False)
+    # To a file: a pipe's end was seen to come before all of a large result.
+    with tempfile.TemporaryFile() as out:
+        done = subprocess.run(
+            argv, input=msgspec.json.encode(plan), stdout=out, stderr=subprocess.PIPE, check=False
+        )
+        out.seek(0)
+        made = out.read()
     if done.returncode != 0:
         raise BenchError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
     try:
-        return msgspec.json.decode(done.stdout, type=Result)
+        return msgspec.json.decode(made, type=Result)
     except msgspec.DecodeError as error:
         said = done.stderr.decode()[-1000:]
         raise BenchError(
-            f"the load generator's {len(done.stdout)} bytes cannot be read: {error}; {said}"
+            f"the load generator's {len(made)} bytes cannot be read: {error} {said}".rstrip()
         ) from None

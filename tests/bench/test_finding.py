@@ -93,6 +93,16 @@ def test_only_what_is_between_the_marks_is_written() -> None:
         docs.replaced("no marks", MADE)
 
 
+def test_a_busy_machine_is_said() -> None:
+    idle, loaded = ({**FOUND.machine, "cores": 2, "load_1_min": load} for load in (1.2, 9.0))
+    quiet = msgspec.structs.replace(FOUND, machine=idle)
+    made = msgspec.structs.replace(MADE, machine=idle, findings={"burst": quiet})
+    assert "busy" not in docs.section(made)
+    made = msgspec.structs.replace(made, machine=loaded)
+    assert "loads of 1.2 to 9.0 on 2 cores" in docs.section(made)
+    assert "floor: not measured in this run (nginx not found)" in docs.section(made)
+
+
 def test_the_page_of_the_docs_knows_every_experiment() -> None:
     page = (SOURCES / "docs" / "bench.md").read_text(encoding="utf-8")
     for member in suite.MEMBERS:
