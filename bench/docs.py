@@ -30,12 +30,12 @@ def busy(made: Report) -> list[str]:
     if max(loads) <= BUSY_LOAD * made.machine["cores"]:
         return []
     span = f"{min(loads):.1f} to {max(loads):.1f} on {made.machine['cores']} cores"
-    return [
+    warning = (
         "**The machine was busy with other work**: "
-        + f"loads of {span} as the experiments began. Latencies are overstated, some many times; "
-        + "measure on an idle machine.",
-        "",
-    ]
+        f"loads of {span} as the experiments began. Latencies are overstated, some many times; "
+        "measure on an idle machine."
+    )
+    return [warning, ""]
 
 
 def section(made: Report) -> str:
