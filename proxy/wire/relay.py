@@ -214,6 +214,8 @@ class Relay:
                 "The replica failed while it was answering.", "server_error", code="upstream_failed"
             )
             self._exchange.write(_EVENT % body)
+        # Whoever has the replica's connection next must not feel this client.
+        self._exchange.on_flow = None
         self._exchange.abort()
         self._settle(RelayEnd.TRUNCATED)
 
