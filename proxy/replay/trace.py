@@ -91,9 +91,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield from file
 
 
-def read(path: Path) -> Trace:
-    """The trace in a Mooncake JSONL file, gzipped or not. Raises TraceError."""
-    rows: list[Row] = []
+def rows(path: Path) -> list[Row]:
+    """The lines of a Mooncake JSONL file, gzipped or not, by time. Raises TraceError."""
+    found: list[Row] = []
     decode = msgspec.json.Decoder(Row).decode
     number = 0
     try:
@@ -102,7 +102,7 @@ def read(path: Path) -> Trace:
             if line.strip():
                 row = decode(line)
                 _check(row)
-                rows.append(row)
+                found.append(row)
     except msgspec.DecodeError as error:
         raise TraceError(f"{path}:{number}: is no line of a Mooncake trace ({error})") from None
     except ValueError as error:
@@ -112,10 +112,15 @@ def read(path: Path) -> Trace:
     except OSError as error:
         why = error.strerror or "not a gzip file"
         raise TraceError(f"{path}: cannot be read ({why})") from None
-    if not rows:
+    if not found:
         raise TraceError(f"{path}: has no requests")
-    rows.sort(key=lambda row: row.timestamp)
-    began_ms = rows[0].timestamp
+    return sorted(found, key=lambda row: row.timestamp)
+
+
+def read(path: Path) -> Trace:
+    """The trace in a Mooncake JSONL file. Raises TraceError."""
+    found = rows(path)
+    began_ms = found[0].timestamp
     requests = [
         Request(
             (row.timestamp - began_ms) / 1e3,
@@ -123,7 +128,7 @@ def read(path: Path) -> Trace:
             row.output_length,
             packed(row.hash_ids),
         )
-        for row in rows
+        for row in found
     ]
     name = path.name.removesuffix(".gz").removesuffix(".jsonl")
     return Trace(name, MOONCAKE_BLOCK_TOKENS, requests)
