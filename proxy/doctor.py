@@ -17,6 +17,7 @@ from proxy.control import finder, ports
 from proxy.control.fleet import ADVICE, Probe, base_url
 from proxy.control.probes import open_session, probe
 from proxy.errors import ConfigError
+from proxy.keyring import replica_key
 from proxy.options import unknown_variables
 from proxy.settings import Settings
 from proxy.supervisor import check_settings
@@ -120,7 +121,7 @@ def check_ports(report: Report, settings: Settings) -> None:
 
 
 async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
-    async with open_session(settings.control) as session:
+    async with open_session(settings.control, replica_key(settings.upstream)) as session:
         return await asyncio.gather(*(probe(session, url) for url in urls))
 
 

@@ -9,6 +9,7 @@ import time
 
 from proxy.errors import RequestError
 from proxy.model import FleetState, ReplicaState
+from proxy.secret import Secret
 from proxy.settings import UpstreamSettings
 from proxy.wire.upstream import ReplicaPool
 
@@ -20,19 +21,22 @@ class Replica:
 
     __slots__ = ("label", "pool", "state")
 
-    def __init__(self, state: ReplicaState, settings: UpstreamSettings) -> None:
+    def __init__(self, state: ReplicaState, settings: UpstreamSettings, key: Secret | None) -> None:
         self.state = state
         self.label = state.id.encode("ascii", "replace")
-        self.pool = ReplicaPool(state.url, settings)
+        self.pool = ReplicaPool(state.url, settings, key)
 
 
 class Fleet:
-    """The replicas by slot. models: everything some replica serves, in the fleet's order.
+    """The replicas by slot. key: shown to all of them.
+
+    models: everything some replica serves, in the fleet's order.
     context_tokens: by model, the longest prompt that some replica takes, where all have said it.
     """
 
-    def __init__(self, settings: UpstreamSettings) -> None:
+    def __init__(self, settings: UpstreamSettings, key: Secret | None = None) -> None:
         self._settings = settings
+        self._key = key
         self._replicas: dict[int, Replica] = {}
         self._complete = False
         self.models: tuple[str, ...] = ()
@@ -48,7 +52,7 @@ class Fleet:
                 replica.pool.close()
                 replica = None
             if replica is None:
-                replica = Replica(now, self._settings)
+                replica = Replica(now, self._settings, self._key)
             replica.state = now
             replicas[now.slot] = replica
         for gone in self._replicas.values():

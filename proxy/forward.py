@@ -57,6 +57,17 @@ def _chat_with_ids(raw: bytes, ids: bytes) -> bytes | None:
     return _encode(fields)
 
 
+def with_salt(raw: bytes, salt: str) -> bytes:
+    """The body with this cache_salt, whatever it had. raw: a JSON object.
+
+    Of a repeated key the last counts, here and in the replica: the new one stands at the end.
+    salt: needs no escapes in JSON.
+    """
+    rest = raw.rstrip(b" \t\r\n")[:-1]
+    comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
+    return b'%b%b"cache_salt":"%b"}' % (rest, comma, salt.encode("ascii"))
+
+
 def _json_ids(ids: bytes) -> bytes:
     """A JSON array of packed ids."""
     step = 4 * _BATCH

@@ -13,36 +13,34 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from proxy import answers, context, forward, refusals
+from proxy import context, refusals, rewrite
 from proxy.asked import Asking
+from proxy.auth import Door
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.life import Life, Recorder
-from proxy.model import FleetState, Prompt
+from proxy.local import Local
+from proxy.model import FleetState
 from proxy.parity import Parity
-from proxy.routes import ROUTES, Action, Route, find
+from proxy.routes import ROUTES, UNSERVED, Action, Route, allow
 from proxy.routing.budget import RetryBudget
 from proxy.routing.candidates import Eligible, Nobody
 from proxy.routing.decision import Choice, Decision
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
+from proxy.secret import Secret
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.telemetry.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE, TOKENIZE_LOCAL
-from proxy.tokens.fields import Unrenderable
 from proxy.tokens.keys import is_ids
 from proxy.tokens.service import TokenService
 from proxy.wire.exchange import Exchange
-from proxy.wire.headers import Field, request_head
+from proxy.wire.headers import request_head
 from proxy.wire.relay import Relay, RelayEnd
 
 log = logging.getLogger(__name__)
-
-_JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
-# A body that is rewritten faster than a thread is asked to do it.
-_SHORT_BODY_BYTES = 8 * 1024
 
 
 class _Attempt:
@@ -59,7 +57,8 @@ class _Attempt:
 
 class Gateway:
     """A worker's requests. on_routed: told (slot, blocks) of each prefix sent to a replica.
-    on_suspect: told of a slot whose replica could not be reached."""
+    on_suspect: told of a slot whose replica could not be reached. door: None where all may come
+    in. replica_key: shown to replicas."""
 
     def __init__(
         self,
@@ -70,6 +69,8 @@ class Gateway:
         *,
         on_routed: Callable[[int, bytes], object] | None = None,
         on_suspect: Callable[[int], object] | None = None,
+        door: Door | None = None,
+        replica_key: Secret | None = None,
     ) -> None:
         self._settings = settings
         self._tokens = tokens
@@ -77,9 +78,10 @@ class Gateway:
         self._tracer = recorder.tracer
         self._on_routed = on_routed
         self._on_suspect = on_suspect
-        self._created_s = int(time.time())
+        self._door = door
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
-        self.fleet = Fleet(settings.upstream)
+        self.fleet = Fleet(settings.upstream, replica_key)
+        self._local = Local(self.fleet, tokens)
         self.router = Router(settings.routing, board, health=settings.health)
         self.asking = Asking(settings.routing, self.router.draw)
         self._budget = RetryBudget(
@@ -134,19 +136,26 @@ class Gateway:
 
     async def _serve(self, exchange: Exchange, life: Life) -> None:
         # Dispatch first: an unknown path costs neither a body nor a tokenizer.
-        route = find(exchange.method, exchange.path)
+        route = ROUTES.get(exchange.path, UNSERVED)
+        # Who has no key learns nothing else, and not a byte of the body is read.
+        if self._door is not None:
+            life.tenant = families.OTHER
+            life.tenant = self._door.tenant(route, exchange.headers, time.time())
+        allow(route, exchange.method)
         life.route = route.path
         if route.action is Action.HEALTH:
-            self._health(exchange)
+            self._local.health(exchange, draining=self.draining)
             return
         if route.action is Action.MODELS:
-            exchange.respond(200, _JSON, answers.models(self.fleet.state, self._created_s))
+            self._local.models(exchange)
             return
+        await self._admitted(exchange, route, life)
 
+    async def _admitted(self, exchange: Exchange, route: Route, life: Life) -> None:
         # The whole body, before anything is decided: routing needs the prompt.
         body = exchange.body or await _body(exchange)
         life.read_s = time.monotonic()
-        if route.action in (Action.TOKENIZE, Action.DETOKENIZE) and await self._answer_tokens(
+        if route.action in (Action.TOKENIZE, Action.DETOKENIZE) and await self._local.tokens(
             exchange, route, body, life
         ):
             return
@@ -157,6 +166,8 @@ class Gateway:
         if model not in self.fleet.models:
             model = self.fleet.resolve(model)
         life.model = model if model in self.fleet.models else families.OTHER
+        if life.tenant:
+            body = await rewrite.for_tenant(body, request, route.path, life.tenant)
         life.inspected_s = time.monotonic()
 
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
@@ -178,7 +189,7 @@ class Gateway:
                 if known.prompt.tokens > limit_tokens and self._settings.tokens.context_check:
                     context.check(known.prompt, limit_tokens, text=not is_ids(request))
                 if self._forwards(model, request):
-                    body = await _forwarded(body, request, known.prompt)
+                    body = await rewrite.with_ids(body, request, known.prompt)
             query = self.asking.query(
                 model,
                 request,
@@ -272,7 +283,7 @@ class Gateway:
             request = request_head(
                 head.method,
                 head.target,
-                replica.pool.host_header,
+                replica.pool.lines,
                 forwarded if life.trace is None else life.trace.forwarded(forwarded),
                 exchange.request_id,
                 len(body),
@@ -360,42 +371,6 @@ class Gateway:
         if self._on_suspect is not None:
             self._on_suspect(slot)
 
-    # -- answered here -----------------------------------------------------------------------
-
-    def _health(self, exchange: Exchange) -> None:
-        if self.fleet.can_serve() and not self.draining:
-            exchange.respond(200, (), b"")
-            return
-        reason = "This worker is draining." if self.draining else "No replica is up."
-        raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
-
-    async def _answer_tokens(
-        self, exchange: Exchange, route: Route, body: bytes, life: Life
-    ) -> bool:
-        """/tokenize and /detokenize from the model's tokenizer; False where only a replica knows
-        the answer."""
-        tokenizing = route.action is Action.TOKENIZE
-        request = answers.tokenize_request(body) if tokenizing else answers.detokenize_request(body)
-        model = self.fleet.resolve(request.model)
-        life.model = model if model in self.fleet.models else families.OTHER
-        tokenizer = self._tokens.tokenizer(model or "")
-        if tokenizer is None:
-            return False
-        if isinstance(request, answers.DetokenizeBody):
-            make = partial(answers.detokenize, tokenizer, request)
-        else:
-            context_tokens = self.fleet.max_model_tokens(model)
-            make = partial(answers.tokenize, tokenizer, request, context_tokens)
-        LOOP.mark(OTHER)
-        try:
-            answer = await asyncio.get_running_loop().run_in_executor(None, make)
-        except Unrenderable:
-            return False
-        finally:
-            LOOP.mark(INSPECT)
-        exchange.respond(200, _JSON, answer)
-        return True
-
 
 def _computed(lease: Lease) -> None:
     lease.first_byte(time.monotonic())
@@ -407,14 +382,3 @@ async def _body(exchange: Exchange) -> bytes:
     body = await exchange.read_body()
     LOOP.mark(INSPECT)
     return body
-
-
-async def _forwarded(body: bytes, request: ChatBody | CompletionBody, prompt: Prompt) -> bytes:
-    """The body with its ids, where they may go; made off the loop where there are many."""
-    make = partial(forward.with_ids, body, request, prompt.sequences)
-    if len(body) <= _SHORT_BODY_BYTES:
-        return make() or body
-    LOOP.mark(OTHER)
-    longer = await asyncio.get_running_loop().run_in_executor(None, make)
-    LOOP.mark(ROUTE)
-    return longer or body

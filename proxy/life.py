@@ -34,6 +34,7 @@ class Life:
     """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before.
 
     outcome: ok, gateway_error, client_gone, upstream_error or truncated.
+    tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
     """
@@ -41,6 +42,7 @@ class Life:
     route = families.OTHER
     model = families.OTHER
     outcome = "ok"
+    tenant = ""
     request_id = b""
     replica: str | None = None
     attempts = 0
@@ -165,6 +167,12 @@ class Recorder:
         self._mismatches = lru_cache(1024)(
             lambda model, replica: segment.counter(families.MISMATCHES, model, replica)
         )
+        self._tenant = lru_cache(1024)(
+            lambda tenant, outcome: segment.counter(families.TENANT_REQUESTS, tenant, outcome)
+        )
+        self._tenant_tokens = lru_cache(1024)(
+            lambda tenant, kind: segment.counter(families.TENANT_TOKENS, tenant, kind)
+        )
         self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
 
     def record(self, life: Life, status: int) -> None:
@@ -173,8 +181,12 @@ class Recorder:
         self._duration(life.route).observe(life.ended_s - life.started_s)
         self._stages.observe(life.stages())
         model = self._model(life.model)
+        if life.tenant:
+            self._tenant(life.tenant, life.outcome).inc()
         if life.tokens is not None:
             self._tokens(life.tokens, model)
+            if life.tenant and life.tokens.prompt is not None:
+                self._tenant_tokens(life.tenant, "prompt").inc(life.tokens.prompt.tokens)
         if life.decision is not None:
             self._routed(life.decision.policy, life.decision.reason).inc()
             if self._samples_wanted:
@@ -208,6 +220,10 @@ class Recorder:
     def retry_denied(self) -> None:
         """A request could have gone on to another replica, but the budget was used up."""
         self._segment.counter(families.RETRIES_DENIED).inc()
+
+    def unauthorized(self, reason: str) -> None:
+        """A request without a good key."""
+        self._segment.counter(families.UNAUTHORIZED, reason).inc()
 
     def ejection(self, replica: str) -> None:
         """A replica is left out from now on, for its failures."""
@@ -298,6 +314,8 @@ class Recorder:
         if output_tokens is None:
             output_tokens = relay.token_events
         model.output_tokens.inc(output_tokens)
+        if life.tenant:
+            self._tenant_tokens(life.tenant, "output").inc(output_tokens)
         if model.price is not None:
             _charge(model, life, relay, output_tokens)
         prompt = life.tokens.prompt if life.tokens is not None else None
@@ -339,6 +357,7 @@ def _entry(life: Life, status: int, why: str) -> Entry:
         cached_tokens=life.cached_tokens,
         cached_tokens_actual=usage.cached_tokens if usage is not None else None,
         output_tokens=output_tokens,
+        tenant=life.tenant,
     )
 
 

@@ -8,16 +8,18 @@ Invariants:
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from proxy.errors import ConfigError
+from proxy.keyring import REPLICA_KEY_VARIABLE
 from proxy.settings import Settings
 
 PREFIX = "TOKENLANE_"
 # Read elsewhere: by the command line, and when the package is built.
-_OTHER_VARIABLES = frozenset({PREFIX + "CONFIG", PREFIX + "COMPILE"})
+_OTHER_VARIABLES = frozenset({PREFIX + "CONFIG", PREFIX + "COMPILE", REPLICA_KEY_VARIABLE})
 # Flags that people type; all others are named after the setting's path.
 _FLAGS = {
     "backends": "--backend",
@@ -62,6 +64,10 @@ HELP = {
     "upstream.retry_limit_count": "most further replicas tried for a request",
     "upstream.retry_budget_ratio": "retries allowed, as a share of the requests",
     "upstream.retry_budget_burst_count": "retries allowed beside that share",
+    "upstream.api_key_file": f"file with the key for replicas (or set {REPLICA_KEY_VARIABLE})",
+    "auth.keys": "clients' keys as digests, as JSON; without any, all may come in",
+    "auth.keys_file": "YAML file with more of them",
+    "auth.tenants": "what each tenant may have, as JSON",
     "upstream.retry_unanswered": "try again what a replica may have begun to compute",
     "tokens.folders": "MODEL=DIR, the folder with a model's tokenizer.json; once for each model",
     "tokens.discover": "look for other models' tokenizers on this machine",
@@ -163,7 +169,12 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def many(self) -> bool:
         """May be given more than once: a list, or a mapping of texts."""
-        return get_origin(self.type) is tuple or self.type == dict[str, str]
+        return self.words or bool(self.type == dict[str, str])
+
+    @property
+    def words(self) -> bool:
+        """Is a list of texts."""
+        return bool(self.type == tuple[str, ...])
 
     @property
     def help(self) -> str:
@@ -211,7 +222,9 @@ OPTIONS: dict[str, Option] = {
 def shown(settings: Settings) -> Iterator[tuple[str, str, bool]]:
     """(dotted path, value as JSON text, whether it is the default) of every setting."""
     for path, value in leaves(settings):
-        yield path, msgspec.json.encode(value).decode(), value == _DEFAULTS[path]
+        # Digests are no secrets, and nobody's business either.
+        shown_value = f"{len(value)} keys" if path == "auth.keys" else value
+        yield path, msgspec.json.encode(shown_value).decode(), value == _DEFAULTS[path]
 
 
 def wanted(kind: Any) -> str:
@@ -222,6 +235,8 @@ def wanted(kind: Any) -> str:
         return "a list"
     if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return "a mapping"
+    if datetime in get_args(kind):
+        return "a time with its zone, as 2027-01-31T00:00:00Z"
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
 
 
@@ -239,10 +254,10 @@ def read(option: Option, texts: list[str], source: str) -> Any:
     """A value as typed. source: the flag or variable, for the ConfigError if it is none."""
     if option.many:
         words = [word for text in texts for word in text.replace(",", " ").split()]
-        return words if get_origin(option.type) is tuple else _pairs(words, source)
+        return words if option.words else _pairs(words, source)
     text = texts[-1]
     value: Any = text
-    if get_origin(option.type) is dict:
+    if get_origin(option.type) in (dict, tuple):
         try:
             value = json.loads(text)
         except ValueError:

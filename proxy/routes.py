@@ -21,6 +21,7 @@ class Action(Enum):
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
     HEALTH = "health"
+    NOTHING = "nothing"  # not served
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class Route:
     @property
     def ends_marked(self) -> bool:
         return self.kind is not Kind.OTHER
+
+    @property
+    def public(self) -> bool:
+        """Whether it needs no key."""
+        return self.action is Action.HEALTH
 
 
 _GET = ("GET", "HEAD")
@@ -66,10 +72,20 @@ ROUTES: dict[str, Route] = {
 }
 
 
+# What every other path is.
+UNSERVED = Route("other", Action.NOTHING, methods=())
+
+
 def find(method: str, path: str) -> Route:
     """The route of a request; raises RequestError 404 or 405."""
-    route = ROUTES.get(path)
-    if route is None:
+    route = ROUTES.get(path, UNSERVED)
+    allow(route, method)
+    return route
+
+
+def allow(route: Route, method: str) -> None:
+    """Raises RequestError 404 where nothing is served, 405 where not by this method."""
+    if route is UNSERVED:
         raise RequestError(404, "This path is not served here.", code="not_found")
     if method not in route.methods:
         raise RequestError(
@@ -78,4 +94,3 @@ def find(method: str, path: str) -> Route:
             code="method_not_allowed",
             headers=((b"allow", ", ".join(route.methods).encode()),),
         )
-    return route

@@ -5,6 +5,7 @@ Invariants:
   variables they have is proxy.options'.
 """
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -43,7 +44,8 @@ class AdminSettings(Section, frozen=True):
 class UpstreamSettings(Section, frozen=True):
     """Connections to replicas. `idle_deadline_s` must stay below the replica's keep-alive
     (vLLM: 5 s), or requests race with its close. `retry_budget_ratio`: attempts beyond the first
-    per request, in the long run; `retry_budget_burst_count` may be saved up."""
+    per request, in the long run; `retry_budget_burst_count` may be saved up. api_key_file: holds
+    the key that replicas are shown in the place of clients' (else TOKENLANE_UPSTREAM_API_KEY)."""
 
     connect_deadline_s: float = 2.0
     first_byte_deadline_s: float = 600.0
@@ -55,6 +57,7 @@ class UpstreamSettings(Section, frozen=True):
     retry_unanswered: bool = False
     retry_budget_ratio: float = 0.2
     retry_budget_burst_count: int = 20
+    api_key_file: str = ""
 
 
 class TokenSettings(Section, frozen=True):
@@ -229,6 +232,28 @@ class TracingSettings(Section, frozen=True):
     queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 4096
 
 
+class Key(Section, frozen=True):
+    """A client's key, known by its digest: SHA-256 in hexadecimal. tenant: whose it is. expires:
+    from then on it is refused; with a zone, as 2027-01-31T00:00:00Z."""
+
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    tenant: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class Tenant(Section, frozen=True):
+    """What a tenant may have."""
+
+
+class AuthSettings(Section, frozen=True):
+    """Keys of clients. Without any, all may come in. keys_file: YAML, a list of more of them.
+    tenants: what each may have, by name."""
+
+    keys: tuple[Key, ...] = ()
+    keys_file: str = ""
+    tenants: dict[str, Tenant] = {}
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -236,6 +261,7 @@ class Settings(Section, frozen=True):
     server: ServerSettings = ServerSettings()
     admin: AdminSettings = AdminSettings()
     upstream: UpstreamSettings = UpstreamSettings()
+    auth: AuthSettings = AuthSettings()
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()

@@ -33,6 +33,7 @@ from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
 from proxy.control.workers import WorkerPool
 from proxy.errors import ConfigError
+from proxy.keyring import client_keys, replica_key
 from proxy.routing.policies import check_policy
 from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard, create_board
@@ -60,6 +61,8 @@ def check_settings(settings: Settings) -> FleetTable:
         file = Path(folder) / "tokenizer.json"
         if not file.is_file() or not os.access(file, os.R_OK):
             raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
+    client_keys(settings.auth)
+    replica_key(settings.upstream)
     table = FleetTable(settings.backends, settings.control)
     if not 0.0 <= settings.routing.host_block_worth <= 1.0:
         raise ConfigError("routing.host_block_worth must be between 0 and 1")
@@ -132,7 +135,9 @@ class Supervisor:
 
     async def _with_probes(self, address: tuple[str, int]) -> int:
         urls = [replica.url for replica in self._table.replicas]
-        prober = Prober(urls, self._settings.control, self._on_probe)
+        prober = Prober(
+            urls, self._settings.control, self._on_probe, replica_key(self._settings.upstream)
+        )
         probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
         probing.add_done_callback(self._on_prober_end)
         following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")

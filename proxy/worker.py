@@ -20,11 +20,13 @@ from pathlib import Path
 
 import uvloop
 
+from proxy.auth import Door, dropped_fields
 from proxy.channel import Hello, WorkerEnd
 from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.explain import Explainer
 from proxy.gateway import Gateway
+from proxy.keyring import client_keys, replica_key
 from proxy.life import Life, Recorder, in_hand
 from proxy.model import CacheChange, FleetState
 from proxy.settings import TokenSettings
@@ -109,6 +111,7 @@ class Worker:
         recorder = Recorder(segment, hello.worker, settings.prices, access, tracer)
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
+        keys, replica = client_keys(settings.auth), replica_key(settings.upstream)
         gateway = Gateway(
             settings,
             tokens,
@@ -116,6 +119,8 @@ class Worker:
             recorder,
             on_routed=self._end.learned if settings.server.workers > 1 else None,
             on_suspect=self._end.suspect,
+            door=Door(keys, recorder.unauthorized) if keys is not None else None,
+            replica_key=replica,
         )
         self._gateway = gateway
         self._explainer = Explainer(
@@ -137,7 +142,13 @@ class Worker:
             life.ended_s = time.monotonic()
             recorder.record(life, exchange.status)
 
-        server = HttpServer(gateway.handle, settings.server, guarded=True, on_refused=refused)
+        server = HttpServer(
+            gateway.handle,
+            settings.server,
+            guarded=True,
+            on_refused=refused,
+            dropped=dropped_fields(keys, replica),
+        )
         await server.listen(listener)
         monitor = StallMonitor(
             settings.stalls,

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from proxy.auth import Door, dropped_fields
 from proxy.gateway import Gateway
+from proxy.keyring import client_keys
 from proxy.life import Recorder
 from proxy.model import FleetState, Load, ReplicaState
 from proxy.routing.lease import LocalBoard
+from proxy.secret import Secret
 from proxy.settings import ServerSettings, Settings
 from proxy.telemetry import families
 from proxy.telemetry.families import Family
@@ -147,6 +150,7 @@ async def gateway(
     send_bytes: int = 0,
     state: FleetState | None = None,
     tracer: Tracer | None = None,
+    replica_key: Secret | None = None,
 ) -> AsyncIterator[Bench]:
     """A gateway in front of these replicas; without a tokenizer unless one is given."""
     settings = settings or Settings()
@@ -155,16 +159,20 @@ async def gateway(
     tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
     tokens = TokenService(settings.tokens, tokenizers, 16)
     board = LocalBoard()
+    recorder = Recorder(MetricsSegment(descriptor), 0, settings.prices, tracer=tracer)
+    keys = client_keys(settings.auth)
     made = Gateway(
         settings,
         tokens,
         board,
-        Recorder(MetricsSegment(descriptor), 0, settings.prices, tracer=tracer),
+        recorder,
+        door=Door(keys, recorder.unauthorized) if keys is not None else None,
+        replica_key=replica_key,
     )
     reader = SegmentReader(descriptor)
     os.close(descriptor)
     made.update(replicas(urls) if state is None else state)
-    server = HttpServer(made.handle, settings.server)
+    server = HttpServer(made.handle, settings.server, dropped=dropped_fields(keys, replica_key))
     sock = listener(send_bytes=send_bytes)
     bench = Bench(server, sock.getsockname()[1], made, board, tokens, reader)
     await server.listen(sock)

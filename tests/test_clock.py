@@ -13,7 +13,8 @@ SHOWN = {
     "proxy/control/kvsocket.py": 1,  # how old an event is that another machine stamped
     "proxy/control/screen.py": 1,
     "proxy/control/watch.py": 1,
-    "proxy/gateway.py": 1,  # `created` in the list of models
+    "proxy/gateway.py": 1,  # when a key expires is said in it
+    "proxy/local.py": 1,  # `created` in the list of models
     "proxy/samples.py": 1,
     "proxy/telemetry/access.py": 1,
     "proxy/telemetry/monitor.py": 1,  # when a stall was

@@ -21,6 +21,7 @@ from proxy.control.kvfeed import End, Feed
 from proxy.control.kvsocket import Subscription
 from proxy.control.kvsources import Endpoint, configured, discover
 from proxy.control.probes import open_session
+from proxy.keyring import replica_key
 from proxy.kv.account import Account
 from proxy.kv.events import Medium
 from proxy.model import FleetState, ReplicaState
@@ -78,7 +79,9 @@ class KvEvents:
         context = zmq.asyncio.Context()
         try:
             async with (
-                open_session(self._settings.control) as session,
+                open_session(
+                    self._settings.control, replica_key(self._settings.upstream)
+                ) as session,
                 asyncio.TaskGroup() as group,
             ):
                 group.create_task(self._flush())

@@ -17,6 +17,7 @@ import msgspec
 
 from proxy.control.fleet import Probe
 from proxy.control.scrape import Scrape, parse_scrape
+from proxy.secret import Secret
 from proxy.settings import ControlSettings
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
@@ -40,8 +41,11 @@ class _ProbeFailed(Exception):
     """Why, as a word of PROBE_REASONS."""
 
 
-def open_session(settings: ControlSettings) -> aiohttp.ClientSession:
-    """The prober's HTTP client. The caller closes it."""
+def open_session(settings: ControlSettings, key: Secret | None = None) -> aiohttp.ClientSession:
+    """The prober's HTTP client. key: shown to replicas. The caller closes it."""
+    headers = {"User-Agent": "tokenlane-probe"}
+    if key is not None:
+        headers["Authorization"] = "Bearer " + key.reveal().decode("ascii")
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -49,7 +53,7 @@ def open_session(settings: ControlSettings) -> aiohttp.ClientSession:
         auto_decompress=False,
         trust_env=False,
         skip_auto_headers=("Accept-Encoding",),
-        headers={"User-Agent": "tokenlane-probe"},
+        headers=headers,
     )
 
 
@@ -116,7 +120,9 @@ class Prober:
         urls: Sequence[str],
         settings: ControlSettings,
         on_probe: Callable[[int, Probe], None],
+        key: Secret | None = None,
     ) -> None:
+        self._key = key
         self._urls = urls
         self._settings = settings
         self._on_probe = on_probe
@@ -128,7 +134,7 @@ class Prober:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
         if not self._urls:
             self.first_round.set()
-        async with open_session(self._settings) as session, asyncio.TaskGroup() as group:
+        async with open_session(self._settings, self._key) as session, asyncio.TaskGroup() as group:
             for slot, url in enumerate(self._urls):
                 group.create_task(self._watch(session, slot, url), name=f"probe-{slot}")
 

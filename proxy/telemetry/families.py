@@ -79,6 +79,26 @@ REQUESTS = Family(
     ("route", "status", "outcome"),
     child_limit=512,
 )
+UNAUTHORIZED = Family(
+    "counter",
+    "tokenlane_unauthorized_total",
+    "Requests refused for their key: missing, malformed, unknown, expired.",
+    ("reason",),
+)
+TENANT_REQUESTS = Family(
+    "counter",
+    "tokenlane_tenant_requests_total",
+    "Requests by tenant, where clients have keys; `other` had no good one.",
+    ("tenant", "outcome"),
+    child_limit=1024,
+)
+TENANT_TOKENS = Family(
+    "counter",
+    "tokenlane_tenant_tokens_total",
+    "Tokens by tenant and kind: prompt (as counted by the gateway), output.",
+    ("tenant", "kind"),
+    child_limit=1024,
+)
 DURATION = Family(
     "histogram",
     "tokenlane_request_duration_seconds",

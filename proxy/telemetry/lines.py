@@ -46,6 +46,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     cached_tokens_actual: int | None = None
     output_tokens: int | None = None
+    tenant: str = ""
 
 
 def _seconds(value: float) -> float:
@@ -66,7 +67,7 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
     fields: dict[str, Any] = {
         "time": _moment(unix_s),
         "request_id": _id(entry),
-        "tenant": "",
+        "tenant": entry.tenant,
         "route": entry.route,
         "model": entry.model,
         "status": entry.status,
@@ -94,6 +95,8 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
 def text_line(entry: Entry, unix_s: float, worker: int) -> bytes:
     """The same for eyes: time, status, what, where and why, tokens, times, id."""
     words = [_moment(unix_s)[11:-1], str(entry.status), entry.route, entry.model]
+    if entry.tenant:
+        words.append(f"for {entry.tenant}")
     if entry.outcome != "ok":
         words.append(entry.outcome)
     if entry.replica is not None:

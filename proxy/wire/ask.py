@@ -59,7 +59,7 @@ async def ask(pool: ReplicaPool, path: str, body: bytes, deadline_s: float) -> t
         head = request_head(
             "POST",
             path.encode(),
-            pool.host_header,
+            pool.lines,
             b"content-type: application/json\r\n",
             b"tokenlane",
             len(body),

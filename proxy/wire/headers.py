@@ -50,8 +50,10 @@ def lines(fields: Iterable[Field]) -> bytes:
     return b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
-def forwarded_fields(headers: Sequence[Field]) -> bytes:
+def forwarded_fields(headers: Sequence[Field], dropped: frozenset[bytes] = frozenset()) -> bytes:
     """A client's header lines as a replica gets them, without host, length and request id.
+
+    dropped: further names that stay here.
 
     Our own `x-tokenlane-*` names are ours: a client's are dropped. Names with an underscore are
     dropped too: some servers fold them onto the dashed name.
@@ -62,6 +64,7 @@ def forwarded_fields(headers: Sequence[Field]) -> bytes:
         for field in headers
         if field[0] not in _REQUEST_DROPPED
         and field[0] not in named
+        and field[0] not in dropped
         and b"_" not in field[0]
         and not field[0].startswith(b"x-tokenlane-")
     )
@@ -70,16 +73,17 @@ def forwarded_fields(headers: Sequence[Field]) -> bytes:
 def request_head(
     method: str,
     target: bytes,
-    host: bytes,
+    lines: bytes,
     forwarded: bytes,
     request_id: bytes,
     length_bytes: int,
 ) -> bytes:
-    """The head for a replica. forwarded: lines made by `forwarded_fields`."""
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+    """The head for a replica. lines: those of every request to it, its Host among them.
+    forwarded: lines made by `forwarded_fields`."""
+    return b"%b %b HTTP/1.1\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
         method.encode("ascii"),
         target,
-        host,
+        lines,
         forwarded,
         request_id,
         length_bytes,

@@ -45,7 +45,13 @@ class RequestHead:
         "target",
     )
 
-    def __init__(self, line: framing.RequestLine, target: bytes, headers: Headers) -> None:
+    def __init__(
+        self,
+        line: framing.RequestLine,
+        target: bytes,
+        headers: Headers,
+        dropped: frozenset[bytes] = frozenset(),
+    ) -> None:
         named = dict(reversed(headers))
         self.method = line.method.decode("ascii")
         self.minor = line.minor
@@ -56,7 +62,7 @@ class RequestHead:
         self.keep_alive = framing.keep_alive(line.minor, headers)
         self.expects_continue = line.minor == 1 and b"expect" in named
         self.request_id = named.get(b"x-request-id")
-        self.forwarded = forwarded_fields(headers)
+        self.forwarded = forwarded_fields(headers, dropped)
 
 
 class ResponseHead:
@@ -121,9 +127,16 @@ def _cut_length(head: bytes) -> tuple[bytes, int]:
 
 
 class RequestHeads:
-    """Parses the heads of requests. header_limit_count, target_limit_bytes: refused beyond."""
+    """Parses the heads of requests. header_limit_count, target_limit_bytes: refused beyond.
+    dropped: names of fields that replicas do not get."""
 
-    def __init__(self, header_limit_count: int, target_limit_bytes: int) -> None:
+    def __init__(
+        self,
+        header_limit_count: int,
+        target_limit_bytes: int,
+        dropped: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self._dropped = dropped
         self._header_limit_count = header_limit_count
         self._target_limit_bytes = target_limit_bytes
         self._memo: _Memo[RequestHead] = _Memo()
@@ -168,7 +181,7 @@ class RequestHeads:
         if len(fields.headers) > self._header_limit_count:
             raise head_too_large("Too many headers.")
         length = framing.body_length(line.minor, fields.headers)
-        head = RequestHead(line, target, fields.headers)
+        head = RequestHead(line, target, fields.headers, self._dropped)
         head.chunked = length.chunked
         return head, length.length_bytes
 

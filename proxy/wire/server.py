@@ -51,6 +51,7 @@ class HttpServer:
     fields: added to every answer's head. add_request_id: put `x-request-id` there too.
     guarded: the handler answers whatever goes wrong in it by itself.
     on_refused: told of answers to requests that never reached the handler.
+    dropped: names of header fields that replicas do not get.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class HttpServer:
         add_request_id: bool = True,
         guarded: bool = False,
         on_refused: Callable[[Exchange], None] | None = None,
+        dropped: frozenset[bytes] = frozenset(),
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
@@ -69,7 +71,7 @@ class HttpServer:
         self.draining = False
         self.run = handler if guarded else _guarded(handler)
         self.lines = lines(fields)
-        self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes)
+        self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes, dropped)
         self.add_request_id = add_request_id
         self._on_refused = on_refused
         self._server: asyncio.Server | None = None

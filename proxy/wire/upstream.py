@@ -19,6 +19,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from proxy.errors import UpstreamError
+from proxy.secret import Secret
 from proxy.settings import UpstreamSettings
 from proxy.telemetry.stages import LOOP, OTHER, RELAY
 from proxy.wire.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
@@ -267,15 +268,18 @@ class UpstreamConnection:
 
 
 class ReplicaPool:
-    """Connections to one replica. `host_header`: authority of its URL, as sent."""
+    """Connections to one replica. key: what it wants to see. `lines`: of the head of every
+    request to it, as sent."""
 
-    def __init__(self, url: str, settings: UpstreamSettings) -> None:
+    def __init__(self, url: str, settings: UpstreamSettings, key: Secret | None = None) -> None:
         self.settings = settings
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
-        self.host_header = parts.netloc.rpartition("@")[2].encode("ascii")
+        self.lines = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        if key is not None:
+            self.lines += b"authorization: Bearer %b\r\n" % key.reveal()
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
 

@@ -6,6 +6,7 @@ Every test counts what the replicas were asked: a prompt that runs twice costs t
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ class Once:
             await peer.send(answer)
 
 
-async def ask(script: Script, body: bytes, count: int = 2, **settings: bool) -> Answer:
+async def ask(script: Script, body: bytes, count: int = 2, **settings: Any) -> Answer:
     """One request to a gateway in front of so many replicas with this script."""
     upstreams = [Upstream(script) for _ in range(count)]
     upstream_settings = UpstreamSettings(**settings)

@@ -80,7 +80,7 @@ def test_forwarding_twice_changes_nothing(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_request_head() -> None:
-    head = request_head("POST", b"/v1/x?y", b"replica:1", b"a: b\r\n", b"id-1", 7)
+    head = request_head("POST", b"/v1/x?y", b"host: replica:1\r\n", b"a: b\r\n", b"id-1", 7)
     assert head == (
         b"POST /v1/x?y HTTP/1.1\r\nhost: replica:1\r\na: b\r\n"
         b"x-request-id: id-1\r\ncontent-length: 7\r\n\r\n"

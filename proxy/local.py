@@ -1,0 +1,69 @@
+"""What is answered here, without a replica: health, the list of models, tokens and text.
+
+Invariants:
+- Only the model's own tokenizer answers for it; where there is none, a replica does.
+"""
+
+import asyncio
+import time
+from functools import partial
+
+from proxy import answers
+from proxy.errors import RequestError
+from proxy.fleet import Fleet
+from proxy.life import Life
+from proxy.routes import Action, Route
+from proxy.telemetry import families
+from proxy.telemetry.stages import INSPECT, LOOP, OTHER
+from proxy.tokens.fields import Unrenderable
+from proxy.tokens.service import TokenService
+from proxy.wire.exchange import Exchange
+from proxy.wire.headers import Field
+
+_JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
+
+
+class Local:
+    """Answers from a worker's own knowledge."""
+
+    def __init__(self, fleet: Fleet, tokens: TokenService) -> None:
+        self._fleet = fleet
+        self._tokens = tokens
+        self._created_s = int(time.time())
+
+    def health(self, exchange: Exchange, *, draining: bool) -> None:
+        """Whether requests can be served now; raises RequestError 503."""
+        if self._fleet.can_serve() and not draining:
+            exchange.respond(200, (), b"")
+            return
+        reason = "This worker is draining." if draining else "No replica is up."
+        raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
+
+    def models(self, exchange: Exchange) -> None:
+        """All that some replica serves."""
+        exchange.respond(200, _JSON, answers.models(self._fleet.state, self._created_s))
+
+    async def tokens(self, exchange: Exchange, route: Route, body: bytes, life: Life) -> bool:
+        """/tokenize and /detokenize from the model's tokenizer; False where only a replica knows
+        the answer."""
+        tokenizing = route.action is Action.TOKENIZE
+        request = answers.tokenize_request(body) if tokenizing else answers.detokenize_request(body)
+        model = self._fleet.resolve(request.model)
+        life.model = model if model in self._fleet.models else families.OTHER
+        tokenizer = self._tokens.tokenizer(model or "")
+        if tokenizer is None:
+            return False
+        if isinstance(request, answers.DetokenizeBody):
+            make = partial(answers.detokenize, tokenizer, request)
+        else:
+            context_tokens = self._fleet.max_model_tokens(model)
+            make = partial(answers.tokenize, tokenizer, request, context_tokens)
+        LOOP.mark(OTHER)
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(None, make)
+        except Unrenderable:
+            return False
+        finally:
+            LOOP.mark(INSPECT)
+        exchange.respond(200, _JSON, answer)
+        return True

@@ -1,0 +1,53 @@
+"""Bodies made anew for replicas, off the loop where that takes long.
+
+Invariants:
+- What is rewritten is a short list: ids in the place of text, and a tenant's cache_salt. Whatever
+  is not on it stays as the client wrote it, byte for byte.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from proxy import forward
+from proxy.auth import tenant_salt
+from proxy.body import Body, ChatBody, CompletionBody, OtherBody
+from proxy.model import Prompt
+from proxy.telemetry.stages import LOOP, OTHER, ROUTE
+
+# Bodies that are rewritten faster than a thread is asked to do it: to decode, and to copy.
+_SHORT_BODY_BYTES = 8 * 1024
+_COPIED_BODY_BYTES = 1024 * 1024
+# A body without a prompt that we read, whose cache_salt vLLM reads all the same.
+SALTED_PATHS = frozenset({"/v1/responses"})
+
+
+async def with_ids(body: bytes, request: ChatBody | CompletionBody, prompt: Prompt) -> bytes:
+    """The body with its ids, where they may go."""
+    make = partial(forward.with_ids, body, request, prompt.sequences)
+    return await _made(make, len(body) <= _SHORT_BODY_BYTES) or body
+
+
+async def for_tenant(body: bytes, request: Body, path: str, tenant: str) -> bytes:
+    """The body with the tenant's cache_salt, which `request` gets too: from here on its prompt
+    shares nothing with equal prompts of others."""
+    given: str | None = None
+    if isinstance(request, OtherBody):
+        if path not in SALTED_PATHS:
+            return body
+    else:
+        given = request.cache_salt
+    salt = tenant_salt(tenant, given)
+    if not isinstance(request, OtherBody):
+        request.cache_salt = salt
+    make = partial(forward.with_salt, body, salt)
+    return await _made(make, len(body) <= _COPIED_BODY_BYTES) or body
+
+
+async def _made(make: Callable[[], bytes | None], short: bool) -> bytes | None:
+    if short:
+        return make()
+    LOOP.mark(OTHER)
+    made = await asyncio.get_running_loop().run_in_executor(None, make)
+    LOOP.mark(ROUTE)
+    return made

@@ -1,0 +1,33 @@
+"""A secret that is carried about and shown to nobody.
+
+Invariants:
+- No way of making text of it shows what it holds: `repr` is `***`, all others raise. It is taken
+  out by name (`reveal`), at the edge where it goes on a wire.
+"""
+
+from typing import NoReturn
+
+
+class Secret:
+    """Bytes not to be seen. Equal to itself alone, so that nothing compares it byte by byte."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def reveal(self) -> bytes:
+        """What it holds."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __str__(self) -> NoReturn:
+        raise TypeError("a secret has no text")
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise TypeError("a secret has no text")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret cannot be pickled")
