@@ -2,7 +2,7 @@
 
     python -m bench.lab.starvation [--smoke | --full]
 
-Streams of 16 chunks at 400/s and new prompts of 2,000 tokens at 20/s, open loop, in front of a
+Streams of 16 chunks at 700/s and new prompts of 2,000 tokens at 20/s, open loop, in front of a
 source that only streams. The quota is the kernel's (a cgroup) where one can be made, else the
 gateway is stopped and started by turns; the table says which. A request whose first token is not
 there within a second counts as timed out.
@@ -22,7 +22,7 @@ from bench.openloop import Call, Flow, Plan
 from bench.processes import Process, free_ports, module, need_tools, say, two_cores
 from bench.statistics import Cell, quantile
 
-STREAMS_PER_S, PROMPTS_PER_S = 400, 20
+STREAMS_PER_S, PROMPTS_PER_S = 700, 20
 CHUNKS, PROMPT_TOKENS, PROMPT_TURNS = 16, 2_000, 8
 TIMEOUT_S = 1.0
 SHARES = (2.0, 1.0, 0.5, 0.25)
