@@ -1,0 +1,90 @@
+"""What the pages say is so: links lead somewhere, commands are understood, blocks can be read."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.cli import parser
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A line of an indented block, with those that a backslash joins to it.
+INDENTED = re.compile(r"^ {4}((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """What a heading is linked by, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(page: Path) -> list[str]:
+    """Our own commands in its indented blocks."""
+    lines = INDENTED.findall(page.read_text(encoding="utf-8"))
+    found = [line.replace("\\\n", " ").strip() for line in lines]
+    return [line for line in found if re.match(r"(tokenlane|make|python -m) ", line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_can_be_found_from_the_readme() -> None:
+    linked = set(LINK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    missing = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} - linked
+    assert missing == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_blocks_can_be_read(page: Path) -> None:
+    for language, block in FENCED.findall(page.read_text(encoding="utf-8")):
+        if language == "python":
+            ast.parse(block)
+        elif language == "yaml":
+            yaml.safe_load(block)
+        else:
+            assert language == "", language
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_are_understood(page: Path) -> None:
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    for command in commands(page):
+        words = shlex.split(command, comments=True)
+        if words[0] == "tokenlane":
+            parser().parse_args(words[1:])
+        elif words[0] == "make":
+            assert words[1] in targets, command
+        else:
+            module = ROOT / words[2].replace(".", "/")
+            assert module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
+
+
+def test_the_readme_says_how_to_begin() -> None:
+    """The checks above look at something."""
+    found = commands(ROOT / "README.md")
+    assert {"make run", "make test"} <= {command.partition("#")[0].strip() for command in found}
+    assert any(command.startswith("tokenlane serve --backend") for command in map(_plain, found))
+
+
+def _plain(command: str) -> str:
+    return " ".join(command.split())
