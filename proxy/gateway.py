@@ -14,11 +14,13 @@ from collections.abc import Callable
 from functools import partial
 
 from proxy import context, refusals, rewrite
+from proxy.admission import Admission, limited
 from proxy.asked import Asking
 from proxy.auth import Door
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
+from proxy.gate import Gate
 from proxy.life import Life, Recorder
 from proxy.local import Local
 from proxy.model import FleetState
@@ -79,6 +81,14 @@ class Gateway:
         self._on_routed = on_routed
         self._on_suspect = on_suspect
         self._door = door
+        self.gate: Gate | None = None
+        if limited(settings.admission, settings.auth.tenants):
+            self.gate = Gate(
+                Admission(settings.admission, settings.auth.tenants, settings.server.workers),
+                settings.admission.queue_deadline_s,
+                recorder.shed,
+                recorder.admitted,
+            )
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream, replica_key)
         self._local = Local(self.fleet, tokens)
@@ -149,7 +159,13 @@ class Gateway:
         if route.action is Action.MODELS:
             self._local.models(exchange)
             return
-        await self._admitted(exchange, route, life)
+        # A place before the body: what there is no time for costs neither memory nor a parse.
+        if self.gate is None:
+            await self._admitted(exchange, route, life)
+            return
+        async with self.gate.place(life.tenant, exchange.announced_bytes) as place:
+            life.place = place
+            await self._admitted(exchange, route, life)
 
     async def _admitted(self, exchange: Exchange, route: Route, life: Life) -> None:
         # The whole body, before anything is decided: routing needs the prompt.
@@ -271,7 +287,7 @@ class Gateway:
                     attempt.number, attempt.left, self._settings.upstream.retry_limit_count
                 ),
                 marked=ROUTES[life.route].ends_marked,
-                on_computed=partial(_computed, lease),
+                on_computed=partial(_computed, lease, life),
             )
             life.relay = relay
             exact = attempt.decision.exact
@@ -372,8 +388,10 @@ class Gateway:
             self._on_suspect(slot)
 
 
-def _computed(lease: Lease) -> None:
+def _computed(lease: Lease, life: Life) -> None:
     lease.first_byte(time.monotonic())
+    if life.place is not None:
+        life.place.computed()
 
 
 async def _body(exchange: Exchange) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from random import random
 
+from proxy.gate import Place
 from proxy.model import RoutingSample, Rung
 from proxy.routing.decision import Decision
 from proxy.samples import sample_of
@@ -37,6 +38,7 @@ class Life:
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
+    place: where places are limited.
     """
 
     route = families.OTHER
@@ -47,6 +49,7 @@ class Life:
     replica: str | None = None
     attempts = 0
     trace: Trace | None = None
+    place: Place | None = None
     tokens: Outcome | None = None
     decision: Decision | None = None
     relay: Relay | None = None
@@ -220,6 +223,19 @@ class Recorder:
     def retry_denied(self) -> None:
         """A request could have gone on to another replica, but the budget was used up."""
         self._segment.counter(families.RETRIES_DENIED).inc()
+
+    def shed(self, tenant: str, reason: str) -> None:
+        """A request was turned away for overload."""
+        self._segment.counter(families.SHED, tenant or families.OTHER, reason).inc()
+
+    def admitted(self, priority: str, waited_s: float) -> None:
+        """A request has its place."""
+        self._segment.histogram(families.ADMISSION_WAIT, priority).observe(waited_s)
+
+    def places(self, taken: int, waiting: int) -> None:
+        """Requests with a place and those that wait for one, sampled now and then."""
+        self._segment.gauge(families.ADMITTED).set(taken)
+        self._segment.gauge(families.WAITING).set(waiting)
 
     def unauthorized(self, reason: str) -> None:
         """A request without a good key."""

@@ -31,6 +31,26 @@ def nobody(why: Nobody) -> RequestError:
     )
 
 
+def overloaded(retry_after_s: int, *, own: bool) -> RequestError:
+    """There is no place in time. own: the tenant has all it may have (429), else all are taken
+    (503)."""
+    if own:
+        return RequestError(
+            429,
+            "Too many requests of this key's tenant at once.",
+            kind="rate_limit_error",
+            code="rate_limit_exceeded",
+            retry_after_s=retry_after_s,
+        )
+    return RequestError(
+        503,
+        "The gateway has as many requests as it can serve.",
+        kind="server_error",
+        code="overloaded",
+        retry_after_s=retry_after_s,
+    )
+
+
 def upstream(step: Step) -> RequestError:
     """What the retry table says when nothing is tried any more: 502, 503 or 504."""
     messages = {

@@ -15,6 +15,9 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A group of settings."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class ServerSettings(Section, frozen=True):
     """The data port: where it listens and what one connection may cost."""
 
@@ -119,6 +122,7 @@ class Price(Section, frozen=True):
 class RoutingSettings(Section, frozen=True):
     """The policy.
 
+    replica_limit_count: most requests in flight to a replica; 0: any.
     alpha, idle_alpha: what a queued token counts beside an own one, while all replicas are busy and
     while all are idle. session_headers: those that name a session; the first that is there counts.
     head_limit_tokens: what prefix-hash hashes where it does not know where a prompt's common
@@ -135,6 +139,7 @@ class RoutingSettings(Section, frozen=True):
     session_headers: tuple[str, ...] = ("x-session-affinity",)
     head_limit_tokens: int = 2048
     load_factor: float = 1.25
+    replica_limit_count: Count = 0
     block_tokens: int = 0
     cache_blocks: int = 0
     index_limit_blocks: int = 1_000_000
@@ -242,7 +247,12 @@ class Key(Section, frozen=True):
 
 
 class Tenant(Section, frozen=True):
-    """What a tenant may have."""
+    """What a tenant may have at once (0: any): requests, and prompt tokens not computed yet.
+    priority: of two that wait, the better class goes first."""
+
+    concurrency_limit_count: Count = 0
+    queued_limit_tokens: Count = 0
+    priority: Literal["interactive", "standard", "batch"] = "standard"
 
 
 class AuthSettings(Section, frozen=True):
@@ -254,6 +264,17 @@ class AuthSettings(Section, frozen=True):
     tenants: dict[str, Tenant] = {}
 
 
+class AdmissionSettings(Section, frozen=True):
+    """What the gateway takes on at once (0: any): requests, and prompt tokens that replicas have
+    not computed yet, guessed by the size of bodies. More wait, so many and so long. Workers share
+    the limits evenly. Tenants have limits of their own (`auth.tenants`)."""
+
+    concurrency_limit_count: Count = 0
+    queued_limit_tokens: Count = 0
+    queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 1000
+    queue_deadline_s: float = 5.0
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -262,6 +283,7 @@ class Settings(Section, frozen=True):
     admin: AdminSettings = AdminSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     auth: AuthSettings = AuthSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()

@@ -198,6 +198,9 @@ class Worker:
             upstream_open=gateway.fleet.open_connections,
             upstream_idle=gateway.fleet.idle_connections,
         )
+        if gateway.gate is not None:
+            admission = gateway.gate.admission
+            recorder.places(admission.running, admission.waiting)
         recorder.index(gateway.router.sizes_bytes())
         out = gateway.router.health.ejected(time.monotonic())
         for replica in gateway.fleet.state.replicas:

@@ -7,7 +7,7 @@ Invariants:
   all that are left carry one, all are used (panic), since probes say they are up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -21,6 +21,7 @@ class Nobody(StrEnum):
     UNKNOWN_MODEL = "unknown-model"  # no replica, in whatever state, has it
     DRAINING = "draining"  # those that are up are leaving
     DOWN = "down"  # none is up
+    FULL = "full"  # all have as many requests as they may
 
 
 class Eligible(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +93,16 @@ def undoubted(all_of: Eligible, out: frozenset[int]) -> Eligible:
         return all_of
     staying = tuple(slot for slot in all_of.slots if slot not in out)
     return Eligible(staying) if staying else Eligible(all_of.slots, panic=True)
+
+
+def roomy(all_of: Eligible, requests: Sequence[int], limit_count: int) -> Eligible:
+    """`all_of` without those that have their fill. requests: in flight to each."""
+    if all_of.nobody is not None or max(requests) < limit_count:
+        return all_of
+    slots = tuple(
+        slot for slot, count in zip(all_of.slots, requests, strict=True) if count < limit_count
+    )
+    return Eligible(slots, all_of.panic, None if slots else Nobody.FULL)
 
 
 def restarted(before: FleetState, after: FleetState) -> Iterable[int]:

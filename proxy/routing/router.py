@@ -18,7 +18,7 @@ from functools import partial
 from random import Random
 
 from proxy.model import CacheChange, FleetState, Standing
-from proxy.routing.candidates import Eligible, Marks, eligible, restarted, undoubted
+from proxy.routing.candidates import Eligible, Marks, eligible, restarted, roomy, undoubted
 from proxy.routing.cost import cached_limit_tokens
 from proxy.routing.decision import Candidates, Choice, Decision, Query
 from proxy.routing.health import Health
@@ -60,6 +60,7 @@ class Router:
         random = random or Random()
         self._block_tokens = settings.block_tokens
         self._cache_blocks = settings.cache_blocks
+        self._replica_limit = settings.replica_limit_count
         self._fleet = FleetState(version=0, replicas=())
         self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
@@ -124,7 +125,7 @@ class Router:
         """Who may take a request for `model` (None: any)."""
         known = self._eligible.get(model)
         if known is not None and not self._marks and not self.health.troubled:
-            return known
+            return known if not self._replica_limit else self._roomy(known)
         if known is None:
             known = eligible(self._fleet, model)
             if known.nobody is None:  # names that nobody has are endless, and not remembered
@@ -132,7 +133,11 @@ class Router:
         out = self._marks.out(now)
         if self.health.troubled:
             out |= self.health.out(now)
-        return undoubted(known, out)
+        among = undoubted(known, out)
+        return among if not self._replica_limit else self._roomy(among)
+
+    def _roomy(self, among: Eligible) -> Eligible:
+        return roomy(among, self._board.columns(among.slots)[0], self._replica_limit)
 
     def decide(self, query: Query, among: Eligible, now: float | None = None) -> Decision:
         """Choose among the eligible replicas (at least one) for this request. now: to tell how

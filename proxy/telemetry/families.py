@@ -92,6 +92,27 @@ TENANT_REQUESTS = Family(
     ("tenant", "outcome"),
     child_limit=1024,
 )
+SHED = Family(
+    "counter",
+    "tokenlane_shed_requests_total",
+    "Requests turned away for overload, by tenant and why: queue-full, deadline (waited too long), "
+    "displaced (by one of a tenant with less waiting, or of a better class).",
+    ("tenant", "reason"),
+    child_limit=512,
+)
+ADMISSION_WAIT = Family(
+    "histogram",
+    "tokenlane_admission_wait_seconds",
+    "Time admitted requests waited for a place, where places are limited, by priority class.",
+    ("priority",),
+    _STAGE_BUCKETS_S,
+)
+ADMITTED = Family(
+    "gauge", "tokenlane_admitted_requests", "Requests that have a place, of all workers."
+)
+WAITING = Family(
+    "gauge", "tokenlane_waiting_requests", "Requests that wait for a place, of all workers."
+)
 TENANT_TOKENS = Family(
     "counter",
     "tokenlane_tenant_tokens_total",

@@ -101,6 +101,14 @@ class Exchange:
         """What stands behind the `?` of the target."""
         return self.head.query
 
+    @property
+    def announced_bytes(self) -> int:
+        """Size of the body, read or not; of a chunked one, what has come of it."""
+        if self.body is not None:
+            return len(self.body)
+        come_bytes = sum(map(len, self._pieces or ()))
+        return come_bytes + int(getattr(self._connection.reader, "left_bytes", 0))
+
     def header(self, name: bytes) -> bytes | None:
         """The first value under a lower-case name."""
         for candidate, value in self.headers:

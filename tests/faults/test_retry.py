@@ -8,6 +8,7 @@ import asyncio
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.model import FleetState
@@ -84,7 +85,7 @@ class Once:
 async def ask(script: Script, body: bytes, count: int = 2, **settings: Any) -> Answer:
     """One request to a gateway in front of so many replicas with this script."""
     upstreams = [Upstream(script) for _ in range(count)]
-    upstream_settings = UpstreamSettings(**settings)
+    upstream_settings = msgspec.structs.replace(UpstreamSettings(), **settings)
     for upstream in upstreams:
         await upstream.__aenter__()
     try:

@@ -1,0 +1,222 @@
+"""Who is served now, who waits and who is turned away. Pure: the time is an argument.
+
+Invariants:
+- Work is bounded before it is read: requests in hand and the prompt tokens that replicas have still
+  to compute, of all together and of each tenant. A request larger than a whole budget runs alone.
+- The better class goes first. Within a class tenants take turns, whatever they have waiting, and
+  a tenant's own requests keep their order.
+- A full queue turns away who has most waiting in the worst class: a tenant that floods displaces
+  its own requests, not those of others.
+- Every ticket leaves once (`leave`), admitted or not; what it held is then free.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from enum import Enum
+
+from proxy.settings import AdmissionSettings, Tenant
+
+CLASSES = ("interactive", "standard", "batch")
+_RETRY_LIMIT_S = 60
+# How far the newest gap between two departures moves the estimate.
+_GAP_WEIGHT = 0.05
+
+
+class State(Enum):
+    """Where a ticket stands."""
+
+    WAITING = "waiting"
+    ADMITTED = "admitted"
+    GONE = "gone"
+
+
+class Why(Enum):
+    """Why a request was turned away (metric label)."""
+
+    FULL = "queue-full"
+    DISPLACED = "displaced"
+    LATE = "deadline"
+
+
+class Account:
+    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class."""
+
+    __slots__ = ("limit", "limit_tokens", "name", "queue", "rank", "running", "tokens")
+
+    def __init__(self, name: str, rank: int, limit: int, limit_tokens: int) -> None:
+        self.name = name
+        self.rank = rank
+        self.limit = limit
+        self.limit_tokens = limit_tokens
+        self.running = 0
+        self.tokens = 0
+        self.queue: deque[Ticket] = deque()
+
+    def takes(self, tokens: int) -> bool:
+        """Whether it may have one more request, with so many tokens."""
+        return _fits(self.running, 1, self.limit) and _fits(self.tokens, tokens, self.limit_tokens)
+
+
+class Ticket:
+    """One request's claim. tokens: of its prompt, estimated; 0 once they are computed."""
+
+    __slots__ = ("account", "asked_s", "state", "tokens")
+
+    def __init__(self, account: Account, tokens: int, now: float) -> None:
+        self.account = account
+        self.tokens = tokens
+        self.asked_s = now
+        self.state = State.WAITING
+
+
+def _fits(held: int, more: int, limit: int) -> bool:
+    return not limit or not held or held + more <= limit
+
+
+def share(limit: int, workers: int) -> int:
+    """One worker's part of a limit, at least 1; 0 stays 0, for none."""
+    return -(-limit // workers) if limit else 0
+
+
+def limited(settings: AdmissionSettings, tenants: Mapping[str, Tenant]) -> bool:
+    """Whether anything is limited."""
+    own = any(one.concurrency_limit_count or one.queued_limit_tokens for one in tenants.values())
+    return bool(settings.concurrency_limit_count or settings.queued_limit_tokens or own)
+
+
+class Admission:
+    """One worker's. workers: how many share the limits. Times: monotonic seconds."""
+
+    def __init__(
+        self, settings: AdmissionSettings, tenants: Mapping[str, Tenant], workers: int = 1
+    ) -> None:
+        self._workers = workers
+        self._tenants = tenants
+        self._limit = share(settings.concurrency_limit_count, workers)
+        self._limit_tokens = share(settings.queued_limit_tokens, workers)
+        self._queue_limit = share(settings.queue_limit_count, workers)
+        self._accounts: dict[str, Account] = {}
+        # By class, tenants with something waiting; the first is next.
+        self._turns: list[deque[Account]] = [deque() for _ in CLASSES]
+        self.running = 0
+        self.waiting = 0
+        self.tokens = 0
+        self._left_s = 0.0
+        self._gap_s = 0.0
+
+    def ask(self, tenant: str, tokens: int, now: float) -> tuple[Ticket, Ticket | None]:
+        """A new claim, and the one it displaced. It is admitted, waits, or is gone at once."""
+        account = self._account(tenant)
+        ticket = Ticket(account, tokens, now)
+        # Whoever waits was here before, unless only its own limits hold it.
+        if not self._next() and self._takes(tokens) and not account.queue and account.takes(tokens):
+            self._admit(ticket)
+            return ticket, None
+        displaced = None
+        if self.waiting >= self._queue_limit:
+            displaced = self._worse_than(account)
+            if displaced is None:
+                ticket.state = State.GONE
+                return ticket, None
+            self._unqueue(displaced)
+        if not account.queue:
+            self._turns[account.rank].append(account)
+        account.queue.append(ticket)
+        self.waiting += 1
+        return ticket, displaced
+
+    def computed(self, ticket: Ticket) -> list[Ticket]:
+        """Its prompt is computed; who is admitted by that."""
+        if ticket.state is not State.ADMITTED or not ticket.tokens:
+            return []
+        self.tokens -= ticket.tokens
+        ticket.account.tokens -= ticket.tokens
+        ticket.tokens = 0
+        return self._fill()
+
+    def leave(self, ticket: Ticket, now: float) -> list[Ticket]:
+        """The request is over, or does not wait any longer; who is admitted by that."""
+        if ticket.state is State.WAITING:
+            self._unqueue(ticket)
+        elif ticket.state is State.ADMITTED:
+            ticket.state = State.GONE
+            self.running -= 1
+            ticket.account.running -= 1
+            self.tokens -= ticket.tokens
+            ticket.account.tokens -= ticket.tokens
+            gap_s = min(now - self._left_s, 1.0) if self._left_s else 0.0
+            self._gap_s += _GAP_WEIGHT * (gap_s - self._gap_s)
+            self._left_s = now
+        return self._fill()
+
+    def over(self, ticket: Ticket) -> bool:
+        """Whether its tenant's own limits are what keeps it out."""
+        return not ticket.account.takes(ticket.tokens)
+
+    def retry_after_s(self) -> int:
+        """When what waits now will have been served, about; whole seconds."""
+        return min(max(math.ceil((self.waiting + 1) * self._gap_s), 1), _RETRY_LIMIT_S)
+
+    def _account(self, name: str) -> Account:
+        account = self._accounts.get(name)
+        if account is None:
+            tenant = self._tenants.get(name) or Tenant()
+            account = self._accounts[name] = Account(
+                name,
+                CLASSES.index(tenant.priority),
+                share(tenant.concurrency_limit_count, self._workers),
+                share(tenant.queued_limit_tokens, self._workers),
+            )
+        return account
+
+    def _takes(self, tokens: int) -> bool:
+        return _fits(self.running, 1, self._limit) and _fits(
+            self.tokens, tokens, self._limit_tokens
+        )
+
+    def _admit(self, ticket: Ticket) -> None:
+        ticket.state = State.ADMITTED
+        self.running += 1
+        ticket.account.running += 1
+        self.tokens += ticket.tokens
+        ticket.account.tokens += ticket.tokens
+
+    def _next(self) -> Ticket | None:
+        """Whose turn it is, of those whose own limits let them."""
+        for turns in self._turns:
+            for account in turns:
+                if account.takes(account.queue[0].tokens):
+                    return account.queue[0]
+        return None
+
+    def _fill(self) -> list[Ticket]:
+        admitted = []
+        while (ticket := self._next()) is not None and self._takes(ticket.tokens):
+            account = ticket.account
+            self._unqueue(ticket)
+            if account.queue:  # its next turn comes after everybody else's
+                turns = self._turns[account.rank]
+                turns.remove(account)
+                turns.append(account)
+            self._admit(ticket)
+            admitted.append(ticket)
+        return admitted
+
+    def _unqueue(self, ticket: Ticket) -> None:
+        account = ticket.account
+        account.queue.remove(ticket)
+        if not account.queue:
+            self._turns[account.rank].remove(account)
+        ticket.state = State.GONE
+        self.waiting -= 1
+
+    def _worse_than(self, account: Account) -> Ticket | None:
+        """The newest claim of who has most waiting in the worst class, if that is worse."""
+        for rank in range(len(CLASSES) - 1, account.rank - 1, -1):
+            if self._turns[rank]:
+                longest = max(self._turns[rank], key=lambda one: len(one.queue))
+                if rank == account.rank and len(longest.queue) <= len(account.queue) + 1:
+                    return None
+                return longest.queue[-1]
+        return None

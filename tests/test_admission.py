@@ -1,0 +1,457 @@
+"""Admission: who is next, who is turned away; in virtual time, and over sockets."""
+
+import asyncio
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from proxy.admission import Admission, State, Ticket, limited, share
+from proxy.model import Load
+from proxy.routing.candidates import Eligible, Nobody, roomy
+from proxy.settings import AdmissionSettings, RoutingSettings, Settings, Tenant
+from proxy.telemetry import families
+from tests.raw import CHAT, Client, Peer, Upstream, answering, chat, get, ok, post, until
+from tests.support import Bench, gateway
+from tests.test_auth import ALICE, AUTH, BOB, bearer
+
+TENANTS = {
+    "fast": Tenant(priority="interactive"),
+    "slow": Tenant(priority="batch"),
+    "small": Tenant(concurrency_limit_count=1),
+    "thrifty": Tenant(queued_limit_tokens=100),
+}
+
+
+def admission(concurrency: int = 0, tokens: int = 0, queue: int = 100) -> Admission:
+    settings = AdmissionSettings(
+        concurrency_limit_count=concurrency, queued_limit_tokens=tokens, queue_limit_count=queue
+    )
+    return Admission(settings, TENANTS)
+
+
+def names(tickets: list[Ticket]) -> list[str]:
+    return [ticket.account.name for ticket in tickets]
+
+
+def test_a_place_is_taken_and_given_back() -> None:
+    made = admission(concurrency=1)
+    first, _ = made.ask("a", 10, 0.0)
+    second, _ = made.ask("a", 10, 0.0)
+    assert (first.state, second.state) == (State.ADMITTED, State.WAITING)
+    assert made.leave(first, 1.0) == [second]
+    assert made.leave(first, 1.0) == []
+    assert made.leave(second, 2.0) == []
+    assert (made.running, made.waiting, made.tokens) == (0, 0, 0)
+
+
+def test_tenants_take_turns() -> None:
+    made = admission(concurrency=1)
+    first, _ = made.ask("x", 0, 0.0)
+    waiting = [made.ask(name, 0, 0.0)[0] for name in ("a", "a", "a", "b", "c", "b")]
+    order, now = [], first
+    while waiting:
+        [now] = made.leave(now, 0.0)
+        waiting.remove(now)
+        order.append(now.account.name)
+    assert order == ["a", "b", "c", "a", "b", "a"]
+
+
+def test_the_better_class_goes_first() -> None:
+    made = admission(concurrency=1)
+    first, _ = made.ask("x", 0, 0.0)
+    for name in ("slow", "a", "fast"):
+        made.ask(name, 0, 0.0)
+    order = []
+    while admitted := made.leave(first, 0.0):
+        [first] = admitted
+        order.append(first.account.name)
+    assert order == ["fast", "a", "slow"]
+
+
+def test_a_tenants_limit_holds_nobody_else() -> None:
+    made = admission(concurrency=10)
+    first, _ = made.ask("small", 0, 0.0)
+    second, _ = made.ask("small", 0, 0.0)
+    assert made.over(second)
+    assert made.ask("a", 0, 0.0)[0].state is State.ADMITTED
+    assert names(made.leave(first, 0.0)) == ["small"]
+
+
+def test_tokens_are_held_until_they_are_computed() -> None:
+    made = admission(tokens=1000)
+    first, _ = made.ask("a", 900, 0.0)
+    second, _ = made.ask("a", 200, 0.0)
+    small, _ = made.ask("b", 1, 0.0)
+    # Nobody small overtakes for ever: who waits first is served first.
+    assert (second.state, small.state) == (State.WAITING, State.WAITING)
+    assert made.computed(first) == [second, small]
+    assert made.computed(first) == []
+    for ticket in (first, second, small):
+        made.leave(ticket, 1.0)
+    assert (made.running, made.tokens) == (0, 0)
+    # More than the whole budget: alone.
+    huge, _ = made.ask("a", 5000, 0.0)
+    other, _ = made.ask("a", 1, 0.0)
+    assert (huge.state, other.state) == (State.ADMITTED, State.WAITING)
+    assert made.computed(huge) == [other]
+    thrifty = [made.ask("thrifty", 60, 0.0)[0] for _ in range(2)]
+    assert [ticket.state for ticket in thrifty] == [State.ADMITTED, State.WAITING]
+
+
+def test_a_full_queue_turns_away_who_floods() -> None:
+    made = admission(concurrency=1, queue=3)
+    made.ask("x", 0, 0.0)
+    flood = [made.ask("a", 0, 0.0)[0] for _ in range(3)]
+    assert made.ask("a", 0, 0.0)[0].state is State.GONE
+    mine, displaced = made.ask("b", 0, 0.0)
+    assert (mine.state, displaced) == (State.WAITING, flood[2])
+    assert flood[2].state is State.GONE
+    # Now a has two, b one: a second of b's would gain nothing over a's.
+    assert made.ask("b", 0, 0.0)[0].state is State.GONE
+    better, displaced = made.ask("fast", 0, 0.0)
+    assert (better.state, displaced) == (State.WAITING, flood[1])
+    assert made.ask("slow", 0, 0.0)[0].state is State.GONE
+    assert made.waiting == 3
+
+
+def test_when_to_come_again() -> None:
+    made = admission(concurrency=1, queue=10_000)
+    assert made.retry_after_s() == 1
+    ticket, _ = made.ask("a", 0, 0.0)
+    for _ in range(500):
+        made.ask("a", 0, 0.0)
+    for second in range(1, 200):
+        [ticket] = made.leave(ticket, second * 0.1)
+    left = made.waiting
+    assert left == 301
+    assert abs(made.retry_after_s() - math.ceil(302 * 0.1)) <= 1
+    for _ in range(10_000):
+        made.ask("a", 0, 0.0)
+    assert made.retry_after_s() == 60
+
+
+def test_shares() -> None:
+    assert [share(limit, 4) for limit in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
+    assert not limited(AdmissionSettings(), {"slow": TENANTS["slow"]})
+    assert limited(AdmissionSettings(), TENANTS)
+    assert limited(AdmissionSettings(queued_limit_tokens=1), {})
+
+
+def test_replicas_with_their_fill_are_left_out() -> None:
+    three = Eligible((0, 1, 2), panic=True)
+    assert roomy(three, [1, 1, 1], 2) is three
+    assert roomy(three, [2, 1, 3], 2) == Eligible((1,), panic=True)
+    assert roomy(three, [2, 2, 2], 2).nobody is Nobody.FULL
+    nobody = Eligible((), nobody=Nobody.DOWN)
+    assert roomy(nobody, [], 2) is nobody
+
+
+class Counts(RuleBasedStateMachine):
+    """Whatever comes and goes in whatever order, what is counted is what is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = admission(concurrency=3, tokens=300, queue=4)
+        self.tickets: list[Ticket] = []
+        self.now = 0.0
+
+    @rule(name=st.sampled_from(["a", "b", *TENANTS]), tokens=st.integers(0, 400))
+    def ask(self, name: str, tokens: int) -> None:
+        ticket, displaced = self.made.ask(name, tokens, self.now)
+        if displaced is not None:
+            assert displaced.state is State.GONE
+        self.tickets.append(ticket)
+
+    @rule(pick=st.integers(0, 100), whole=st.booleans())
+    def go(self, pick: int, whole: bool) -> None:
+        if self.tickets:
+            self.now += 0.1
+            place = pick % len(self.tickets)
+            if whole:
+                admitted = self.made.leave(self.tickets.pop(place), self.now)
+            else:
+                admitted = self.made.computed(self.tickets[place])
+            assert all(ticket.state is State.ADMITTED for ticket in admitted)
+
+    @invariant()
+    def counted(self) -> None:
+        running = [one for one in self.tickets if one.state is State.ADMITTED]
+        waiting = [one for one in self.tickets if one.state is State.WAITING]
+        assert (self.made.running, self.made.waiting) == (len(running), len(waiting))
+        assert self.made.tokens == sum(one.tokens for one in running)
+        assert len(running) <= 3
+        assert len(waiting) <= 4
+        counts = Counter(names(running))
+        assert counts["small"] <= 1
+        # Nobody waits for a place that is free.
+        blocked = len(running) == 3 or self.made.tokens + 400 > 300
+        assert not waiting or blocked or any(map(self.made.over, waiting))
+
+
+TestCounts = pytest.mark.slow(Counts.TestCase)
+TestCounts.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)
+
+
+def load(
+    offered: dict[str, float], seconds: float, limits: Admission | None, deadline_s: float
+) -> dict[str, list[float]]:
+    """Virtual time: tenants with Poisson arrivals (requests/s) before a fleet with 30 slots of
+    0.1 s, 300 requests/s, that serves all it holds a little slower for each too many, as a GPU
+    that preempts. Latencies (s) of what was answered within 1 s, by tenant: goodput."""
+    random = Random(7)
+    events: list[tuple[float, int, str, Ticket | None, float]] = []
+    for name, rate in offered.items():
+        at = 0.0
+        while (at := at + random.expovariate(rate)) < seconds:
+            heapq.heappush(events, (at, len(events), name, None, at))
+    served: dict[str, list[float]] = {name: [] for name in offered}
+    came: dict[Ticket, float] = {}
+    count, held, free_s = len(events), 0, [0.0] * 30
+
+    def begin(now: float, name: str, ticket: Ticket | None, since: float) -> None:
+        nonlocal count, held
+        held += 1
+        slot = min(range(30), key=free_s.__getitem__)
+        start = max(now, free_s[slot])
+        free_s[slot] = start + 0.1 * (1 + max(held - 60, 0) / 100)
+        count += 1
+        heapq.heappush(events, (free_s[slot], count, name, ticket or Ticket.__new__(Ticket), since))
+
+    while events:
+        now, _, name, ticket, since = heapq.heappop(events)
+        if ticket is None:
+            if limits is None:
+                begin(now, name, None, since)
+                continue
+            asked, _ = limits.ask(name, 0, now)
+            came[asked] = now
+            if asked.state is State.ADMITTED:
+                begin(now, name, asked, since)
+            continue
+        held -= 1
+        if now - since <= 1.0:
+            served[name].append(now - since)
+        if limits is None:
+            continue
+        admitted = limits.leave(ticket, now)
+        while admitted:
+            one = admitted.pop()
+            if now - came[one] > deadline_s:
+                admitted += limits.leave(one, now)
+            else:
+                begin(now, one.account.name, one, came[one])
+    return served
+
+
+def limits() -> Admission:
+    settings = AdmissionSettings(concurrency_limit_count=36, queue_limit_count=100)
+    return Admission(settings, {})
+
+
+@pytest.mark.slow
+@pytest.mark.row("O1")
+def test_goodput_holds_under_overload(figure: Callable[[str], None]) -> None:
+    """In virtual time, with the policy itself: at 2, 5 and 10 times the capacity at least 90 % of
+    the best; without it, next to nothing."""
+    rates = {factor: 300.0 * factor for factor in (0.9, 1, 2, 5, 10)}
+    good = {
+        factor: len(load({"a": rate}, 20, limits(), 0.5)["a"]) / 20
+        for factor, rate in rates.items()
+    }
+    assert min(good[factor] for factor in (2, 5, 10)) >= 0.9 * max(good.values())
+    assert len(load({"a": 3000.0}, 20, None, 0.5)["a"]) / 20 < 0.5 * good[10]
+    figure(f"in virtual time, 10 times: {good[10] / max(good.values()):.0%} of the best goodput")
+
+
+@pytest.mark.slow
+@pytest.mark.row("O2")
+def test_a_flood_leaves_others_their_share() -> None:
+    """Four tenants with a third of the capacity together, beside one with ten times all of it."""
+    quiet = dict.fromkeys("abcd", 25.0)
+    alone = load(quiet, 20, limits(), 0.5)
+    beside = load({**quiet, "flood": 3000.0}, 20, limits(), 0.5)
+    for name in quiet:
+        assert len(beside[name]) >= 0.99 * len(alone[name])
+        late = sorted(beside[name])[int(0.99 * len(beside[name]))]
+        assert late < 0.3  # one turn of waiting behind each other tenant at most
+    assert sum(map(len, beside.values())) / 20 > 0.9 * 300
+
+
+class Held:
+    """A replica that answers when it is told."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Semaphore(0)
+        self.upstream = Upstream(self.script)
+
+    async def script(self, peer: Peer) -> None:
+        try:
+            while True:
+                await peer.asked()
+                await self.free.acquire()
+                await peer.send(ok())
+        except (EOFError, ConnectionError):
+            return
+
+    @property
+    def asked(self) -> int:
+        return len(self.upstream.asked)
+
+
+def only(**fields: float) -> Settings:
+    return Settings(auth=AUTH, admission=AdmissionSettings(**fields))  # type: ignore[arg-type]
+
+
+async def sent(bench: Bench, plain: bytes, body: bytes | None = None) -> Client:
+    client = await bench.client()
+    await client.send(post(CHAT, body or chat(), bearer(plain)))
+    return client
+
+
+def admitted(bench: Bench) -> tuple[int, int]:
+    assert bench.gateway.gate is not None
+    return bench.gateway.gate.admission.running, bench.gateway.gate.admission.waiting
+
+
+async def test_who_waits_is_served_and_health_is_open() -> None:
+    held = Held()
+    async with held.upstream as upstream:
+        settings = only(concurrency_limit_count=1)
+        async with gateway(upstream.url, settings=settings) as bench:
+            first = await sent(bench, ALICE)
+            await until(lambda: held.asked == 1)
+            second = await sent(bench, BOB)
+            await until(lambda: admitted(bench) == (1, 1))
+            assert (await bench.ask(get("/health"), "GET")).status == 200
+            assert (await bench.ask(get("/v1/models", bearer(BOB)), "GET")).status == 200
+            assert held.asked == 1
+            held.free.release()
+            assert (await first.answer()).status == 200
+            held.free.release()
+            assert (await second.answer()).status == 200
+            await until(lambda: admitted(bench) == (0, 0))
+            assert bench.metric(families.ADMISSION_WAIT, "standard") == 2
+
+
+@pytest.mark.row("O1")
+async def test_a_full_queue_answers_at_once_and_reads_no_body() -> None:
+    held = Held()
+    async with held.upstream as upstream:
+        settings = only(concurrency_limit_count=1, queue_limit_count=2)
+        async with gateway(upstream.url, settings=settings) as bench:
+            first = await sent(bench, ALICE)
+            await until(lambda: held.asked == 1)
+            for _ in range(2):
+                await sent(bench, ALICE)
+            await until(lambda: admitted(bench) == (1, 2))
+            client = await bench.client()
+            head = post(CHAT, b"x" * 9, bearer(ALICE))[:-9]
+            await client.send(head)
+            answer = await client.answer()
+            assert (answer.status, answer.error["code"]) == (503, "overloaded")
+            assert answer.headers["retry-after"] == "1"
+            assert bench.metric(families.SHED, "alice", "queue-full") == 1
+            # Bob has nothing waiting yet: Alice's second gives way.
+            await sent(bench, BOB)
+            await until(lambda: bench.metric(families.SHED, "alice", "displaced") == 1)
+            assert admitted(bench) == (1, 2)
+            for _ in range(3):
+                held.free.release()
+            assert (await first.answer()).status == 200
+            await until(lambda: admitted(bench) == (0, 0))
+
+
+async def test_nobody_waits_longer_than_the_deadline() -> None:
+    held = Held()
+    async with held.upstream as upstream:
+        settings = only(concurrency_limit_count=1, queue_deadline_s=0.01)
+        async with gateway(upstream.url, settings=settings) as bench:
+            first = await sent(bench, ALICE)
+            await until(lambda: held.asked == 1)
+            answer = await (await sent(bench, BOB)).answer()
+            assert (answer.status, answer.error["code"]) == (503, "overloaded")
+            assert bench.metric(families.SHED, "bob", "deadline") == 1
+            assert admitted(bench) == (1, 0)
+            held.free.release()
+            assert (await first.answer()).status == 200
+
+
+async def test_a_tenants_own_limit_is_429() -> None:
+    held = Held()
+    async with held.upstream as upstream:
+        auth = {"tenants": {"alice": Tenant(concurrency_limit_count=1)}, "keys": AUTH.keys}
+        settings = Settings(
+            auth=type(AUTH)(**auth),  # type: ignore[arg-type]
+            admission=AdmissionSettings(queue_deadline_s=0.01),
+        )
+        async with gateway(upstream.url, settings=settings) as bench:
+            first = await sent(bench, ALICE)
+            await until(lambda: held.asked == 1)
+            answer = await (await sent(bench, ALICE)).answer()
+            assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded")
+            assert int(answer.headers["retry-after"]) >= 1
+            other = await sent(bench, BOB)
+            await until(lambda: held.asked == 2)
+            for _ in range(2):
+                held.free.release()
+            for client in (first, other):
+                assert (await client.answer()).status == 200
+
+
+async def test_who_leaves_while_waiting_leaves_nothing() -> None:
+    held = Held()
+    async with held.upstream as upstream:
+        settings = only(concurrency_limit_count=1)
+        async with gateway(upstream.url, settings=settings) as bench:
+            first = await sent(bench, ALICE)
+            await until(lambda: held.asked == 1)
+            waiting = [await sent(bench, BOB) for _ in range(5)]
+            await until(lambda: admitted(bench) == (1, 5))
+            for client in waiting:
+                client.close()
+            await until(lambda: admitted(bench) == (1, 0))
+            first.close()
+            await until(lambda: admitted(bench) == (0, 0))
+            assert bench.gateway.gate is not None
+            assert not bench.gateway.gate.waiting
+            held.free.release()
+            held.free.release()
+            assert (await (await sent(bench, BOB)).answer()).status == 200
+
+
+async def test_a_prompts_tokens_are_free_at_the_first_byte() -> None:
+    async with Upstream(answering(ok())) as upstream:
+        settings = only(queued_limit_tokens=10)
+        async with gateway(upstream.url, settings=settings) as bench:
+            for _ in range(5):
+                answer = await bench.ask(post(CHAT, chat("words " * 100), bearer(ALICE)))
+                assert answer.status == 200
+            assert bench.gateway.gate is not None
+            await until(lambda: admitted(bench) == (0, 0))
+            assert bench.gateway.gate.admission.tokens == 0
+
+
+async def test_a_replica_gets_no_more_than_its_fill() -> None:
+    one, other = Held(), Held()
+    settings = Settings(routing=RoutingSettings(replica_limit_count=1))
+    async with one.upstream, other.upstream:
+        async with gateway(one.upstream.url, other.upstream.url, settings=settings) as bench:
+            clients = [await bench.client() for _ in range(2)]
+            for client in clients:
+                await client.send(post(CHAT, chat()))
+            await until(lambda: one.asked == other.asked == 1)
+            answer = await bench.ask(post(CHAT, chat()))
+            assert (answer.status, answer.error["code"]) == (503, "replicas_full")
+            assert answer.headers["retry-after"] == "1"
+            for replica in (one, other):
+                replica.free.release()
+            for client in clients:
+                assert (await client.answer()).status == 200
+            await until(lambda: bench.board.load(0) == bench.board.load(1) == Load(0, 0))
