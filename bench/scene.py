@@ -2,8 +2,8 @@
 
 Two workers in front of two simulated replicas, a third whose chat template differs, and a fourth
 that is dead. The load: prompts seen before and new ones, conversations, streams, ids, prompts
-that cannot be read, paths and models that do not exist; now and then a replica is busy for a
-moment or dies in the middle of an answer.
+that cannot be read, paths, models and keys that do not exist; now and then a replica is busy for
+a moment or dies in the middle of an answer.
 
 Invariants:
 - Every request sent is counted, by path and by the status that came back; one without an answer
@@ -12,6 +12,7 @@ Invariants:
 """
 
 import contextlib
+import hashlib
 import http.client
 import itertools
 import json
@@ -43,7 +44,16 @@ _SIMULATED = (
     *("--token-interval-s", "0.003", "--prefill-tokens-per-s", "400000"),
     *("--cache-blocks", "2000", "--running-limit", "8"),
 )
+# Two tenants, by their keys. Places for fewer than ask, and hardly a queue.
+_KEYS = {"acme": "acme-key", "labs": "labs-key"}
 _SETTINGS = {
+    "auth": {
+        "keys": [
+            {"digest": hashlib.sha256(key.encode()).hexdigest(), "tenant": tenant}
+            for tenant, key in _KEYS.items()
+        ]
+    },
+    "admission": {"concurrency_limit_count": 4, "queue_limit_count": 2, "queue_deadline_s": 0.005},
     "prices": {"demo": {"input_per_million": 0.3, "output_per_million": 1.2}},
     "control": {"probe_interval_s": 0.5},
     "upstream": {"connect_deadline_s": 1.0},
@@ -98,7 +108,8 @@ class Load:
                 if number % 40 == 7:
                     _disturb(self._replica_port, number)
                 path, body = _request(chooser, number)
-                status = _ask(connection, path, body)
+                key = "unknown" if number % 50 == 11 else list(_KEYS.values())[index % 2]
+                status = _ask(connection, path, body, key)
                 with self._lock:
                     self.sent[path, status] += 1
                 self._stop.wait(0.01)
@@ -152,11 +163,11 @@ def _conversation(seed: int, turns: int) -> list[tuple[str, str]]:
     return [*messages, ("user", "and then?")]
 
 
-def _ask(connection: http.client.HTTPConnection, path: str, body: bytes) -> int:
+def _ask(connection: http.client.HTTPConnection, path: str, body: bytes, key: str) -> int:
     """The status of an answer, also of one that broke off (CUT: none came)."""
     status = CUT
     try:
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
         connection.request("POST" if body else "GET", path, body or None, headers)
         answer = connection.getresponse()
         status = answer.status

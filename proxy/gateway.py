@@ -147,12 +147,12 @@ class Gateway:
     async def _serve(self, exchange: Exchange, life: Life) -> None:
         # Dispatch first: an unknown path costs neither a body nor a tokenizer.
         route = ROUTES.get(exchange.path, UNSERVED)
+        life.route = route.path
         # Who has no key learns nothing else, and not a byte of the body is read.
         if self._door is not None:
             life.tenant = families.OTHER
             life.tenant = self._door.tenant(route, exchange.headers, time.time())
         allow(route, exchange.method)
-        life.route = route.path
         if route.action is Action.HEALTH:
             self._local.health(exchange, draining=self.draining)
             return
