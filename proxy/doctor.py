@@ -21,6 +21,7 @@ from proxy.keyring import replica_key
 from proxy.options import unknown_variables
 from proxy.settings import Settings
 from proxy.supervisor import check_settings
+from proxy.tls import upstream_context
 from proxy.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
@@ -121,7 +122,9 @@ def check_ports(report: Report, settings: Settings) -> None:
 
 
 async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
-    async with open_session(settings.control, replica_key(settings.upstream)) as session:
+    async with open_session(
+        settings.control, replica_key(settings.upstream), upstream_context(settings.upstream)
+    ) as session:
         return await asyncio.gather(*(probe(session, url) for url in urls))
 
 

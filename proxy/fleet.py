@@ -5,6 +5,7 @@ Invariants:
 - Model names come from the replicas; what no replica serves is refused before any work is done.
 """
 
+import ssl
 import time
 
 from proxy.errors import RequestError
@@ -21,20 +22,32 @@ class Replica:
 
     __slots__ = ("label", "pool", "state")
 
-    def __init__(self, state: ReplicaState, settings: UpstreamSettings, key: Secret | None) -> None:
+    def __init__(
+        self,
+        state: ReplicaState,
+        settings: UpstreamSettings,
+        key: Secret | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self.state = state
         self.label = state.id.encode("ascii", "replace")
-        self.pool = ReplicaPool(state.url, settings, key)
+        self.pool = ReplicaPool(state.url, settings, key, tls)
 
 
 class Fleet:
-    """The replicas by slot. key: shown to all of them.
+    """The replicas by slot. key: shown to all of them. tls: for those on https.
 
     models: everything some replica serves, in the fleet's order.
     context_tokens: by model, the longest prompt that some replica takes, where all have said it.
     """
 
-    def __init__(self, settings: UpstreamSettings, key: Secret | None = None) -> None:
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
         self._settings = settings
         self._key = key
         self._replicas: dict[int, Replica] = {}
@@ -52,7 +65,7 @@ class Fleet:
                 replica.pool.close()
                 replica = None
             if replica is None:
-                replica = Replica(now, self._settings, self._key)
+                replica = Replica(now, self._settings, self._key, self._tls)
             replica.state = now
             replicas[now.slot] = replica
         for gone in self._replicas.values():

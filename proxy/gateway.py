@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,7 @@ from proxy.routing.decision import Choice, Decision
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
+from proxy.rules import Rules
 from proxy.secret import Secret
 from proxy.settings import Settings
 from proxy.telemetry import families
@@ -60,7 +62,7 @@ class _Attempt:
 class Gateway:
     """A worker's requests. on_routed: told (slot, blocks) of each prefix sent to a replica.
     on_suspect: told of a slot whose replica could not be reached. door: None where all may come
-    in. replica_key: shown to replicas."""
+    in. replica_key: shown to replicas. tls: towards them."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class Gateway:
         on_suspect: Callable[[int], object] | None = None,
         door: Door | None = None,
         replica_key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._settings = settings
         self._tokens = tokens
@@ -81,6 +84,7 @@ class Gateway:
         self._on_routed = on_routed
         self._on_suspect = on_suspect
         self._door = door
+        self._rules = Rules(settings.requests)
         self.gate: Gate | None = None
         if limited(settings.admission, settings.auth.tenants):
             self.gate = Gate(
@@ -90,7 +94,7 @@ class Gateway:
                 recorder.admitted,
             )
         self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
-        self.fleet = Fleet(settings.upstream, replica_key)
+        self.fleet = Fleet(settings.upstream, replica_key, tls)
         self._local = Local(self.fleet, tokens)
         self.router = Router(settings.routing, board, health=settings.health)
         self.asking = Asking(settings.routing, self.router.draw)
@@ -176,6 +180,8 @@ class Gateway:
         ):
             return
 
+        if self._rules.on:
+            body = await rewrite.by_rules(body, self._rules)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
         request = inspect(route.kind, body)
         model = request.model

@@ -1,8 +1,8 @@
 """Bodies made anew for replicas, off the loop where that takes long.
 
 Invariants:
-- What is rewritten is a short list: ids in the place of text, and a tenant's cache_salt. Whatever
-  is not on it stays as the client wrote it, byte for byte.
+- What is rewritten is a short list: what the settings forbid, ids in the place of text, and a
+  tenant's cache_salt. Whatever is not on it stays as the client wrote it, byte for byte.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from proxy import forward
 from proxy.auth import tenant_salt
 from proxy.body import Body, ChatBody, CompletionBody, OtherBody
 from proxy.model import Prompt
-from proxy.telemetry.stages import LOOP, OTHER, ROUTE
+from proxy.rules import Rules
+from proxy.telemetry.stages import INSPECT, LOOP, OTHER, ROUTE
 
 # Bodies that are rewritten faster than a thread is asked to do it: to decode, and to copy.
 _SHORT_BODY_BYTES = 8 * 1024
@@ -26,6 +27,13 @@ async def with_ids(body: bytes, request: ChatBody | CompletionBody, prompt: Prom
     """The body with its ids, where they may go."""
     make = partial(forward.with_ids, body, request, prompt.sequences)
     return await _made(make, len(body) <= _SHORT_BODY_BYTES) or body
+
+
+async def by_rules(body: bytes, rules: Rules) -> bytes:
+    """The body as the settings let it go on; raises RequestError 400."""
+    made = await _made(partial(rules.apply, body), len(body) <= _SHORT_BODY_BYTES, INSPECT)
+    assert made is not None
+    return made
 
 
 async def for_tenant(body: bytes, request: Body, path: str, tenant: str) -> bytes:
@@ -44,10 +52,11 @@ async def for_tenant(body: bytes, request: Body, path: str, tenant: str) -> byte
     return await _made(make, len(body) <= _COPIED_BODY_BYTES) or body
 
 
-async def _made(make: Callable[[], bytes | None], short: bool) -> bytes | None:
+async def _made(make: Callable[[], bytes | None], short: bool, stage: int = ROUTE) -> bytes | None:
     if short:
         return make()
     LOOP.mark(OTHER)
-    made = await asyncio.get_running_loop().run_in_executor(None, make)
-    LOOP.mark(ROUTE)
-    return made
+    try:
+        return await asyncio.get_running_loop().run_in_executor(None, make)
+    finally:
+        LOOP.mark(stage)

@@ -19,7 +19,9 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ServerSettings(Section, frozen=True):
-    """The data port: where it listens and what one connection may cost."""
+    """The data port: where it listens and what one connection may cost. tls_…: a certificate
+    chain and its key in PEM; with them the port speaks TLS alone. trusted_peers: networks (CIDR)
+    whose `Forwarded` and `X-Forwarded-…` fields replicas get; of others they are dropped."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -35,6 +37,9 @@ class ServerSettings(Section, frozen=True):
     body_deadline_s: float = 60.0
     write_stall_deadline_s: float = 120.0
     drain_deadline_s: float = 30.0
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    trusted_peers: tuple[str, ...] = ()
 
 
 class AdminSettings(Section, frozen=True):
@@ -48,7 +53,8 @@ class UpstreamSettings(Section, frozen=True):
     """Connections to replicas. `idle_deadline_s` must stay below the replica's keep-alive
     (vLLM: 5 s), or requests race with its close. `retry_budget_ratio`: attempts beyond the first
     per request, in the long run; `retry_budget_burst_count` may be saved up. api_key_file: holds
-    the key that replicas are shown in the place of clients' (else TOKENLANE_UPSTREAM_API_KEY)."""
+    the key that replicas are shown in the place of clients' (else TOKENLANE_UPSTREAM_API_KEY).
+    tls_…: for https:// backends, PEM: whom to believe, and what to show."""
 
     connect_deadline_s: float = 2.0
     first_byte_deadline_s: float = 600.0
@@ -61,6 +67,9 @@ class UpstreamSettings(Section, frozen=True):
     retry_budget_ratio: float = 0.2
     retry_budget_burst_count: int = 20
     api_key_file: str = ""
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
 
 
 class TokenSettings(Section, frozen=True):
@@ -275,6 +284,16 @@ class AdmissionSettings(Section, frozen=True):
     queue_deadline_s: float = 5.0
 
 
+class RequestSettings(Section, frozen=True):
+    """What bodies may not ask of replicas. stripped_fields: dropped; refused_fields: 400.
+    output_limit_tokens, choice_limit_count: what asks for more (`n`, `best_of`) gets so many."""
+
+    stripped_fields: tuple[str, ...] = ()
+    refused_fields: tuple[str, ...] = ()
+    output_limit_tokens: Count = 0
+    choice_limit_count: Count = 0
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -284,6 +303,7 @@ class Settings(Section, frozen=True):
     upstream: UpstreamSettings = UpstreamSettings()
     auth: AuthSettings = AuthSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    requests: RequestSettings = RequestSettings()
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()

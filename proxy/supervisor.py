@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import ipaddress
 import logging
 import os
 import signal
@@ -38,6 +39,7 @@ from proxy.routing.policies import check_policy
 from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard, create_board
 from proxy.telemetry.exposition import Totals
+from proxy.tls import server_context, upstream_context
 
 WORKER_ARGV = (sys.executable, "-m", "proxy.worker")
 SLOT_LIMIT = 256
@@ -63,6 +65,9 @@ def check_settings(settings: Settings) -> FleetTable:
             raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
     client_keys(settings.auth)
     replica_key(settings.upstream)
+    server_context(settings.server)
+    upstream_context(settings.upstream)
+    check_networks(settings.server.trusted_peers)
     table = FleetTable(settings.backends, settings.control)
     if not 0.0 <= settings.routing.host_block_worth <= 1.0:
         raise ConfigError("routing.host_block_worth must be between 0 and 1")
@@ -71,6 +76,17 @@ def check_settings(settings: Settings) -> FleetTable:
         if base_url(backend) not in {replica.url for replica in table.replicas}:
             raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
     return table
+
+
+def check_networks(networks: Sequence[str]) -> None:
+    """ConfigError where one is no network."""
+    for network in networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise ConfigError(
+                f"server.trusted_peers: {network!r} must look like 10.0.0.0/8"
+            ) from None
 
 
 class Supervisor:
@@ -124,10 +140,14 @@ class Supervisor:
         admin = self._settings.admin
         listener = ports.admin_listener(admin.host, admin.port)
         runner = web.AppRunner(admin_app(self._view), access_log=None, shutdown_timeout=1.0)
+        scheme = "https" if self._settings.server.tls_cert_file else "http"
         try:
             await runner.setup()
             await web.SockSite(runner, listener).start()
-            self._view.urls = ports.url_of(*address), ports.url_of(*ports.address_of(listener))
+            self._view.urls = (
+                ports.url_of(*address, scheme=scheme),
+                ports.url_of(*ports.address_of(listener)),
+            )
             return await self._with_probes(address)
         finally:
             await runner.cleanup()
@@ -136,7 +156,11 @@ class Supervisor:
     async def _with_probes(self, address: tuple[str, int]) -> int:
         urls = [replica.url for replica in self._table.replicas]
         prober = Prober(
-            urls, self._settings.control, self._on_probe, replica_key(self._settings.upstream)
+            urls,
+            self._settings.control,
+            self._on_probe,
+            replica_key(self._settings.upstream),
+            upstream_context(self._settings.upstream),
         )
         probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
         probing.add_done_callback(self._on_prober_end)

@@ -38,6 +38,7 @@ from proxy.telemetry.metrics import MetricsSegment
 from proxy.telemetry.monitor import StallMonitor
 from proxy.telemetry.stages import LOOP, METRICS, OTHER
 from proxy.telemetry.traces import Tracer
+from proxy.tls import server_context, upstream_context
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer
 from proxy.wire.exchange import Exchange
@@ -112,6 +113,7 @@ class Worker:
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
         keys, replica = client_keys(settings.auth), replica_key(settings.upstream)
+        https = any(url.startswith("https:") for url in settings.backends)
         gateway = Gateway(
             settings,
             tokens,
@@ -121,6 +123,7 @@ class Worker:
             on_suspect=self._end.suspect,
             door=Door(keys, recorder.unauthorized) if keys is not None else None,
             replica_key=replica,
+            tls=upstream_context(settings.upstream) if https else None,
         )
         self._gateway = gateway
         self._explainer = Explainer(
@@ -149,7 +152,7 @@ class Worker:
             on_refused=refused,
             dropped=dropped_fields(keys, replica),
         )
-        await server.listen(listener)
+        await server.listen(listener, server_context(settings.server))
         monitor = StallMonitor(
             settings.stalls,
             segment,

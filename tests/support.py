@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from proxy.telemetry import families
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
 from proxy.telemetry.traces import Tracer
+from proxy.tls import server_context
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from proxy.wire.server import Exchange, Handler, HttpServer
@@ -136,7 +138,7 @@ def replicas(urls: Sequence[str], **fields: Any) -> FleetState:
     return FleetState(
         1,
         tuple(
-            ReplicaState(id=url.removeprefix("http://"), slot=slot, url=url, **common)
+            ReplicaState(id=url.partition("://")[2], slot=slot, url=url, **common)
             for slot, url in enumerate(urls)
         ),
     )
@@ -151,6 +153,7 @@ async def gateway(
     state: FleetState | None = None,
     tracer: Tracer | None = None,
     replica_key: Secret | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Bench]:
     """A gateway in front of these replicas; without a tokenizer unless one is given."""
     settings = settings or Settings()
@@ -168,6 +171,7 @@ async def gateway(
         recorder,
         door=Door(keys, recorder.unauthorized) if keys is not None else None,
         replica_key=replica_key,
+        tls=tls,
     )
     reader = SegmentReader(descriptor)
     os.close(descriptor)
@@ -175,7 +179,7 @@ async def gateway(
     server = HttpServer(made.handle, settings.server, dropped=dropped_fields(keys, replica_key))
     sock = listener(send_bytes=send_bytes)
     bench = Bench(server, sock.getsockname()[1], made, board, tokens, reader)
-    await server.listen(sock)
+    await server.listen(sock, server_context(settings.server))
     try:
         yield bench
         for client in bench.clients:

@@ -127,12 +127,13 @@ def base_url(backend: str) -> str:
         raise ConfigError(f"backend {backend!r} is not a URL") from None
     if parts.username or parts.password:
         raise ConfigError("a backend's URL must not carry a user name or password")
-    if parts.scheme != "http" or not parts.hostname or port == 0:
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ConfigError(f"backend {backend!r} must look like http://HOST:PORT")
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise ConfigError(f"backend {backend!r} must end after its port")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"http://{host}:{port or 80}"
+    port = port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{host}:{port}"
 
 
 class FleetTable:
@@ -146,7 +147,7 @@ class FleetTable:
         self._tracks: list[Track] = []
         for slot, backend in enumerate(backends):
             url = base_url(backend)
-            state = ReplicaState(id=url.removeprefix("http://"), slot=slot, url=url)
+            state = ReplicaState(id=url.partition("://")[2], slot=slot, url=url)
             if any(track.state.id == state.id for track in self._tracks):
                 raise ConfigError(f"backend {url} is listed twice")
             self._tracks.append(Track(state))

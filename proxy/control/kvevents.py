@@ -29,6 +29,7 @@ from proxy.routing.router import hashed_block_tokens
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.telemetry.metrics import Sample
+from proxy.tls import upstream_context
 
 # Workers that have just started are told within this, and replicas that did not answer are asked
 # again after ASK_AGAIN_S.
@@ -80,7 +81,9 @@ class KvEvents:
         try:
             async with (
                 open_session(
-                    self._settings.control, replica_key(self._settings.upstream)
+                    self._settings.control,
+                    replica_key(self._settings.upstream),
+                    upstream_context(self._settings.upstream),
                 ) as session,
                 asyncio.TaskGroup() as group,
             ):

@@ -112,6 +112,6 @@ def address_of(listener: socket.socket) -> tuple[str, int]:
     return str(name[0]), int(name[1])
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, scheme: str = "http") -> str:
     """`http://host:port`, with brackets where IPv6 needs them."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -10,6 +10,7 @@ Invariants:
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 
 import aiohttp
@@ -41,13 +42,18 @@ class _ProbeFailed(Exception):
     """Why, as a word of PROBE_REASONS."""
 
 
-def open_session(settings: ControlSettings, key: Secret | None = None) -> aiohttp.ClientSession:
-    """The prober's HTTP client. key: shown to replicas. The caller closes it."""
+def open_session(
+    settings: ControlSettings, key: Secret | None = None, tls: ssl.SSLContext | None = None
+) -> aiohttp.ClientSession:
+    """The prober's HTTP client. key: shown to replicas. tls: for those on
+    https. The caller closes it."""
     headers = {"User-Agent": "tokenlane-probe"}
     if key is not None:
         headers["Authorization"] = "Bearer " + key.reveal().decode("ascii")
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, force_close=True, ttl_dns_cache=10),
+        connector=aiohttp.TCPConnector(
+            limit=0, force_close=True, ttl_dns_cache=10, ssl=tls or True
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=settings.probe_deadline_s),
         auto_decompress=False,
@@ -121,8 +127,9 @@ class Prober:
         settings: ControlSettings,
         on_probe: Callable[[int, Probe], None],
         key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._key = key
+        self._key, self._tls = key, tls
         self._urls = urls
         self._settings = settings
         self._on_probe = on_probe
@@ -134,7 +141,10 @@ class Prober:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
         if not self._urls:
             self.first_round.set()
-        async with open_session(self._settings, self._key) as session, asyncio.TaskGroup() as group:
+        async with (
+            open_session(self._settings, self._key, self._tls) as session,
+            asyncio.TaskGroup() as group,
+        ):
             for slot, url in enumerate(self._urls):
                 group.create_task(self._watch(session, slot, url), name=f"probe-{slot}")
 

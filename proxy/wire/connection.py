@@ -51,6 +51,7 @@ class ServerConnection:
         self._head_began = False
         self._room: asyncio.Future[None] | None = None
         self._deaf = False
+        self._heads_read = server.heads
 
     # -- transport ---------------------------------------------------------------------------
 
@@ -58,6 +59,7 @@ class ServerConnection:
         # uvloop's transports have the methods of asyncio.Transport without being one.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        self._heads_read = self.server.heads_of(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self.server.settings.write_high_water_bytes)
         self.server.opened(self)
         self._deadline.set(self.server.settings.idle_deadline_s)
@@ -127,7 +129,7 @@ class ServerConnection:
             if end < 4:
                 self._incomplete_head()
                 return
-            head, length_bytes = self.server.heads.parse(buffer[:end])
+            head, length_bytes = self._heads_read.parse(buffer[:end])
         except RequestError as error:
             self._refuse(error)
             return

@@ -28,6 +28,11 @@ HOP_BY_HOP = frozenset(
 )
 _REQUEST_DROPPED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 _RESPONSE_DROPPED = HOP_BY_HOP | {b"content-length", b"x-request-id"}
+# What a proxy before us says of its client: true only if it is one that we know.
+FORWARDED_FIELDS = frozenset(
+    b"forwarded x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-prefix "
+    b"x-forwarded-proto x-forwarded-server x-original-forwarded-for x-real-ip".split()
+)
 _NOT_STRIPPABLE = frozenset(
     {b"authorization", b"content-type", b"content-length", b"host", b"x-request-id"}
 )

@@ -8,11 +8,13 @@ Invariants:
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import logging
 import os
 import re
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -20,7 +22,7 @@ from proxy.errors import INTERNAL, RequestError
 from proxy.settings import ServerSettings
 from proxy.wire.connection import ServerConnection
 from proxy.wire.exchange import Exchange, Handler
-from proxy.wire.headers import Field, lines
+from proxy.wire.headers import FORWARDED_FIELDS, Field, lines
 from proxy.wire.heads import RequestHeads
 
 __all__ = ["Exchange", "Handler", "HttpServer"]
@@ -72,6 +74,13 @@ class HttpServer:
         self.run = handler if guarded else _guarded(handler)
         self.lines = lines(fields)
         self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes, dropped)
+        self._trusted = [
+            ipaddress.ip_network(network, strict=False) for network in settings.trusted_peers
+        ]
+        # What a stranger says of who is behind it goes no further.
+        self._heads_of_strangers = RequestHeads(
+            settings.header_limit_count, settings.target_limit_bytes, dropped | FORWARDED_FIELDS
+        )
         self.add_request_id = add_request_id
         self._on_refused = on_refused
         self._server: asyncio.Server | None = None
@@ -79,10 +88,23 @@ class HttpServer:
         self._made_ids = itertools.count()
         self._id_prefix = os.urandom(10).hex().encode()
 
-    async def listen(self, sock: socket.socket) -> None:
-        """Serves a bound socket."""
+    def heads_of(self, peer: object) -> RequestHeads:
+        """What reads the heads of a connection. peer: its address, as a socket says it."""
+        if self._trusted and isinstance(peer, tuple):
+            address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+            address = getattr(address, "ipv4_mapped", None) or address
+            if any(address in network for network in self._trusted):
+                return self.heads
+        return self._heads_of_strangers
+
+    async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serves a bound socket. tls: speaks TLS with it."""
         self._server = await self.loop.create_server(
-            lambda: cast(asyncio.Protocol, ServerConnection(self)), sock=sock, backlog=1024
+            lambda: cast(asyncio.Protocol, ServerConnection(self)),
+            sock=sock,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=self.settings.head_deadline_s if tls is not None else None,
         )
 
     def refused(self, exchange: Exchange) -> None:

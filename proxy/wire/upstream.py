@@ -269,13 +269,19 @@ class UpstreamConnection:
 
 class ReplicaPool:
     """Connections to one replica. key: what it wants to see. `lines`: of the head of every
-    request to it, as sent."""
+    request to it, as sent. tls: for an https:// replica."""
 
-    def __init__(self, url: str, settings: UpstreamSettings, key: Secret | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        settings: UpstreamSettings,
+        key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.settings = settings
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self.lines = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
         if key is not None:
@@ -321,6 +327,8 @@ class ReplicaPool:
                 )
         except TimeoutError:
             raise UpstreamError("connect_timeout", sent=False) from None
+        except ssl.SSLError:  # not whom we trust, or it does not trust us
+            raise UpstreamError("protocol", sent=False) from None
         except OSError:
             raise UpstreamError("refused", sent=False) from None
         self._open.add(connection)
