@@ -62,6 +62,9 @@ fuzz: ## coverage-guided search (atheris), MINUTES for each of 6 targets; a cras
 			-max_total_time=$$(($(MINUTES) * 60)) || exit 1; \
 	done
 
+overload: $(STAMP_DEV) ## 10 times what a fleet of 300 requests/s can serve: goodput, and how fast the rest is refused
+	$(BIN)/python -m bench.overload $(ARGS)
+
 bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a verdict (bench/results)
 	$(BIN)/python -m bench $(ARGS)
 
