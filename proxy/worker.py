@@ -13,10 +13,12 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections import deque
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import uvloop
 
@@ -29,7 +31,8 @@ from proxy.gateway import Gateway
 from proxy.keyring import client_keys, replica_key
 from proxy.life import Life, Recorder, in_hand
 from proxy.model import CacheChange, FleetState
-from proxy.settings import TokenSettings
+from proxy.secret import Secret
+from proxy.settings import Key, Settings, TokenSettings
 from proxy.telemetry import families, planted
 from proxy.telemetry.access import AccessLog
 from proxy.telemetry.board import SharedBoard
@@ -86,6 +89,7 @@ class Worker:
         hello = await self._end.connect(self._descriptor)
         try:
             access, tracer = _telling(hello)
+            trust = _Trust.of(hello.settings)
             tokenizers = await asyncio.to_thread(_load, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = share(hello.host, hello.port)
@@ -94,13 +98,14 @@ class Worker:
             self._end.failed(str(error))
             self._end.close()
             return 2
-        return await self._serve(hello, listener, tokenizers, access, tracer)
+        return await self._serve(hello, listener, tokenizers, trust, access, tracer)
 
     async def _serve(
         self,
         hello: Hello,
         listener: socket.socket,
         tokenizers: dict[str, Tokenizer],
+        trust: "_Trust",
         access: AccessLog | None,
         tracer: Tracer | None,
     ) -> int:
@@ -112,8 +117,6 @@ class Worker:
         recorder = Recorder(segment, hello.worker, settings.prices, access, tracer)
         board = SharedBoard(hello.board_fd, hello.worker)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
-        keys, replica = client_keys(settings.auth), replica_key(settings.upstream)
-        https = any(url.startswith("https:") for url in settings.backends)
         gateway = Gateway(
             settings,
             tokens,
@@ -121,9 +124,9 @@ class Worker:
             recorder,
             on_routed=self._end.learned if settings.server.workers > 1 else None,
             on_suspect=self._end.suspect,
-            door=Door(keys, recorder.unauthorized) if keys is not None else None,
-            replica_key=replica,
-            tls=upstream_context(settings.upstream) if https else None,
+            door=Door(trust.keys, recorder.unauthorized) if trust.keys is not None else None,
+            replica_key=trust.replica_key,
+            tls=trust.upstream_tls,
         )
         self._gateway = gateway
         self._explainer = Explainer(
@@ -150,9 +153,9 @@ class Worker:
             settings.server,
             guarded=True,
             on_refused=refused,
-            dropped=dropped_fields(keys, replica),
+            dropped=dropped_fields(trust.keys, trust.replica_key),
         )
-        await server.listen(listener, server_context(settings.server))
+        await server.listen(listener, trust.server_tls)
         monitor = StallMonitor(
             settings.stalls,
             segment,
@@ -244,6 +247,26 @@ class Worker:
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")
+
+
+class _Trust(NamedTuple):
+    """Read from files, once: clients' keys, the one for replicas, TLS on both sides."""
+
+    keys: tuple[Key, ...] | None
+    replica_key: Secret | None
+    server_tls: ssl.SSLContext | None
+    upstream_tls: ssl.SSLContext | None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Raises ConfigError."""
+        https = any(url.startswith("https:") for url in settings.backends)
+        return cls(
+            client_keys(settings.auth),
+            replica_key(settings.upstream),
+            server_context(settings.server),
+            upstream_context(settings.upstream) if https else None,
+        )
 
 
 def _telling(hello: Hello) -> tuple[AccessLog | None, Tracer | None]:
