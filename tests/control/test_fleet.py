@@ -124,6 +124,8 @@ def test_versions_grow_with_changes_only() -> None:
         ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
         ("http://Host.Example:8000/", "http://host.example:8000"),
         ("http://host", "http://host:80"),
+        ("https://host", "https://host:443"),
+        ("https://host:8000", "https://host:8000"),
         ("http://[::1]:9", "http://[::1]:9"),
     ],
 )
@@ -135,7 +137,6 @@ def test_backends(backend: str, url: str) -> None:
     "backend",
     [
         "10.0.0.1:8000",
-        "https://host:8000",
         "http://:8000",
         "http://host:99999",
         "http://host:0",
