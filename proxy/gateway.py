@@ -21,7 +21,7 @@ from proxy.auth import Door
 from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
-from proxy.gate import Gate
+from proxy.gate import Gate, Place
 from proxy.life import Life, Recorder
 from proxy.local import Local
 from proxy.model import FleetState
@@ -293,7 +293,7 @@ class Gateway:
                     attempt.number, attempt.left, self._settings.upstream.retry_limit_count
                 ),
                 marked=ROUTES[life.route].ends_marked,
-                on_computed=partial(_computed, lease, life),
+                on_computed=partial(_computed, lease, life.place),
             )
             life.relay = relay
             exact = attempt.decision.exact
@@ -394,10 +394,11 @@ class Gateway:
             self._on_suspect(slot)
 
 
-def _computed(lease: Lease, life: Life) -> None:
+def _computed(lease: Lease, place: Place | None) -> None:
+    # Not the life: it holds the relay that holds this, and a cycle is the collector's work.
     lease.first_byte(time.monotonic())
-    if life.place is not None:
-        life.place.computed()
+    if place is not None:
+        place.computed()
 
 
 async def _body(exchange: Exchange) -> bytes:

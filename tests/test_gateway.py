@@ -1,5 +1,6 @@
 """The life of a request against replicas made of raw bytes: what reaches them, what comes back."""
 
+import gc
 import json
 from typing import Any
 
@@ -114,6 +115,28 @@ async def test_a_replica_of_several_ranks_is_told_which() -> None:
     assert first == again
     assert first in ([b"0"], [b"1"])
     assert own == [b"1"]
+
+
+async def test_a_request_leaves_no_cycle_behind() -> None:
+    """The collector's young generation is large because a request leaves it nothing to do."""
+    async with (
+        Upstream(answering(ok())) as upstream,
+        gateway(upstream.url, tokenizer=demo_tokenizer()) as bench,
+    ):
+        await bench.ask(post(CHAT, chat()))
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(5):
+                await bench.ask(post(CHAT, chat(f"question {number}")))
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = {type(one).__name__ for one in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left.isdisjoint({"Life", "Relay", "Exchange", "Lease", "Decision", "Query"})
 
 
 @pytest.mark.row("H14")
