@@ -51,7 +51,7 @@ MEMBERS = (
     Member("barrier_request", "bench.lab.barrier_request", 15),
     Member("barrier_threads", "bench.lab.barrier_threads", 25),
     Member("floor", "bench.lab.floor", 60),
-    Member("lengths", "bench.lab.lengths", 12),
+    Member("lengths", "bench.lab.lengths", 40),
     Member("starvation", "bench.lab.starvation", 40),
     Member("arrivals", "bench.lab.arrivals", 45),
 )
