@@ -53,7 +53,7 @@ _SETTINGS = {
             for tenant, key in _KEYS.items()
         ]
     },
-    "admission": {"concurrency_limit_count": 4, "queue_limit_count": 2, "queue_deadline_s": 0.005},
+    "admission": {"concurrency_limit_count": 2, "queue_limit_count": 2, "queue_deadline_s": 0.02},
     "prices": {"demo": {"input_per_million": 0.3, "output_per_million": 1.2}},
     "control": {"probe_interval_s": 0.5},
     "upstream": {"connect_deadline_s": 1.0},
