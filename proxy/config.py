@@ -7,6 +7,7 @@ Invariants:
 """
 
 import difflib
+import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -267,6 +268,9 @@ def schema() -> dict[str, Any]:
             place = made["$defs"][reference.rpartition("/")[2]]
         unit = f" ({option.unit})" if option.unit else ""
         place["properties"][name]["description"] = option.help + unit
+    for section in made["$defs"].values():
+        if "description" in section:  # a docstring, indented as in the source before Python 3.13
+            section["description"] = inspect.cleandoc(section["description"])
     return made
 
 
