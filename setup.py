@@ -14,10 +14,13 @@ import os
 from setuptools import setup
 
 COMPILED = [
+    "proxy/answer_lines.py",
     "proxy/asked.py",
+    "proxy/attempt.py",
     "proxy/fleet.py",
     "proxy/gateway.py",
     "proxy/life.py",
+    "proxy/recorder.py",
     "proxy/routes.py",
     "proxy/routing/budget.py",
     "proxy/routing/candidates.py",

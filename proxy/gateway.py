@@ -16,28 +16,31 @@ from functools import partial
 
 from proxy import context, refusals, rewrite
 from proxy.admission import Admission, limited
+from proxy.answer_lines import AnswerLines
 from proxy.asked import Asking
+from proxy.attempt import Attempt, Failures
 from proxy.auth import Door
-from proxy.body import ChatBody, CompletionBody, OtherBody, inspect
+from proxy.body import Body, ChatBody, CompletionBody, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.gate import Gate, Place
-from proxy.life import Life, Recorder
+from proxy.life import Life
 from proxy.local import Local
 from proxy.model import FleetState
 from proxy.parity import Parity
+from proxy.recorder import Recorder
 from proxy.routes import ROUTES, UNSERVED, Action, Route, allow
-from proxy.routing.budget import RetryBudget
 from proxy.routing.candidates import Eligible, Nobody
-from proxy.routing.decision import Choice, Decision
+from proxy.routing.decision import Query
 from proxy.routing.lease import Lease, LoadBoard
-from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
+from proxy.routing.retry import Ending, Phase, Step
 from proxy.routing.router import Router
 from proxy.rules import Rules
 from proxy.secret import Secret
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.telemetry.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE, TOKENIZE_LOCAL
+from proxy.telemetry.trace_context import Trace
 from proxy.tokens.keys import is_ids
 from proxy.tokens.service import TokenService
 from proxy.wire.exchange import Exchange
@@ -45,18 +48,6 @@ from proxy.wire.headers import request_head
 from proxy.wire.relay import Relay, RelayEnd
 
 log = logging.getLogger(__name__)
-
-
-class _Attempt:
-    """number: 1 for the first. left: candidates not tried yet."""
-
-    __slots__ = ("choice", "decision", "left", "number")
-
-    def __init__(self, decision: Decision, choice: Choice, number: int, left: int) -> None:
-        self.decision = decision
-        self.choice = choice
-        self.number = number
-        self.left = left
 
 
 class Gateway:
@@ -82,9 +73,9 @@ class Gateway:
         self._recorder = recorder
         self._tracer = recorder.tracer
         self._on_routed = on_routed
-        self._on_suspect = on_suspect
         self._door = door
         self._rules = Rules(settings.requests)
+        self._lines = AnswerLines()
         self.gate: Gate | None = None
         if limited(settings.admission, settings.auth.tenants):
             self.gate = Gate(
@@ -93,14 +84,11 @@ class Gateway:
                 recorder.shed,
                 recorder.admitted,
             )
-        self._route_lines: dict[tuple[bytes, str, str], bytes] = {}
         self.fleet = Fleet(settings.upstream, replica_key, tls)
         self._local = Local(self.fleet, tokens)
         self.router = Router(settings.routing, board, health=settings.health)
         self.asking = Asking(settings.routing, self.router.draw)
-        self._budget = RetryBudget(
-            settings.upstream.retry_budget_ratio, settings.upstream.retry_budget_burst_count
-        )
+        self._failures = Failures(settings.upstream, self.router, recorder, on_suspect)
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         # Where nothing consumes ids, none are made.
         self._wants_ids = (
@@ -118,6 +106,11 @@ class Gateway:
         self.router.update(state)
         self._tokens.rehash(self.router.block_tokens())
         LOOP.mark(OTHER)
+
+    def close(self) -> None:
+        """Closes the connections to replicas; what is in flight is lost."""
+        self.parity.close()
+        self.fleet.close()
 
     async def handle(self, exchange: Exchange) -> None:
         """One request, recorded whatever happens to it."""
@@ -192,45 +185,17 @@ class Gateway:
             body = await rewrite.for_tenant(body, request, route.path, life.tenant)
         life.inspected_s = time.monotonic()
 
-        # Ids, off the loop where they take long. Not having them is no error: it is a reason.
-        if isinstance(request, OtherBody) or not self._wants_ids:
-            LOOP.mark(ROUTE)
-            query = self.asking.unread(request, self._tokens.block_tokens, exchange.headers)
-        else:
-            LOOP.mark(TOKENIZE_LOCAL)
-            known = self._tokens.known(model or "", request)
-            if isinstance(known, bytes):
-                known = await self._tokens.make(model or "", request, known)
-            else:
-                known.run_s = time.monotonic() - life.inspected_s
-            LOOP.mark(ROUTE)
-            life.tokens = known
-            # What no replica has room for is refused before one computes anything.
-            limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
-            if known.prompt is not None:
-                if known.prompt.tokens > limit_tokens and self._settings.tokens.context_check:
-                    context.check(known.prompt, limit_tokens, text=not is_ids(request))
-                if self._forwards(model, request):
-                    body = await rewrite.with_ids(body, request, known.prompt)
-            query = self.asking.query(
-                model,
-                request,
-                known.prompt,
-                known.reason,
-                self._tokens.block_tokens,
-                exchange.headers,
-            )
+        query, body = await self._understood(exchange, model, request, body, life)
         life.tokens_s = time.monotonic()
 
         # Who may, who does, and why; again after a failure, as far as the retry table allows.
         among = self._eligible(model, life.tokens_s)
         tried: set[int] = set()
-        self._budget.request()
+        self._failures.budget.request()
         while among.slots:
             decision = life.decision = self.router.decide(query, among, time.monotonic())
-            choice = decision.choice
-            tried.add(choice.slot)
-            attempt = _Attempt(decision, choice, len(tried), len(among.slots) - 1)
+            tried.add(decision.choice.slot)
+            attempt = Attempt(decision, len(tried), len(among.slots) - 1)
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
                 self._compare(model, life)
@@ -240,6 +205,36 @@ class Gateway:
                 return
             among = self._eligible(model, time.monotonic()).without(tried)
         raise refusals.nobody(Nobody.DOWN)
+
+    async def _understood(
+        self, exchange: Exchange, model: str | None, request: Body, body: bytes, life: Life
+    ) -> tuple[Query, bytes]:
+        """What routing asks with, and the body that replicas get."""
+        block_tokens = self._tokens.block_tokens
+        if isinstance(request, OtherBody) or not self._wants_ids:
+            LOOP.mark(ROUTE)
+            return self.asking.unread(request, block_tokens, exchange.headers), body
+        # Ids, off the loop where they take long. Not having them is no error: it is a reason.
+        LOOP.mark(TOKENIZE_LOCAL)
+        known = self._tokens.known(model or "", request)
+        if isinstance(known, bytes):
+            known = await self._tokens.make(model or "", request, known)
+        else:
+            known.run_s = time.monotonic() - life.inspected_s
+        LOOP.mark(ROUTE)
+        life.tokens = known
+        prompt = known.prompt
+        if prompt is not None:
+            # What no replica has room for is refused before one computes anything.
+            limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
+            if prompt.tokens > limit_tokens and self._settings.tokens.context_check:
+                context.check(prompt, limit_tokens, text=not is_ids(request))
+            if self._forwards(model, request):
+                body = await rewrite.with_ids(body, request, prompt)
+        return (
+            self.asking.query(model, request, prompt, known.reason, block_tokens, exchange.headers),
+            body,
+        )
 
     def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
         """Whether replicas get this request's ids in the place of its text."""
@@ -265,7 +260,7 @@ class Gateway:
         return among
 
     async def _attempt(
-        self, exchange: Exchange, body: bytes, attempt: _Attempt, life: Life
+        self, exchange: Exchange, body: bytes, attempt: Attempt, life: Life
     ) -> Step | None:
         """One replica: lease, connection, request, answer. Returns what follows a failure, None
         where there is nothing left to do."""
@@ -282,36 +277,23 @@ class Gateway:
                     connection = await replica.pool.connect()
                 except UpstreamError as error:
                     LOOP.mark(ROUTE)
-                    self._unreachable(replica, error)
-                    return self._after(attempt, Phase.UNSENT, error.reason)
+                    self._failures.unreachable(replica, error)
+                    return self._failures.after(attempt, Phase.UNSENT, error.reason)
             LOOP.mark(RELAY)
             relay = Relay(
                 exchange,
                 connection,
-                self._lines(replica, attempt),
-                may_retry=may_replace(
-                    attempt.number, attempt.left, self._settings.upstream.retry_limit_count
-                ),
+                self._lines.of(replica.label, attempt.decision),
+                may_retry=self._failures.may_replace(attempt),
                 marked=ROUTES[life.route].ends_marked,
                 on_computed=partial(_computed, lease, life.place),
             )
             life.relay = relay
             exact = attempt.decision.exact
             life.cached_tokens = choice.cached_tokens if exact else None
-            head = exchange.head
-            forwarded = head.forwarded
-            if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
-                forwarded = b"%bx-data-parallel-rank: %d\r\n" % (forwarded, lease.rank)
-            request = request_head(
-                head.method,
-                head.target,
-                replica.pool.lines,
-                forwarded if life.trace is None else life.trace.forwarded(forwarded),
-                exchange.request_id,
-                len(body),
-            )
+            request = _request(exchange, replica, lease, life.trace, len(body))
             try:
-                connection.send(head.method, [request, body], relay)
+                connection.send(exchange.head.method, [request, body], relay)
                 life.sent_s = time.monotonic()
                 if exact and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks)
@@ -325,43 +307,15 @@ class Gateway:
             if relay.failed:
                 if relay.aborted:
                     life.outcome = "upstream_error"
-                self._failed(replica, relay.happened())
+                self._failures.failed(replica, relay.happened())
             elif self.router.health.troubled:
                 self.router.health.served(choice.slot)
             return None
         happened = relay.happened()
         if happened == "empty":
             self.router.doubt(choice.slot, time.monotonic())
-        self._failed(replica, happened)
-        return self._after(attempt, relay.phase(), happened)
-
-    def _failed(self, replica: Replica, happened: str) -> None:
-        """A replica failed a request, in whatever way."""
-        self._recorder.failed(replica.state.id, happened)
-        if self.router.health.failed(replica.state.slot, time.monotonic()):
-            self._recorder.ejection(replica.state.id)
-            log.warning("replica %s keeps failing; it is left out for a while", replica.state.id)
-
-    def _after(self, attempt: _Attempt, phase: Phase, happened: str) -> Step:
-        """What the retry table says to a failed attempt."""
-        upstream = self._settings.upstream
-        step = next_step(
-            phase,
-            happened,
-            attempts=attempt.number,
-            candidates_left=attempt.left,
-            retry_limit_count=upstream.retry_limit_count,
-            retry_unanswered=upstream.retry_unanswered,
-        )
-        if step.ending is not Ending.NEXT:
-            return step
-        if self._budget.spend():
-            self._recorder.retried(happened)
-            return step
-        self._recorder.retry_denied()
-        return next_step(
-            phase, happened, attempts=attempt.number, candidates_left=0, retry_limit_count=0
-        )
+        self._failures.failed(replica, happened)
+        return self._failures.after(attempt, relay.phase(), happened)
 
     def _give_up(self, exchange: Exchange, step: Step, life: Life) -> None:
         """No further attempt: what the client gets."""
@@ -372,33 +326,30 @@ class Gateway:
         elif step.ending is Ending.ERROR:
             exchange.fail(refusals.upstream(step))
 
-    def _lines(self, replica: Replica, attempt: _Attempt) -> bytes:
-        """The gateway's own headers of an answer."""
-        decision = attempt.decision
-        key = (replica.label, decision.policy, decision.reason)
-        lines = self._route_lines.get(key)
-        if lines is None:
-            lines = self._route_lines[key] = (
-                b"x-tokenlane-replica: %b\r\nx-tokenlane-route: %b %b\r\n"
-                % (replica.label, decision.policy.encode(), decision.reason.encode())
-            )
-        if decision.exact:
-            return b"%bx-tokenlane-cached-tokens: %d\r\n" % (lines, attempt.choice.cached_tokens)
-        return lines
-
-    def _unreachable(self, replica: Replica, error: UpstreamError) -> None:
-        slot = replica.state.slot
-        self._failed(replica, error.reason)
-        self.router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
-        if self._on_suspect is not None:
-            self._on_suspect(slot)
-
 
 def _computed(lease: Lease, place: Place | None) -> None:
     # Not the life: it holds the relay that holds this, and a cycle is the collector's work.
     lease.first_byte(time.monotonic())
     if place is not None:
         place.computed()
+
+
+def _request(
+    exchange: Exchange, replica: Replica, lease: Lease, trace: Trace | None, body_bytes: int
+) -> bytes:
+    """The head that the replica gets."""
+    head = exchange.head
+    forwarded = head.forwarded
+    if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
+        forwarded = b"%bx-data-parallel-rank: %d\r\n" % (forwarded, lease.rank)
+    return request_head(
+        head.method,
+        head.target,
+        replica.pool.lines,
+        forwarded if trace is None else trace.forwarded(forwarded),
+        exchange.request_id,
+        body_bytes,
+    )
 
 
 async def _body(exchange: Exchange) -> bytes:

@@ -13,12 +13,10 @@ import gc
 import logging
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections import deque
-from pathlib import Path
-from typing import NamedTuple, Self
+from functools import partial
 
 import uvloop
 
@@ -28,22 +26,18 @@ from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.explain import Explainer
 from proxy.gateway import Gateway
-from proxy.keyring import client_keys, replica_key
-from proxy.life import Life, Recorder, in_hand
+from proxy.life import Life, in_hand
+from proxy.loaded import Loaded, Tokenizers, load_tokenizers
 from proxy.model import CacheChange, FleetState
-from proxy.secret import Secret
-from proxy.settings import Key, Settings, TokenSettings
+from proxy.recorder import Recorder
+from proxy.sampler import Sampler
 from proxy.telemetry import families, planted
-from proxy.telemetry.access import AccessLog
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.logs import setup_logs
 from proxy.telemetry.metrics import MetricsSegment
 from proxy.telemetry.monitor import StallMonitor
 from proxy.telemetry.stages import LOOP, METRICS, OTHER
-from proxy.telemetry.traces import Tracer
-from proxy.tls import server_context, upstream_context
 from proxy.tokens.service import TokenService
-from proxy.tokens.tokenizer import Tokenizer
 from proxy.wire.exchange import Exchange
 from proxy.wire.server import HttpServer
 
@@ -88,9 +82,8 @@ class Worker:
         """Serves until told to drain; returns the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
-            access, tracer = _telling(hello)
-            trust = _Trust.of(hello.settings)
-            tokenizers = await asyncio.to_thread(_load, hello.settings.tokens)
+            loaded = Loaded.of(hello)
+            tokenizers = await asyncio.to_thread(load_tokenizers, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = share(hello.host, hello.port)
             planted.install()
@@ -98,38 +91,20 @@ class Worker:
             self._end.failed(str(error))
             self._end.close()
             return 2
-        return await self._serve(hello, listener, tokenizers, trust, access, tracer)
+        return await self._serve(hello, listener, loaded, tokenizers)
 
     async def _serve(
-        self,
-        hello: Hello,
-        listener: socket.socket,
-        tokenizers: dict[str, Tokenizer],
-        trust: "_Trust",
-        access: AccessLog | None,
-        tracer: Tracer | None,
+        self, hello: Hello, listener: socket.socket, loaded: Loaded, tokenizers: Tokenizers
     ) -> int:
         settings = hello.settings
         segment = MetricsSegment(hello.metrics_fd)
         for model, tokenizer in tokenizers.items():
             for part, engine in tokenizer.fast.engines():
                 segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
-        recorder = Recorder(segment, hello.worker, settings.prices, access, tracer)
-        board = SharedBoard(hello.board_fd, hello.worker)
+        recorder = Recorder(segment, settings.prices, loaded.access, loaded.tracer)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
-        gateway = Gateway(
-            settings,
-            tokens,
-            board,
-            recorder,
-            on_routed=self._end.learned if settings.server.workers > 1 else None,
-            on_suspect=self._end.suspect,
-            door=Door(trust.keys, recorder.unauthorized) if trust.keys is not None else None,
-            replica_key=trust.replica_key,
-            tls=trust.upstream_tls,
-        )
-        self._gateway = gateway
-        self._explainer = Explainer(
+        gateway = self._gateway = self._compose(hello, loaded, tokens, recorder)
+        explainer = self._explainer = Explainer(
             gateway.fleet,
             gateway.router,
             tokens,
@@ -140,27 +115,19 @@ class Worker:
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
-
-        def refused(exchange: Exchange) -> None:
-            life = Life(exchange.started_s)
-            life.request_id = exchange.request_id
-            life.outcome = "gateway_error"
-            life.ended_s = time.monotonic()
-            recorder.record(life, exchange.status)
-
         server = HttpServer(
             gateway.handle,
             settings.server,
             guarded=True,
-            on_refused=refused,
-            dropped=dropped_fields(trust.keys, trust.replica_key),
+            on_refused=partial(_refused, recorder),
+            dropped=dropped_fields(loaded.keys, loaded.replica_key),
         )
-        await server.listen(listener, trust.server_tls)
+        await server.listen(listener, loaded.server_tls)
         monitor = StallMonitor(
             settings.stalls,
             segment,
             hello.worker,
-            histogram=recorder.stall,
+            histogram=segment.histogram(families.LOOP_STALL, str(hello.worker)),
             in_hand=lambda: in_hand(gateway.in_hand),
             on_stall=self._end.stalled,
         )
@@ -170,53 +137,49 @@ class Worker:
         gc.set_threshold(_YOUNG_OBJECTS)
         monitor.start()
         self._end.ready()
+        sampler = Sampler(segment, gateway, server, tokens, loaded.access, loaded.tracer)
         while not self._drain.is_set():
-            self._sample(gateway, server, tokens, recorder)
+            self._sample(sampler, recorder)
             self._end.beats(monitor.sample())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SAMPLE_PERIOD_S):
                     await self._drain.wait()
         gateway.draining = True
         cut = await server.drain(settings.server.drain_deadline_s)
-        for teller in (access, tracer):
-            if teller is not None:
-                teller.close()
-        self._sample(gateway, server, tokens, recorder)
+        loaded.close()
+        self._sample(sampler, recorder)
         monitor.sample()
         monitor.stop()
-        self._explainer.close()
-        gateway.parity.close()
-        gateway.fleet.close()
+        explainer.close()
+        gateway.close()
         tokens.close()
         self._end.close()
         if cut:
             log.warning("drain ended with %d connections cut", cut)
         return 0
 
-    def _sample(
-        self, gateway: Gateway, server: HttpServer, tokens: TokenService, recorder: Recorder
-    ) -> None:
-        LOOP.mark(METRICS)
-        gateway.fleet.sweep()
-        gateway.router.sweep(time.monotonic())
-        recorder.gauges(
-            connections=len(server.connections),
-            upstream_open=gateway.fleet.open_connections,
-            upstream_idle=gateway.fleet.idle_connections,
+    def _compose(
+        self, hello: Hello, loaded: Loaded, tokens: TokenService, recorder: Recorder
+    ) -> Gateway:
+        several = hello.settings.server.workers > 1
+        return Gateway(
+            hello.settings,
+            tokens,
+            SharedBoard(hello.board_fd, hello.worker),
+            recorder,
+            on_routed=self._end.learned if several else None,
+            on_suspect=self._end.suspect,
+            door=Door(loaded.keys, recorder.unauthorized) if loaded.keys is not None else None,
+            replica_key=loaded.replica_key,
+            tls=loaded.upstream_tls,
         )
-        if gateway.gate is not None:
-            admission = gateway.gate.admission
-            recorder.places(admission.running, admission.waiting)
-        recorder.index(gateway.router.sizes_bytes())
-        out = gateway.router.health.ejected(time.monotonic())
-        for replica in gateway.fleet.state.replicas:
-            recorder.ejected(replica.id, replica.slot in out)
-        for cache, counts in tokens.cache_counts().items():
-            recorder.cache(cache, counts)
+
+    def _sample(self, sampler: Sampler, recorder: Recorder) -> None:
+        LOOP.mark(METRICS)
+        sampler.sample()
         samples = recorder.take_samples(_SHOWN_COUNT)
         if samples:
             self._end.routed(samples)
-        recorder.logged()
         LOOP.mark(OTHER)
 
     def _fleet(self, state: FleetState) -> None:
@@ -249,40 +212,13 @@ class Worker:
         log.warning("the control plane is gone; serving on with what is known")
 
 
-class _Trust(NamedTuple):
-    """Read from files, once: clients' keys, the one for replicas, TLS on both sides."""
-
-    keys: tuple[Key, ...] | None
-    replica_key: Secret | None
-    server_tls: ssl.SSLContext | None
-    upstream_tls: ssl.SSLContext | None
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Raises ConfigError."""
-        https = any(url.startswith("https:") for url in settings.backends)
-        return cls(
-            client_keys(settings.auth),
-            replica_key(settings.upstream),
-            server_context(settings.server),
-            upstream_context(settings.upstream) if https else None,
-        )
-
-
-def _telling(hello: Hello) -> tuple[AccessLog | None, Tracer | None]:
-    """What writes about requests, as far as it is on."""
-    log_settings, tracing = hello.settings.log, hello.settings.tracing
-    access = AccessLog(log_settings, hello.worker) if log_settings.access != "off" else None
-    return access, Tracer(tracing, hello.worker) if tracing.endpoint else None
-
-
-def _load(settings: TokenSettings) -> dict[str, Tokenizer]:
-    tokenizers = {}
-    for model, folder in settings.folders.items():
-        tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
-        # The first encode builds tables; nobody's request should pay for it.
-        tokenizers[model].encode("warm up", add_special_tokens=True)
-    return tokenizers
+def _refused(recorder: Recorder, exchange: Exchange) -> None:
+    """A request that the server answered by itself is recorded too."""
+    life = Life(exchange.started_s)
+    life.request_id = exchange.request_id
+    life.outcome = "gateway_error"
+    life.ended_s = time.monotonic()
+    recorder.record(life, exchange.status)
 
 
 def main() -> None:

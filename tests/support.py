@@ -18,8 +18,8 @@ from typing import Any
 from proxy.auth import Door, dropped_fields
 from proxy.gateway import Gateway
 from proxy.keyring import client_keys
-from proxy.life import Recorder
 from proxy.model import FleetState, Load, ReplicaState
+from proxy.recorder import Recorder
 from proxy.routing.lease import LocalBoard
 from proxy.secret import Secret
 from proxy.settings import ServerSettings, Settings
@@ -162,7 +162,7 @@ async def gateway(
     tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
     tokens = TokenService(settings.tokens, tokenizers, 16)
     board = LocalBoard()
-    recorder = Recorder(MetricsSegment(descriptor), 0, settings.prices, tracer=tracer)
+    recorder = Recorder(MetricsSegment(descriptor), settings.prices, tracer=tracer)
     keys = client_keys(settings.auth)
     made = Gateway(
         settings,

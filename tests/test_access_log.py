@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from proxy.control.ports import free_ports
-from proxy.life import Life, Recorder
+from proxy.life import Life
+from proxy.recorder import Recorder
 from proxy.settings import LogSettings
 from proxy.simulator.child import FleetProcess
 from proxy.telemetry.access import AccessLog
@@ -115,7 +116,7 @@ def test_what_is_always_written(
     log = AccessLog(LogSettings(access=str(path), sample_ratio=sample_ratio, slow_s=2.0))
     life = Life(100.0)
     life.outcome, life.ended_s = outcome, 100.0 + took_s
-    Recorder(MetricsSegment.private(), 0, access=log).record(life, status)
+    Recorder(MetricsSegment.private(), access=log).record(life, status)
     log.close()
     assert [json.loads(line)["logged"] for line in path.read_text().splitlines()] == (
         [why] if why else []

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from proxy.life import Life, Recorder, in_hand
+from proxy.life import Life, in_hand
 from proxy.model import Prompt, Rung
+from proxy.recorder import Recorder
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.routing.recent import RecentWork
 from proxy.telemetry import families
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
 from proxy.telemetry.stall import InHand
-from proxy.tokens.cache import CacheCounts
 from proxy.tokens.service import Outcome
 
 Recording = tuple[Recorder, SegmentReader]
@@ -24,7 +24,7 @@ Recording = tuple[Recorder, SegmentReader]
 @pytest.fixture
 def recording() -> Iterator[Recording]:
     descriptor = create_segment()
-    recorder, reader = Recorder(MetricsSegment(descriptor), 0), SegmentReader(descriptor)
+    recorder, reader = Recorder(MetricsSegment(descriptor)), SegmentReader(descriptor)
     os.close(descriptor)
     yield recorder, reader
     reader.close()
@@ -123,19 +123,6 @@ def test_failures_and_retries(recording: Recording) -> None:
     recorder.retried("refused")
     assert value(reader, families.UPSTREAM_FAILURES, "r:1", "refused") == 1
     assert value(reader, families.RETRIES, "refused") == 1
-
-
-def test_gauges_and_differences(recording: Recording) -> None:
-    recorder, reader = recording
-    for evictions in (3, 3, 5):
-        recorder.gauges(connections=7, upstream_open=9, upstream_idle=4)
-        recorder.cache("segment", CacheCounts(2, 100, evictions * 10, 1, evictions))
-    assert value(reader, families.CONNECTIONS) == 7
-    assert value(reader, families.UPSTREAM_CONNECTIONS, "busy") == 5
-    assert value(reader, families.CACHE_BYTES, "segment") == 100
-    assert value(reader, families.CACHE_EVICTIONS, "segment") == 5
-    assert value(reader, families.CACHE_HITS, "segment") == 50
-    assert value(reader, families.CACHE_MISSES, "segment") == 1
 
 
 def test_samples_are_taken_only_while_wanted(recording: Recording) -> None:

@@ -35,6 +35,8 @@ _HOMES = (
     ("proxy/tokens/", "tokenize-local"),
     ("proxy/routing/", "route"),
     ("proxy/life.py", "metrics"),
+    ("proxy/recorder.py", "metrics"),
+    ("proxy/sampler.py", "metrics"),
     ("proxy/telemetry/", "metrics"),
 )
 # Where a loop stands that waits for events.

@@ -1,0 +1,90 @@
+"""An attempt at a replica, and what its failure means to the replica and to the request.
+
+Invariants:
+- Every failure is counted, and told to the replica's health, once.
+- Another attempt is made only where the retry table says so and the budget has one left.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from proxy.errors import UpstreamError
+from proxy.fleet import Replica
+from proxy.recorder import Recorder
+from proxy.routing.budget import RetryBudget
+from proxy.routing.decision import Choice, Decision
+from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
+from proxy.routing.router import Router
+from proxy.settings import UpstreamSettings
+
+log = logging.getLogger(__name__)
+
+
+class Attempt:
+    """number: 1 for the first. left: candidates not tried yet."""
+
+    __slots__ = ("choice", "decision", "left", "number")
+
+    def __init__(self, decision: Decision, number: int, left: int) -> None:
+        self.decision = decision
+        self.choice: Choice = decision.choice
+        self.number = number
+        self.left = left
+
+
+class Failures:
+    """on_suspect: told of a slot whose replica could not be reached."""
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        router: Router,
+        recorder: Recorder,
+        on_suspect: Callable[[int], object] | None,
+    ) -> None:
+        self._settings = settings
+        self._router = router
+        self._recorder = recorder
+        self._on_suspect = on_suspect
+        self.budget = RetryBudget(settings.retry_budget_ratio, settings.retry_budget_burst_count)
+
+    def failed(self, replica: Replica, happened: str) -> None:
+        """A replica failed a request, in whatever way."""
+        self._recorder.failed(replica.state.id, happened)
+        if self._router.health.failed(replica.state.slot, time.monotonic()):
+            self._recorder.ejection(replica.state.id)
+            log.warning("replica %s keeps failing; it is left out for a while", replica.state.id)
+
+    def unreachable(self, replica: Replica, error: UpstreamError) -> None:
+        """There was no connection to be had."""
+        slot = replica.state.slot
+        self.failed(replica, error.reason)
+        self._router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
+        if self._on_suspect is not None:
+            self._on_suspect(slot)
+
+    def may_replace(self, attempt: Attempt) -> bool:
+        """Whether an answer that generated nothing could still be replaced by another's."""
+        return may_replace(attempt.number, attempt.left, self._settings.retry_limit_count)
+
+    def after(self, attempt: Attempt, phase: Phase, happened: str) -> Step:
+        """What the retry table says to a failed attempt."""
+        settings = self._settings
+        step = next_step(
+            phase,
+            happened,
+            attempts=attempt.number,
+            candidates_left=attempt.left,
+            retry_limit_count=settings.retry_limit_count,
+            retry_unanswered=settings.retry_unanswered,
+        )
+        if step.ending is not Ending.NEXT:
+            return step
+        if self.budget.spend():
+            self._recorder.retried(happened)
+            return step
+        self._recorder.retry_denied()
+        return next_step(
+            phase, happened, attempts=attempt.number, candidates_left=0, retry_limit_count=0
+        )

@@ -1,0 +1,63 @@
+"""What a worker reads from files before it serves: keys, certificates, tokenizers; and opens: its
+log and its traces.
+
+Invariants:
+- A mistake in any of it is one ConfigError, before the port is opened.
+"""
+
+import ssl
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from proxy.channel import Hello
+from proxy.keyring import client_keys, replica_key
+from proxy.secret import Secret
+from proxy.settings import Key, TokenSettings
+from proxy.telemetry.access import AccessLog
+from proxy.telemetry.traces import Tracer
+from proxy.tls import server_context, upstream_context
+from proxy.tokens.tokenizer import Tokenizer
+
+Tokenizers = dict[str, Tokenizer]
+
+
+class Loaded(NamedTuple):
+    """keys: of clients, None where all may come in. replica_key: shown to replicas. access,
+    tracer: None where off."""
+
+    keys: tuple[Key, ...] | None
+    replica_key: Secret | None
+    server_tls: ssl.SSLContext | None
+    upstream_tls: ssl.SSLContext | None
+    access: AccessLog | None
+    tracer: Tracer | None
+
+    @classmethod
+    def of(cls, hello: Hello) -> Self:
+        """Raises ConfigError."""
+        settings = hello.settings
+        https = any(url.startswith("https:") for url in settings.backends)
+        return cls(
+            client_keys(settings.auth),
+            replica_key(settings.upstream),
+            server_context(settings.server),
+            upstream_context(settings.upstream) if https else None,
+            AccessLog(settings.log, hello.worker) if settings.log.access != "off" else None,
+            Tracer(settings.tracing, hello.worker) if settings.tracing.endpoint else None,
+        )
+
+    def close(self) -> None:
+        """Writes what is left to be told."""
+        for teller in (self.access, self.tracer):
+            if teller is not None:
+                teller.close()
+
+
+def load_tokenizers(settings: TokenSettings) -> Tokenizers:
+    """Of every model with a folder, by the model's name. Raises ConfigError."""
+    tokenizers = {}
+    for model, folder in settings.folders.items():
+        tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
+        # The first encode builds tables; nobody's request should pay for it.
+        tokenizers[model].encode("warm up", add_special_tokens=True)
+    return tokenizers
