@@ -1,9 +1,10 @@
 """A scene in which a gateway meets everything that dashboards show, with the load counted.
 
-Two workers in front of two simulated replicas, a third whose chat template differs, and a fourth
-that is dead. The load: prompts seen before and new ones, conversations, streams, ids, prompts
-that cannot be read, paths, models and keys that do not exist; now and then a replica is busy for
-a moment or dies in the middle of an answer.
+Two workers in front of two simulated replicas, a third whose chat template differs, a fourth
+that gets copies of their requests, and a fifth that is dead. The load: prompts seen before and new
+ones, conversations, streams, ids, prompts that cannot be read, another name of the model, paths,
+models and keys that do not exist; now and then a replica is busy for a moment or dies in the
+middle of an answer.
 
 Invariants:
 - Every request sent is counted, by path and by the status that came back; one without an answer
@@ -55,6 +56,11 @@ _SETTINGS = {
     },
     "admission": {"concurrency_limit_count": 2, "queue_limit_count": 2, "queue_deadline_s": 0.02},
     "prices": {"demo": {"input_per_million": 0.3, "output_per_million": 1.2}},
+    "models": {
+        "aliases": {"gpt-4o": "demo"},
+        "shadows": {"demo": {"to": "twin", "ratio": 0.3}},
+        "shadow_limit_count": 2,
+    },
     "control": {"probe_interval_s": 0.5},
     "upstream": {"connect_deadline_s": 1.0},
 }
@@ -120,8 +126,8 @@ class Load:
 def _request(chooser: random.Random, number: int) -> tuple[str, bytes]:
     """A path and a body (none: GET), drawn from what the scene knows."""
     kind = chooser.choices(
-        ("known", "stream", "talk", "new", "ids", "image", "model", "path", "embed", "health"),
-        (30, 25, 12, 12, 6, 3, 2, 2, 4, 4),
+        "known stream talk new ids image model alias path embed health".split(),
+        (30, 25, 12, 12, 6, 3, 2, 3, 2, 4, 4),
     )[0]
     match kind:
         case "known":
@@ -142,6 +148,8 @@ def _request(chooser: random.Random, number: int) -> tuple[str, bytes]:
             return CHAT, _json(model="demo", messages=messages)
         case "model":
             return CHAT, _json(model="none-such", messages=[{"role": "user", "content": "?"}])
+        case "alias":
+            return CHAT, _json(model="gpt-4o", messages=[{"role": "user", "content": "Hello"}])
         case "path":
             return "/v1/none-such", _json(model="demo")
         case "embed":
@@ -227,7 +235,10 @@ def scene(folder: Path) -> Iterator[tuple[Proxy, Load]]:
         odd = stack.enter_context(
             FleetProcess(1, free_ports(1), ("--tokenizer", f"demo={other}", *_SIMULATED))
         )
-        urls = [*twins.urls, *odd.urls, f"http://127.0.0.1:{dead.getsockname()[1]}"]
+        shadow = stack.enter_context(
+            FleetProcess(1, free_ports(1), ("--tokenizer", f"twin={MODEL_FOLDER}", *_SIMULATED))
+        )
+        urls = [*twins.urls, *odd.urls, *shadow.urls, f"http://127.0.0.1:{dead.getsockname()[1]}"]
         flags = ("--workers", "2", "--config", str(config))
         proxy = stack.enter_context(gateway(urls, None, *flags, plain=True))
         yield proxy, Load(proxy, twins_port)

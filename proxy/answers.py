@@ -5,6 +5,7 @@ Invariants:
 - Long lists of ids are made here, on whatever thread calls; never on the loop.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -48,8 +49,12 @@ _decode_probe = msgspec.json.Decoder(_Probe).decode
 _decode_detokenize = msgspec.json.Decoder(DetokenizeBody).decode
 
 
-def models(fleet: FleetState, created_s: int) -> bytes:
-    """`GET /v1/models`, merged over the replicas: each name once, the smallest context wins."""
+def models(
+    fleet: FleetState, created_s: int, names: Mapping[str, Sequence[str]] | None = None
+) -> bytes:
+    """`GET /v1/models`, merged over the replicas: each name once, the smallest context wins.
+    names: of the settings, each with the models that it may mean; listed if one is served, and
+    `root` says which."""
     contexts: dict[str, int | None] = {}
     for replica in fleet.replicas:
         for name in replica.models:
@@ -59,13 +64,19 @@ def models(fleet: FleetState, created_s: int) -> bytes:
                 if tokens is not None
             ]
             contexts[name] = min(known, default=None)
+    roots = {name: name for name in contexts}
+    for name, behind in (names or {}).items():
+        served = [model for model in behind if model in roots]
+        if served:
+            limits = [limit for model in served if (limit := contexts[model]) is not None]
+            contexts[name], roots[name] = min(limits, default=None), served[0]
     cards = [
         {
             "id": name,
             "object": "model",
             "created": created_s,
             "owned_by": "vllm",
-            "root": name,
+            "root": roots[name],
             "parent": None,
             "max_model_len": context,
         }

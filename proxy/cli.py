@@ -152,10 +152,10 @@ def _checked(settings: Settings, *, probing: bool) -> int:
     policy = settings.routing.policy
     _say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")
     if probing:
-        from proxy.doctor import Report, check_replicas
+        from proxy.doctor import Report, check_names, check_replicas
 
         report = Report(_say)
-        check_replicas(report, settings)
+        check_names(report, settings, check_replicas(report, settings))
         return 1 if report.failed else 0
     return 0
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 import platform
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from proxy import __version__, gateway
@@ -18,6 +18,7 @@ from proxy.control.fleet import ADVICE, Probe, base_url
 from proxy.control.probes import open_session, probe
 from proxy.errors import ConfigError
 from proxy.keyring import replica_key
+from proxy.names import Names
 from proxy.options import unknown_variables
 from proxy.settings import Settings
 from proxy.supervisor import check_settings
@@ -64,6 +65,7 @@ def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str],
         report.fail(f"settings: {error}")
     check_ports(report, settings)
     roots = check_replicas(report, settings)
+    check_names(report, settings, roots)
     check_tokenizers(report, settings, roots, environ)
     if report.failed:
         say("The gateway would not serve; what begins with FAIL says why.")
@@ -153,6 +155,19 @@ def check_replicas(report: Report, settings: Settings) -> dict[str, str]:
         for model in found.models or ():
             roots.setdefault(model, found.roots.get(model, ""))
     return roots
+
+
+def check_names(report: Report, settings: Settings, served: Collection[str]) -> None:
+    """Whether the models are served that names of the settings mean. served: the models."""
+    wanted = {
+        model: name for name, behind in Names(settings.models).models().items() for model in behind
+    } | {shadow.to: f"the shadow of {model}" for model, shadow in settings.models.shadows.items()}
+    for model, name in wanted.items():
+        if model in served:
+            report.fine(f"models: {model}, that {name} means, is served")
+        elif served:
+            known = ", ".join(served)
+            report.warn(f"models: no replica serves {model}, that {name} means; served: {known}")
 
 
 def check_tokenizers(

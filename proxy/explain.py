@@ -20,6 +20,7 @@ from proxy.body import ChatBody, CompletionBody, Kind, inspect
 from proxy.errors import INTERNAL, RequestError, error_body
 from proxy.fleet import NO_LIMIT, Fleet
 from proxy.model import ReplicaState
+from proxy.names import Names
 from proxy.routing.blocks import HASH_BYTES
 from proxy.routing.candidates import Eligible, serves
 from proxy.routing.decision import Decision, Reason
@@ -71,9 +72,11 @@ class Explainer:
         tokens: TokenService,
         asking: Asking,
         answer: Callable[[int, int, bytes], object],
+        names: Names,
         *,
         check_context: bool = True,
     ) -> None:
+        self._names = names
         self._check_context = check_context
         self._fleet = fleet
         self._router = router
@@ -110,7 +113,11 @@ class Explainer:
         """The decision as JSON. Raises RequestError as the request itself would be refused."""
         request = inspect(_kind(body), body)
         assert isinstance(request, ChatBody | CompletionBody)
-        model = self._fleet.resolve(request.model)
+        model = request.model
+        if model is not None and model in self._names:
+            key = self._names.key(request, headers, b"")
+            model = request.model = self._names.model(model, key, self._fleet.ready)
+        model = self._fleet.resolve(model)
         known = await self._tokens.prompt(model or "", request)
         limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)
         if known.prompt is not None and self._check_context:

@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy import options
 from proxy.config import Loaded, load
-from proxy.options import ALIASES, OPTIONS, Option
+from proxy.options import ALIASES, FORMS, OPTIONS, Option
 
 CONFIG_VARIABLE = "TOKENLANE_CONFIG"
 _USUAL = (
@@ -33,7 +33,7 @@ _METAVARS: dict[Any, str] = {
     "server.port": "P",
     "admin.port": "P",
     "routing.policy": "NAME",
-    "tokens.folders": "MODEL=DIR",
+    **FORMS,
     int: "N",
     float: "X",
     bool: "BOOL",

@@ -37,8 +37,10 @@ class Replica:
 class Fleet:
     """The replicas by slot. key: shown to all of them. tls: for those on https.
 
-    models: everything some replica serves, in the fleet's order.
+    models: everything some replica serves, in the fleet's order. ready: of these, what one that is
+    up and not draining serves.
     context_tokens: by model, the longest prompt that some replica takes, where all have said it.
+    names: other names for some of them, for those who ask for what nobody serves.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Fleet:
         self._replicas: dict[int, Replica] = {}
         self._complete = False
         self.models: tuple[str, ...] = ()
+        self.ready: frozenset[str] = frozenset()
+        self.names: tuple[str, ...] = ()
         self.context_tokens: dict[str, int] = {}
         self.state = FleetState(version=0, replicas=())
 
@@ -73,6 +77,9 @@ class Fleet:
         self._replicas = replicas
         self.state = state
         self.models = tuple(dict.fromkeys(name for now in state.replicas for name in now.models))
+        self.ready = frozenset(
+            name for now in state.replicas if now.up and not now.draining for name in now.models
+        )
         self.context_tokens = {}
         for model in self.models:
             limits = [now.max_model_tokens for now in state.replicas if model in now.models]
@@ -99,7 +106,7 @@ class Fleet:
             if len(self.models) > 1:
                 raise RequestError(
                     400,
-                    f"The field `model` is required here. Served: {', '.join(self.models)}.",
+                    f"The field `model` is required here. Served: {self._served()}.",
                     code="missing_field",
                     param="model",
                 )
@@ -110,12 +117,15 @@ class Fleet:
                 return model
             raise RequestError(
                 404,
-                f"The model does not exist. Served: {', '.join(self.models)}.",
+                f"The model does not exist. Served: {self._served()}.",
                 kind="NotFoundError",
                 code="model_not_found",
                 param="model",
             )
         return model
+
+    def _served(self) -> str:
+        return ", ".join(dict.fromkeys((*self.models, *self.names)))
 
     def max_model_tokens(self, model: str | None) -> int | None:
         """The smallest context length of the replicas that serve a model."""

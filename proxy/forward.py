@@ -1,8 +1,9 @@
-"""Token forwarding: a replica gets the ids that are known here, and does not tokenize again.
+"""Bodies made anew: a replica gets the ids that are known here, and does not tokenize again; or
+another model's name, or a tenant's salt.
 
 Invariants:
-- Only request shapes whose answers were proven equal on real vLLM (`make test-vllm`): anything
-  unusual in a body, and it goes on as it came.
+- Ids go only in request shapes whose answers were proven equal on real vLLM (`make test-vllm`):
+  anything unusual in a body, and it goes on as it came.
 - Every other field stays as the client wrote it, byte for byte.
 """
 
@@ -57,15 +58,30 @@ def _chat_with_ids(raw: bytes, ids: bytes) -> bytes | None:
     return _encode(fields)
 
 
+def with_model(raw: bytes, model: str) -> bytes:
+    """The body with this model's name, whatever it had. raw: a JSON object."""
+    name = _encode(model)
+    try:
+        fields = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is no text, which vLLM reads
+        return _with_last(raw, b"model", name)
+    fields["model"] = msgspec.Raw(name)
+    return _encode(fields)
+
+
 def with_salt(raw: bytes, salt: str) -> bytes:
     """The body with this cache_salt, whatever it had. raw: a JSON object.
 
-    Of a repeated key the last counts, here and in the replica: the new one stands at the end.
     salt: needs no escapes in JSON.
     """
+    return _with_last(raw, b"cache_salt", b'"%b"' % salt.encode("ascii"))
+
+
+def _with_last(raw: bytes, key: bytes, value: bytes) -> bytes:
+    """Of a repeated key the last counts, here and in the replica: the new one stands at the end."""
     rest = raw.rstrip(b" \t\r\n")[:-1]
     comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
-    return b'%b%b"cache_salt":"%b"}' % (rest, comma, salt.encode("ascii"))
+    return b'%b%b"%b":%b}' % (rest, comma, key, value)
 
 
 def _json_ids(ids: bytes) -> bytes:

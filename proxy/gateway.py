@@ -27,6 +27,7 @@ from proxy.gate import Gate, Place
 from proxy.life import Life
 from proxy.local import Local
 from proxy.model import FleetState
+from proxy.naming import Naming
 from proxy.parity import Parity
 from proxy.recorder import Recorder
 from proxy.routes import ROUTES, UNSERVED, Action, Route, allow
@@ -85,9 +86,10 @@ class Gateway:
                 recorder.admitted,
             )
         self.fleet = Fleet(settings.upstream, replica_key, tls)
-        self._local = Local(self.fleet, tokens)
         self.router = Router(settings.routing, board, health=settings.health)
         self.asking = Asking(settings.routing, self.router.draw)
+        self.naming = Naming(settings, self.fleet, self.router, tokens, self.asking, recorder)
+        self._local = Local(self.fleet, tokens, self.naming.names)
         self._failures = Failures(settings.upstream, self.router, recorder, on_suspect)
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         # Where nothing consumes ids, none are made.
@@ -109,6 +111,7 @@ class Gateway:
 
     def close(self) -> None:
         """Closes the connections to replicas; what is in flight is lost."""
+        self.naming.shadows.close()
         self.parity.close()
         self.fleet.close()
 
@@ -177,6 +180,8 @@ class Gateway:
             body = await rewrite.by_rules(body, self._rules)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
         request = inspect(route.kind, body)
+        if self.naming.on:
+            body = await self.naming.resolve(exchange, request, body, life)
         model = request.model
         if model not in self.fleet.models:
             model = self.fleet.resolve(model)
@@ -185,8 +190,11 @@ class Gateway:
             body = await rewrite.for_tenant(body, request, route.path, life.tenant)
         life.inspected_s = time.monotonic()
 
+        unread = body
         query, body = await self._understood(exchange, model, request, body, life)
         life.tokens_s = time.monotonic()
+        if life.copy_to is not None:
+            self.naming.copy(exchange, request, unread, life)
 
         # Who may, who does, and why; again after a failure, as far as the retry table allows.
         among = self._eligible(model, life.tokens_s)

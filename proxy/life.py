@@ -24,7 +24,7 @@ class Life:
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
-    place: where places are limited.
+    place: where places are limited. copy_to: the model that gets a copy of it.
     """
 
     route = families.OTHER
@@ -40,6 +40,7 @@ class Life:
     decision: Decision | None = None
     relay: Relay | None = None
     cached_tokens: int | None = None
+    copy_to: str | None = None
     read_s = 0.0
     inspected_s = 0.0
     tokens_s = 0.0

@@ -12,6 +12,7 @@ from proxy import answers
 from proxy.errors import RequestError
 from proxy.fleet import Fleet
 from proxy.life import Life
+from proxy.names import Names
 from proxy.routes import Action, Route
 from proxy.telemetry import families
 from proxy.telemetry.stages import INSPECT, LOOP, OTHER
@@ -26,7 +27,9 @@ _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 class Local:
     """Answers from a worker's own knowledge."""
 
-    def __init__(self, fleet: Fleet, tokens: TokenService) -> None:
+    def __init__(self, fleet: Fleet, tokens: TokenService, names: Names) -> None:
+        self._names = names
+        self._behind = names.models()
         self._fleet = fleet
         self._tokens = tokens
         self._created_s = int(time.time())
@@ -40,15 +43,17 @@ class Local:
         raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
 
     def models(self, exchange: Exchange) -> None:
-        """All that some replica serves."""
-        exchange.respond(200, _JSON, answers.models(self._fleet.state, self._created_s))
+        """All that some replica serves, and the names of the settings for it."""
+        answer = answers.models(self._fleet.state, self._created_s, self._behind)
+        exchange.respond(200, _JSON, answer)
 
     async def tokens(self, exchange: Exchange, route: Route, body: bytes, life: Life) -> bool:
         """/tokenize and /detokenize from the model's tokenizer; False where only a replica knows
         the answer."""
         tokenizing = route.action is Action.TOKENIZE
         request = answers.tokenize_request(body) if tokenizing else answers.detokenize_request(body)
-        model = self._fleet.resolve(request.model)
+        named = request.model and self._names.usual(request.model)
+        model = self._fleet.resolve(named)
         life.model = model if model in self._fleet.models else families.OTHER
         tokenizer = self._tokens.tokenizer(model or "")
         if tokenizer is None:

@@ -31,6 +31,8 @@ _FLAGS = {
 }
 # Other routers' words for the same.
 ALIASES = {"backends": ("--worker-urls", "--static-backends")}
+# What a mapping of texts looks like where it is typed.
+FORMS = {"tokens.folders": "MODEL=DIR", "models.aliases": "NAME=MODEL"}
 _UNITS = {
     "_s": "seconds", "_bytes": "bytes", "_tokens": "tokens", "_blocks": "blocks",
     "_entries": "entries", "_jobs": "jobs", "_per_million": "per million tokens",
@@ -83,6 +85,11 @@ HELP = {
     "requests.refused_fields": "fields that make a request a 400",
     "requests.output_limit_tokens": "most tokens a request may ask for; 0: any",
     "requests.choice_limit_count": "most choices a request may ask for (n, best_of); 0: any",
+    "models.aliases": "NAME=MODEL, another name for a model; once for each",
+    "models.splits": "names that several models share, by weight, as JSON",
+    "models.shadows": "models whose requests are copied to another one, as JSON",
+    "models.shadow_limit_count": "most copies under way in a worker; further ones are not made",
+    "models.shadow_limit_bytes": "most bytes of their bodies",
     "upstream.retry_unanswered": "try again what a replica may have begun to compute",
     "tokens.folders": "MODEL=DIR, the folder with a model's tokenizer.json; once for each model",
     "tokens.discover": "look for other models' tokenizers on this machine",
@@ -255,12 +262,12 @@ def wanted(kind: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
 
 
-def _pairs(words: list[str], source: str) -> dict[str, str]:
+def _pairs(words: list[str], source: str, form: str) -> dict[str, str]:
     pairs = {}
     for word in words:
         name, _, value = word.partition("=")
         if not (name and value):
-            raise ConfigError(f"{source}: {word!r} must look like MODEL=DIR")
+            raise ConfigError(f"{source}: {word!r} must look like {form}")
         pairs[name] = value
     return pairs
 
@@ -269,7 +276,7 @@ def read(option: Option, texts: list[str], source: str) -> Any:
     """A value as typed. source: the flag or variable, for the ConfigError if it is none."""
     if option.many:
         words = [word for text in texts for word in text.replace(",", " ").split()]
-        return words if option.words else _pairs(words, source)
+        return words if option.words else _pairs(words, source, FORMS[option.path])
     text = texts[-1]
     value: Any = text
     if get_origin(option.type) in (dict, tuple):

@@ -141,6 +141,16 @@ class Recorder:
         """A request has its place."""
         self._segment.histogram(families.ADMISSION_WAIT, priority).observe(waited_s)
 
+    def named(self, name: str, model: str) -> None:
+        """A request under a name of the settings has its model."""
+        self._segment.counter(families.NAMED, name, model).inc()
+
+    def shadowed(self, model: str, outcome: str, duration_s: float) -> None:
+        """A copy of a request is over, or was not made."""
+        self._segment.counter(families.SHADOWS, model, outcome).inc()
+        if outcome == "ok":
+            self._segment.histogram(families.SHADOW_DURATION, model).observe(duration_s)
+
     def unauthorized(self, reason: str) -> None:
         """A request without a good key."""
         self._segment.counter(families.UNAUTHORIZED, reason).inc()

@@ -1,8 +1,9 @@
 """Bodies made anew for replicas, off the loop where that takes long.
 
 Invariants:
-- What is rewritten is a short list: what the settings forbid, ids in the place of text, and a
-  tenant's cache_salt. Whatever is not on it stays as the client wrote it, byte for byte.
+- What is rewritten is a short list: what the settings forbid, the model's name where the settings
+  have another one for it, ids in the place of text, and a tenant's cache_salt. Whatever is not on
+  it stays as the client wrote it, byte for byte.
 """
 
 import asyncio
@@ -16,8 +17,10 @@ from proxy.model import Prompt
 from proxy.rules import Rules
 from proxy.telemetry.stages import INSPECT, LOOP, OTHER, ROUTE
 
-# Bodies that are rewritten faster than a thread is asked to do it: to decode, and to copy.
+# Bodies that are rewritten faster than a thread is asked to do it: to decode and change, to take
+# apart and join, to copy.
 _SHORT_BODY_BYTES = 8 * 1024
+_NAMED_BODY_BYTES = 128 * 1024
 _COPIED_BODY_BYTES = 1024 * 1024
 # A body without a prompt that we read, whose cache_salt vLLM reads all the same.
 SALTED_PATHS = frozenset({"/v1/responses"})
@@ -27,6 +30,12 @@ async def with_ids(body: bytes, request: ChatBody | CompletionBody, prompt: Prom
     """The body with its ids, where they may go."""
     make = partial(forward.with_ids, body, request, prompt.sequences)
     return await _made(make, len(body) <= _SHORT_BODY_BYTES) or body
+
+
+async def with_model(body: bytes, model: str) -> bytes:
+    """The body with this model's name."""
+    make = partial(forward.with_model, body, model)
+    return await _made(make, len(body) <= _NAMED_BODY_BYTES, INSPECT) or body
 
 
 async def by_rules(body: bytes, rules: Rules) -> bytes:

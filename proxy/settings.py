@@ -294,6 +294,44 @@ class RequestSettings(Section, frozen=True):
     choice_limit_count: Count = 0
 
 
+class Shadow(Section, frozen=True):
+    """A copy of some requests for another model. ratio: of the conversations."""
+
+    to: str
+    ratio: Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
+class ModelSettings(Section, frozen=True):
+    """Models under other names. aliases: the model that a name means. splits: the models that
+    share a name's conversations, by weight. shadows: by model, who gets copies of its requests;
+    nobody waits for what becomes of them. shadow_limit_...: of copies under way in each worker."""
+
+    aliases: dict[str, str] = {}
+    splits: dict[str, dict[str, Annotated[float, msgspec.Meta(ge=0)]]] = {}
+    shadows: dict[str, Shadow] = {}
+    shadow_limit_count: Count = 32
+    shadow_limit_bytes: Count = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name in self.splits:
+            if name in self.aliases:
+                raise ValueError(f"{name} cannot be an alias and a split")
+            if not any(self.splits[name].values()):
+                raise ValueError(f"the split {name} needs a model with a weight above 0")
+        for name, model in self.aliases.items():
+            if model in self.aliases:
+                raise ValueError(f"the alias {name} must name a model or a split, not an alias")
+        for name, weights in self.splits.items():
+            for model in weights:
+                if model in self.aliases or (model in self.splits and model != name):
+                    raise ValueError(f"the split {name} must be of models, and {model} is a name")
+        for model, shadow in self.shadows.items():
+            if shadow.to == model:
+                raise ValueError(f"{model} cannot be its own shadow")
+            if shadow.to in self.aliases or shadow.to in self.splits:
+                raise ValueError(f"the shadow of {model} must go to a model, not to another name")
+
+
 class Settings(Section, frozen=True):
     """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
 
@@ -304,6 +342,7 @@ class Settings(Section, frozen=True):
     auth: AuthSettings = AuthSettings()
     admission: AdmissionSettings = AdmissionSettings()
     requests: RequestSettings = RequestSettings()
+    models: ModelSettings = ModelSettings()
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
     control: ControlSettings = ControlSettings()

@@ -110,6 +110,7 @@ class Worker:
             tokens,
             gateway.asking,
             self._end.explained,
+            gateway.naming.names,
             check_context=settings.tokens.context_check,
         )
         self._fleet(self._waiting or hello.fleet)

@@ -188,7 +188,7 @@ async def gateway(
         await until(lambda: bench.idle)
     finally:
         await server.drain(0.0)
-        made.fleet.close()
+        made.close()
         tokens.close()
         reader.close()
 

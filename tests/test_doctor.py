@@ -6,11 +6,12 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from proxy.control.ports import free_ports
 from proxy.doctor import Report, check_machine, check_variables, examine
-from proxy.settings import AdminSettings, ServerSettings, Settings, TokenSettings
+from proxy.settings import AdminSettings, ModelSettings, ServerSettings, Settings, TokenSettings
 from proxy.simulator.child import FleetProcess
 from proxy.tokens.tokenizer import demo_folder
 
@@ -82,6 +83,14 @@ def test_a_model_without_a_tokenizer_and_a_tokenizer_without_a_model(fleet: Flee
     assert "--tokenizer demo=DIR names its folder" in text
     assert "warn  tokenizer of dmeo: no replica serves this model; is the name right?" in text
     assert "The gateway would serve" in text
+
+
+def test_names_of_models_that_nobody_serves(fleet: FleetProcess) -> None:
+    lines: list[str] = []
+    models = ModelSettings(aliases={"gpt-4o": "demo", "gpt-5": "dmeo"})
+    examine(msgspec.structs.replace(settings(*fleet.urls), models=models), {}, lines.append)
+    assert "  ok    models: demo, that gpt-4o means, is served" in lines
+    assert "  warn  models: no replica serves dmeo, that gpt-5 means; served: demo" in lines
 
 
 def test_variables_that_mean_nothing() -> None:

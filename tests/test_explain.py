@@ -29,6 +29,7 @@ def explainer(bench: Bench, answers: list[tuple[int, int, Any]] | None = None) -
         lambda number, status, body: (answers if answers is not None else []).append(
             (number, status, json.loads(body))
         ),
+        made.naming.names,
     )
 
 

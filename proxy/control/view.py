@@ -22,6 +22,7 @@ from proxy.control.sources import Source, given
 from proxy.control.stalls import StallLog
 from proxy.control.watch import Watch
 from proxy.control.workers import Worker, WorkerPool
+from proxy.names import Names
 from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
@@ -75,6 +76,13 @@ class View:
         if served:
             for model in self.sources.keys() - served.keys():
                 say(f"  warning    no replica that is up serves {model}; is the name right?")
+        for name, behind in Names(settings.models).models().items():
+            say(f"  name       {name} means {' or '.join(behind)}")
+            for model in behind:
+                if served and model not in served:
+                    say(f"  warning    no replica that is up serves {model}, that {name} means")
+        for model, shadow in settings.models.shadows.items():
+            say(f"  shadow     {shadow.ratio:.0%} of {model} is copied to {shadow.to}")
         if not served:
             say("  warning    no replica is up yet: requests get 503 until one is")
         elif not all(replica.up for replica in replicas):

@@ -79,6 +79,28 @@ REQUESTS = Family(
     ("route", "status", "outcome"),
     child_limit=512,
 )
+NAMED = Family(
+    "counter",
+    "tokenlane_named_requests_total",
+    "Requests for a name of the settings (alias or split), by the model it stood for.",
+    ("name", "model"),
+    child_limit=512,
+)
+SHADOWS = Family(
+    "counter",
+    "tokenlane_shadow_requests_total",
+    "Copies of requests made for a model, by what became of them: ok, refused (an answer of 400 or "
+    "more), failed (none, or half of one), nobody (no replica was up), full (too many at once), "
+    "stopped (the gateway was).",
+    ("model", "outcome"),
+)
+SHADOW_DURATION = Family(
+    "histogram",
+    "tokenlane_shadow_duration_seconds",
+    "Time from the making of a copy to the end of its answer, of those that ended ok.",
+    ("model",),
+    _DURATION_BUCKETS_S,
+)
 UNAUTHORIZED = Family(
     "counter",
     "tokenlane_unauthorized_total",

@@ -65,4 +65,37 @@ _PLACES = Row(
     ),
 )
 
-ADMISSION = Board("tokenlane-admission", "tokenlane: admission and tenants", (_WHO, _PLACES))
+_NAMES = Row(
+    "Names and shadows",
+    (
+        Panel(
+            "Requests by name",
+            "reqps",
+            (Query(rate("tokenlane_named_requests_total", "name, model"), "{{name}}: {{model}}"),),
+            "Under the names that the settings give (models.aliases, models.splits), by model.",
+            stacked=True,
+        ),
+        Panel(
+            "Copies of requests",
+            "reqps",
+            (
+                Query(
+                    rate("tokenlane_shadow_requests_total", "model, outcome"),
+                    "{{model}} {{outcome}}",
+                ),
+            ),
+            "Shadow traffic by what became of it. full: more than models.shadow_limit_… allow.",
+            stacked=True,
+        ),
+        Panel(
+            "How long copies take",
+            "s",
+            (Query(quantile(0.99, "tokenlane_shadow_duration_seconds", "model"), "p99 {{model}}"),),
+            "To the end of the answer that nobody reads; beside the duration of the requests.",
+        ),
+    ),
+)
+
+ADMISSION = Board(
+    "tokenlane-admission", "tokenlane: admission and tenants", (_WHO, _PLACES, _NAMES)
+)
