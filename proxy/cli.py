@@ -214,6 +214,12 @@ def _explain(args: argparse.Namespace) -> int:
     return run(args, _settings(args).admin, _say)
 
 
+def _replicas(args: argparse.Namespace) -> int:
+    from proxy.control.change_verbs import replicas
+
+    return replicas(args, _settings(args).admin, _say)
+
+
 def _replay(args: argparse.Namespace) -> int:
     from proxy.replay import command
 
@@ -294,6 +300,12 @@ def parser() -> argparse.ArgumentParser:
     )
     explain.add_argument("--json", action="store_true", help="print JSON instead of a table")
     admin_flags(explain)
+    change = verb("replicas", _replicas, "list, add, drain or remove a running gateway's replicas")
+    change.add_argument("action", choices=("list", "add", "drain", "remove"))
+    change.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
+    change.add_argument("--admin", metavar="URL", help="admin port of a running gateway")
+    change.add_argument("--json", action="store_true", help="print JSON")
+    admin_flags(change, token=True)
     _replay_flags(verb("replay", _replay, "replay a trace through the routing, in simulated time"))
     check = verb("check-config", _check_config, "say whether the settings would serve")
     gateway_flags(check)

@@ -91,10 +91,10 @@ def gateway_flags(parser: argparse.ArgumentParser) -> None:
     setting_flags(parser)
 
 
-def admin_flags(parser: argparse.ArgumentParser) -> None:
-    """Where a running gateway's admin port is."""
+def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False) -> None:
+    """Where a running gateway's admin port is. token: and what it wants to see."""
     config_flag(parser)
-    for path in ("admin.host", "admin.port"):
+    for path in ("admin.host", "admin.port", *(("admin.token_file",) if token else ())):
         _option(parser, OPTIONS[path])
 
 

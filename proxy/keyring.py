@@ -16,9 +16,10 @@ import yaml
 
 from proxy.errors import ConfigError
 from proxy.secret import Secret
-from proxy.settings import AuthSettings, Key, UpstreamSettings
+from proxy.settings import AdminSettings, AuthSettings, Key, UpstreamSettings
 
 REPLICA_KEY_VARIABLE = "TOKENLANE_UPSTREAM_API_KEY"
+ADMIN_TOKEN_VARIABLE = "TOKENLANE_ADMIN_TOKEN"
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
@@ -59,15 +60,35 @@ def replica_key(
     settings: UpstreamSettings, environ: Mapping[str, str] = os.environ
 ) -> Secret | None:
     """What replicas are to be shown in the place of clients' keys. Raises ConfigError."""
-    if settings.api_key_file:
-        source = settings.api_key_file
-        text = _text(Path(source), "upstream.api_key_file").strip()
-    else:
-        source, text = REPLICA_KEY_VARIABLE, environ.get(REPLICA_KEY_VARIABLE, "")
-        if not text:
-            return None
+    return _secret(
+        settings.api_key_file,
+        "upstream.api_key_file",
+        environ.get(REPLICA_KEY_VARIABLE, ""),
+        REPLICA_KEY_VARIABLE,
+        "the replicas' key",
+    )
+
+
+def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ) -> Secret | None:
+    """What changes over the admin port have to show; None: there are none. Raises ConfigError."""
+    return _secret(
+        settings.token_file,
+        "admin.token_file",
+        environ.get(ADMIN_TOKEN_VARIABLE, ""),
+        ADMIN_TOKEN_VARIABLE,
+        "the admin token",
+    )
+
+
+def _secret(file: str, setting: str, value: str, variable: str, what: str) -> Secret | None:
+    """Out of the file that a setting names, else the value of a variable."""
+    source, text = variable, value
+    if file:
+        source, text = file, _text(Path(file), setting).strip()
+    elif not value:
+        return None
     if _TOKEN.fullmatch(text) is None:
-        raise ConfigError(f"{source}: the replicas' key must be one line of printable ASCII")
+        raise ConfigError(f"{source}: {what} must be one line of printable ASCII")
     return Secret(text.encode("ascii"))
 
 

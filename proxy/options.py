@@ -14,12 +14,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from proxy.errors import ConfigError
-from proxy.keyring import REPLICA_KEY_VARIABLE
+from proxy.keyring import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
 from proxy.settings import Settings
 
 PREFIX = "TOKENLANE_"
 # Read elsewhere: by the command line, and when the package is built.
-_OTHER_VARIABLES = frozenset({PREFIX + "CONFIG", PREFIX + "COMPILE", REPLICA_KEY_VARIABLE})
+_OTHER_VARIABLES = frozenset(
+    {PREFIX + "CONFIG", PREFIX + "COMPILE", REPLICA_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE}
+)
 # Flags that people type; all others are named after the setting's path.
 _FLAGS = {
     "backends": "--backend",
@@ -55,6 +57,7 @@ HELP = {
     "server.drain_deadline_s": "time that running requests have when the gateway stops",
     "admin.host": "address of the admin port",
     "admin.port": "admin port; 0 picks one",
+    "admin.token_file": f"file with the token for changes (or set {ADMIN_TOKEN_VARIABLE})",
     "upstream.connect_deadline_s": "time to connect to a replica",
     "upstream.first_byte_deadline_s": "time until a replica begins to answer",
     "upstream.between_chunks_deadline_s": "longest pause inside an answer",

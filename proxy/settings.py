@@ -43,10 +43,12 @@ class ServerSettings(Section, frozen=True):
 
 
 class AdminSettings(Section, frozen=True):
-    """The admin port (control plane)."""
+    """The admin port (control plane). token_file: holds what changes over it have to show (else
+    TOKENLANE_ADMIN_TOKEN); without either nothing can be changed there."""
 
     host: str = "127.0.0.1"
     port: int = 8081
+    token_file: str = ""
 
 
 class UpstreamSettings(Section, frozen=True):

@@ -24,17 +24,19 @@ from aiohttp import web
 
 from proxy.control import ports
 from proxy.control.admin import admin_app
+from proxy.control.changes import Changes
 from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
 from proxy.control.kvevents import KvEvents
 from proxy.control.kvsources import configured
 from proxy.control.notify import notify
 from proxy.control.probes import Prober
+from proxy.control.roster import Roster
 from proxy.control.sources import discover, with_folders
 from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
 from proxy.control.workers import WorkerPool
 from proxy.errors import ConfigError
-from proxy.keyring import client_keys, replica_key
+from proxy.keyring import admin_token, client_keys, replica_key
 from proxy.routing.policies import check_policy
 from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard, create_board
@@ -64,6 +66,7 @@ def check_settings(settings: Settings) -> FleetTable:
         if not file.is_file() or not os.access(file, os.R_OK):
             raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
     client_keys(settings.auth)
+    admin_token(settings.admin)
     replica_key(settings.upstream)
     server_context(settings.server)
     upstream_context(settings.upstream)
@@ -107,8 +110,16 @@ class Supervisor:
         self._table = check_settings(settings)
         self._totals = Totals()
         self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
-        self._view = View(settings, self._table, self._totals, SharedBoard(self._board_fd, None))
+        board = SharedBoard(self._board_fd, None)
+        self._view = View(settings, self._table, self._totals, board)
         self._pool: WorkerPool | None = None
+        self._prober: Prober | None = None
+        self._roster = Roster(self._table, SLOT_LIMIT, board.load, self._on_members)
+        self._view.roster = self._roster
+        self._token = admin_token(settings.admin)
+        self._changes = Changes(
+            self._roster, lambda: self._token, lambda slot: board.load(slot).requests
+        )
         self._kv = KvEvents(
             settings,
             lambda: self._table.state,
@@ -139,7 +150,9 @@ class Supervisor:
     async def _with_admin(self, address: tuple[str, int]) -> int:
         admin = self._settings.admin
         listener = ports.admin_listener(admin.host, admin.port)
-        runner = web.AppRunner(admin_app(self._view), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            admin_app(self._view, self._changes.routes()), access_log=None, shutdown_timeout=1.0
+        )
         scheme = "https" if self._settings.server.tls_cert_file else "http"
         try:
             await runner.setup()
@@ -154,14 +167,15 @@ class Supervisor:
             listener.close()
 
     async def _with_probes(self, address: tuple[str, int]) -> int:
-        urls = [replica.url for replica in self._table.replicas]
-        prober = Prober(
-            urls,
+        prober = self._prober = Prober(
+            (),
             self._settings.control,
             self._on_probe,
             replica_key(self._settings.upstream),
             upstream_context(self._settings.upstream),
         )
+        for replica in self._table.replicas:
+            prober.add(replica.slot, replica.url)
         probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
         probing.add_done_callback(self._on_prober_end)
         following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")
@@ -220,6 +234,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         self._watch_timer = loop.call_later(PERIOD_S, self._watch)
         self._view.watch.tick(time.monotonic())
+        self._roster.sweep()
 
     def _on_signal(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()
@@ -232,9 +247,11 @@ class Supervisor:
             self._stop.set()
 
     def _on_probe(self, slot: int, probe: Probe) -> None:
-        before = self._table.replicas[slot]
+        before = self._table.get(slot)
         change = self._table.observe(slot, probe)
-        after = self._table.replicas[slot]
+        after = self._table.get(slot)
+        if before is None or after is None:
+            return
         if not probe.good:
             self._view.probe_failures[after.id, probe.reason] += 1
         if before.up != after.up:
@@ -251,6 +268,17 @@ class Supervisor:
     def _on_capacity(self, slot: int, cache_blocks: int) -> None:
         if self._table.learned(slot, cache_blocks) is Change.SHAPE:
             self._publish()
+
+    def _on_members(self, added: list[int], gone: list[int]) -> None:
+        """Slots that have another replica now, or none any more."""
+        if self._prober is not None:
+            for slot in gone:
+                self._prober.remove(slot)
+            for slot in added:
+                replica = self._table.get(slot)
+                assert replica is not None
+                self._prober.add(slot, replica.url)
+        self._publish()
 
     def _publish(self) -> None:
         self._kv.update()

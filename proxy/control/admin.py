@@ -4,12 +4,12 @@ Invariants:
 - Every answer is made from memory: no request here waits for a worker or a replica, but
   `POST /explain`, which asks a worker.
 - Errors have OpenAI's shape, unknown paths too, and never a traceback.
-- Nothing can be changed here.
+- Nothing can be changed here but by the routes of proxy.control.changes.
 """
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -87,8 +87,8 @@ def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="application/json")
 
 
-def admin_app(view: ControlView) -> web.Application:
-    """The application behind the admin port."""
+def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Application:
+    """The application behind the admin port. more: routes besides those that show."""
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -140,4 +140,5 @@ def admin_app(view: ControlView) -> web.Application:
     app.router.add_routes(page_routes(view.live))
     app.router.add_get("/stalls", stalls)
     app.router.add_post("/explain", explain)
+    app.router.add_routes(more)
     return app

@@ -23,9 +23,7 @@ def run(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], Non
     """
     headers = {"content-type": "application/json", **dict(map(_header, args.header))}
     body = _read(args.file)
-    host, port = _ANY.get(admin.host, admin.host), admin.port
-    if args.admin:
-        host, port = _address(args.admin, port)
+    host, port = admin_address(args.admin, admin)
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("POST", "/explain", body, headers)
@@ -67,7 +65,11 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _address(url: str, port: int) -> tuple[str, int]:
+def admin_address(url: str | None, admin: AdminSettings) -> tuple[str, int]:
+    """Where the admin port is: as the URL says, else as the settings do. Raises ConfigError."""
+    port = admin.port
+    if not url:
+        return _ANY.get(admin.host, admin.host), port
     try:
         parts = urlsplit(url if "//" in url else f"//{url}")
         if parts.scheme not in {"", "http"} or not parts.hostname:

@@ -140,17 +140,16 @@ class FleetTable:
     """All replicas by slot. Replica ids are `HOST:PORT`. cache_counts: by id, prompt tokens looked
     up in the replica's prefix cache and found there, as last scraped; for people, not for workers.
     reasons: by id, of the last probe. roots: by model, where the replicas have it from.
+
+    A slot that nobody has is no mistake: a probe may end after its replica was removed.
     """
 
     def __init__(self, backends: Iterable[str], settings: ControlSettings) -> None:
-        self._settings = settings
-        self._tracks: list[Track] = []
+        self.settings = settings
+        self._tracks: dict[int, Track] = {}
+        self._state = FleetState(1, ())
         for slot, backend in enumerate(backends):
-            url = base_url(backend)
-            state = ReplicaState(id=url.partition("://")[2], slot=slot, url=url)
-            if any(track.state.id == state.id for track in self._tracks):
-                raise ConfigError(f"backend {url} is listed twice")
-            self._tracks.append(Track(state))
+            self.add(slot, backend)
         self._state = FleetState(1, self.replicas)
         self.cache_counts: dict[str, tuple[float, float]] = {}
         self.reasons: dict[str, str] = {}
@@ -159,37 +158,75 @@ class FleetTable:
     @property
     def replicas(self) -> tuple[ReplicaState, ...]:
         """Every replica, by slot."""
-        return tuple(track.state for track in self._tracks)
+        return tuple(self._tracks[slot].state for slot in sorted(self._tracks))
 
     @property
     def state(self) -> FleetState:
         """The latest snapshot."""
         return self._state
 
+    def get(self, slot: int) -> ReplicaState | None:
+        """The replica that has this slot."""
+        track = self._tracks.get(slot)
+        return track.state if track is not None else None
+
+    def add(self, slot: int, backend: str) -> ReplicaState:
+        """A new replica in a slot that is free. ConfigError where its URL is none, or there."""
+        url = base_url(backend)
+        state = ReplicaState(id=url.partition("://")[2], slot=slot, url=url)
+        if any(track.state.id == state.id for track in self._tracks.values()):
+            raise ConfigError(f"backend {url} is listed twice")
+        if slot in self._tracks:
+            raise ValueError("the slot is taken")
+        self._tracks[slot] = Track(state)
+        self._next()
+        return state
+
+    def remove(self, slot: int) -> None:
+        """The replica is no longer of the fleet."""
+        gone = self._tracks.pop(slot, None)
+        if gone is not None:
+            self.cache_counts.pop(gone.state.id, None)
+            self.reasons.pop(gone.state.id, None)
+            self._next()
+
+    def drain(self, slot: int, draining: bool) -> None:
+        """Whether the replica gets nothing new from now on."""
+        track = self._tracks.get(slot)
+        if track is not None and track.state.draining != draining:
+            state = msgspec.structs.replace(track.state, draining=draining)
+            self._tracks[slot] = msgspec.structs.replace(track, state=state)
+            self._next()
+
     def observe(self, slot: int, probe: Probe) -> Change:
         """Takes one probe's result in."""
-        before = self._tracks[slot]
+        before = self._tracks.get(slot)
+        if before is None:
+            return Change.NONE
         self.reasons[before.state.id] = probe.reason
         self.roots.update(probe.roots)
         if probe.scrape is not None:
             seen = probe.scrape
             self.cache_counts[before.state.id] = seen.queried_tokens, seen.hit_tokens
-        after = observe(before, probe, self._settings)
+        after = observe(before, probe, self.settings)
         self._tracks[slot] = after
         change = compare(before.state, after.state)
         if change:
-            self._state = FleetState(self._state.version + 1, self.replicas)
+            self._next()
         return change
 
     def learned(self, slot: int, cache_blocks: int) -> Change:
         """A replica that does not report its cache's size was seen to hold so many blocks."""
-        track = self._tracks[slot]
-        if cache_blocks <= (track.state.cache_blocks or 0) * _GROWTH:
+        track = self._tracks.get(slot)
+        if track is None or cache_blocks <= (track.state.cache_blocks or 0) * _GROWTH:
             return Change.NONE
         state = msgspec.structs.replace(track.state, cache_blocks=cache_blocks)
         self._tracks[slot] = msgspec.structs.replace(track, state=state)
-        self._state = FleetState(self._state.version + 1, self.replicas)
+        self._next()
         return Change.SHAPE
+
+    def _next(self) -> None:
+        self._state = FleetState(self._state.version + 1, self.replicas)
 
     def __repr__(self) -> str:
         rows = (f"{state.id}={'up' if state.up else 'down'}" for state in self.replicas)

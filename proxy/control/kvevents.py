@@ -69,14 +69,14 @@ class KvEvents:
         self._feed = Feed()
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._changed: dict[int, asyncio.Event] = {}
+        self._watches: dict[int, asyncio.Task[None]] = {}
+        self._begin: Callable[[int], None] | None = None
         self._dirty = asyncio.Event()
         self._told_names: set[int] = set()
         self._sized: set[int] = set()
 
     async def run(self) -> None:
         """Subscribes and tells until cancelled."""
-        slots = [replica.slot for replica in self._fleet().replicas]
-        self._changed = {slot: asyncio.Event() for slot in slots}
         context = zmq.asyncio.Context()
         try:
             async with (
@@ -88,15 +88,34 @@ class KvEvents:
                 asyncio.TaskGroup() as group,
             ):
                 group.create_task(self._flush())
-                for slot in slots:
-                    group.create_task(self._watch(context, session, slot), name=f"kv-{slot}")
+
+                def begin(slot: int) -> None:
+                    self._watches[slot] = group.create_task(
+                        self._watch(context, session, slot), name=f"kv-{slot}"
+                    )
+
+                self._begin = begin
+                self.update()
         finally:
+            self._begin = None
             context.destroy(linger=0)
 
     def update(self) -> None:
-        """The fleet's shape has changed."""
+        """The fleet's shape has changed, or who belongs to it."""
         for changed in self._changed.values():
             changed.set()
+        if self._begin is None:
+            return
+        slots = {replica.slot for replica in self._fleet().replicas}
+        for slot in self._changed.keys() - slots:
+            self._watches.pop(slot).cancel()
+            del self._changed[slot]
+            self._subscriptions.pop(slot, None)
+            self._told_names.discard(slot)
+            self._sized.discard(slot)
+        for slot in slots - self._changed.keys():
+            self._changed[slot] = asyncio.Event()
+            self._begin(slot)
 
     def gone(self, slot: int) -> None:
         """The replica's process is not there any more."""
@@ -266,4 +285,5 @@ class KvEvents:
         return _Plan(endpoints, names[0], block_tokens)
 
     def _replica(self, slot: int) -> ReplicaState:
-        return self._fleet().replicas[slot]
+        # Whoever asks belongs to a replica that is there: the others were cancelled (`update`).
+        return next(replica for replica in self._fleet().replicas if replica.slot == slot)

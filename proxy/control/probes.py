@@ -118,8 +118,19 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     )
 
 
+class _Target:
+    """A replica that is probed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.nudge = asyncio.Event()
+        self.seen = False
+        self.task: asyncio.Task[None] | None = None
+
+
 class Prober:
-    """Probes every replica, each on its own clock. `on_probe(slot, result)` runs on the loop."""
+    """Probes every replica, each on its own clock. `on_probe(slot, result)` runs on the loop.
+    Replicas come and go by `add` and `remove`."""
 
     def __init__(
         self,
@@ -130,42 +141,83 @@ class Prober:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._key, self._tls = key, tls
-        self._urls = urls
         self._settings = settings
         self._on_probe = on_probe
-        self._nudges = [asyncio.Event() for _ in urls]
-        self._seen: set[int] = set()
+        self._targets = {slot: _Target(url) for slot, url in enumerate(urls)}
+        self._group: asyncio.TaskGroup | None = None
+        self._session: aiohttp.ClientSession | None = None
         self.first_round = asyncio.Event()
 
     async def run(self) -> None:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
-        if not self._urls:
-            self.first_round.set()
-        async with (
-            open_session(self._settings, self._key, self._tls) as session,
-            asyncio.TaskGroup() as group,
-        ):
-            for slot, url in enumerate(self._urls):
-                group.create_task(self._watch(session, slot, url), name=f"probe-{slot}")
+        self._look()
+        self._session = open_session(self._settings, self._key, self._tls)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for slot in self._targets:
+                    self._begin(slot)
+                # A fleet may be empty for a while.
+                await asyncio.get_running_loop().create_future()
+        finally:
+            await self._session.close()
+
+    def add(self, slot: int, url: str) -> None:
+        """Probes this one too."""
+        self._targets[slot] = _Target(url)
+        if self._group is not None:
+            self._begin(slot)
+
+    def remove(self, slot: int) -> None:
+        """Probes this one no more."""
+        gone = self._targets.pop(slot, None)
+        if gone is not None and gone.task is not None:
+            gone.task.cancel()
+        self._look()
+
+    def configure(
+        self, settings: ControlSettings, key: Secret | None, tls: ssl.SSLContext | None
+    ) -> None:
+        """From the next probes on."""
+        self._settings, self._key, self._tls = settings, key, tls
+        if self._session is not None and self._group is not None:
+            self._group.create_task(self._retire(self._session, settings.probe_deadline_s))
+            self._session = open_session(settings, key, tls)
 
     def nudge(self, slot: int) -> None:
         """Probes this replica soon: somebody could not reach it."""
-        if 0 <= slot < len(self._nudges):
-            self._nudges[slot].set()
+        target = self._targets.get(slot)
+        if target is not None:
+            target.nudge.set()
 
-    async def _watch(self, session: aiohttp.ClientSession, slot: int, url: str) -> None:
-        nudge = self._nudges[slot]
+    def _begin(self, slot: int) -> None:
+        assert self._group is not None
+        target = self._targets[slot]
+        target.task = self._group.create_task(self._watch(slot, target), name=f"probe-{slot}")
+
+    def _look(self) -> None:
+        if all(target.seen for target in self._targets.values()):
+            self.first_round.set()
+
+    @staticmethod
+    async def _retire(session: aiohttp.ClientSession, after_s: float) -> None:
+        """Closes a session when what it was asked for has come."""
+        try:
+            await asyncio.sleep(after_s)
+        finally:
+            await session.close()
+
+    async def _watch(self, slot: int, target: _Target) -> None:
         while True:
-            nudge.clear()
-            self._on_probe(slot, await probe(session, url))
-            self._seen.add(slot)
-            if len(self._seen) == len(self._urls):
-                self.first_round.set()
+            target.nudge.clear()
+            assert self._session is not None
+            self._on_probe(slot, await probe(self._session, target.url))
+            target.seen = True
+            self._look()
             # Nudges from a busy gateway come by the thousand.
             gap_s = min(NUDGE_GAP_S, self._settings.probe_interval_s)
             await asyncio.sleep(gap_s)
             try:
                 async with asyncio.timeout(self._settings.probe_interval_s - gap_s):
-                    await nudge.wait()
+                    await target.nudge.wait()
             except TimeoutError:
                 pass

@@ -18,6 +18,7 @@ from proxy import __version__
 from proxy.control import fleet
 from proxy.control.fleet import ADVICE, FleetTable
 from proxy.control.live import Live
+from proxy.control.roster import STATIC, Roster
 from proxy.control.sources import Source, given
 from proxy.control.stalls import StallLog
 from proxy.control.watch import Watch
@@ -47,6 +48,7 @@ class View:
         self.workers: list[Worker] = []
         self.stall_log = StallLog()
         self.pool: WorkerPool | None = None
+        self.roster: Roster | None = None
         self.probe_failures: Counter[tuple[str, str]] = Counter()
         self.more_samples: list[Callable[[], Iterator[Sample]]] = []
         self.watch = Watch(settings, table, totals, board)
@@ -123,9 +125,12 @@ class View:
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas as JSON, with what this gateway has in flight at each."""
         rows = []
+        members = self.roster.members if self.roster is not None else ()
+        origins = {member.slot: member.origin for member in members}
         for replica in self._table.replicas:
             load = self._board.load(replica.slot)
             row = msgspec.to_builtins(replica)
+            row["origin"] = origins.get(replica.slot, STATIC)
             row["in_flight_requests"] = load.requests
             row["queued_tokens"] = load.queued_tokens
             rows.append(row)

@@ -62,6 +62,7 @@ class Router:
         self._cache_blocks = settings.cache_blocks
         self._replica_limit = settings.replica_limit_count
         self._fleet = FleetState(version=0, replicas=())
+        self._slots: frozenset[int] = frozenset()
         self._eligible: dict[str | None, Eligible] = {}
         self._marks = Marks(settings.refused_out_s)
         self._recent = RecentWork(random)
@@ -86,6 +87,7 @@ class Router:
             self._marks.clear(slot)
             self.health.forget(slot)
             self.progress.remove(slot)
+            self._ranks.forget(slot)
         # Where nobody was up, nobody needs sparing.
         sparing = any(replica.up for replica in self._fleet.replicas)
         empty = set(restarted(self._fleet, fleet))
@@ -111,6 +113,7 @@ class Router:
                 capacity = max(capacity * replica.block_tokens // own, 1)
             self.index.set_capacity(replica.slot, capacity)
         self._fleet = fleet
+        self._slots = frozenset([replica.slot for replica in fleet.replicas])
         self._eligible.clear()
 
     def block_tokens(self, reported: int | None = None) -> int:
@@ -174,12 +177,16 @@ class Router:
 
     def learn(self, slot: int, blocks: bytes, now: float = 0.0) -> None:
         """Another worker sent this prefix to the replica, just before `now`."""
+        if slot not in self._slots:  # removed meanwhile
+            return
         self.index.insert(slot, blocks)
         if self.truth.known(slot):
             self.pending.insert(slot, blocks, now, hint=True)
 
     def cached(self, change: CacheChange) -> None:
         """What a replica's events say of its cache."""
+        if change.slot not in self._slots:
+            return
         if change.forget:
             self.index.forget(change.slot)
             self.pending.forget(change.slot)
@@ -221,7 +228,7 @@ class Router:
         refused: nothing listens there, so the process and its cache are gone.
         """
         self._marks.fail(slot, now)
-        if refused:
+        if refused and slot in self._slots:
             self.index.forget(slot)
             self.pending.forget(slot)
 

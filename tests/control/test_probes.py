@@ -165,5 +165,40 @@ async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> N
 
 async def test_prober_without_replicas_is_done_at_once() -> None:
     prober = Prober([], SETTINGS, lambda _slot, _probe: None)
-    await prober.run()
-    assert prober.first_round.is_set()
+    running = asyncio.gather(prober.run())
+    async with asyncio.timeout(5):
+        await prober.first_round.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_replicas_come_and_go_while_others_are_probed() -> None:
+    seen: list[tuple[int, str]] = []
+    probed = asyncio.Event()
+
+    def on_probe(slot: int, probe: Probe) -> None:
+        seen.append((slot, probe.reason))
+        probed.set()
+
+    often = ControlSettings(probe_interval_s=0.01, probe_deadline_s=1)
+    prober = Prober(["http://127.0.0.1:9"], often, on_probe)
+    running = asyncio.gather(prober.run())
+    async with asyncio.timeout(5):
+        await prober.first_round.wait()
+        prober.add(5, "http://127.0.0.1:9")
+        while (5, "refused") not in seen:
+            probed.clear()
+            await probed.wait()
+        prober.remove(5)
+        prober.remove(5)  # nobody any more
+        prober.nudge(5)
+        prober.configure(often, None, None)
+        seen.clear()
+        while len(seen) < 5:
+            probed.clear()
+            await probed.wait()
+        assert {slot for slot, _ in seen} == {0}
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
