@@ -53,6 +53,9 @@ disconnect: $(STAMP_DEV) ## 10,000 clients that leave at random moments
 keepalive-race: $(STAMP_DEV) ## 100,000 requests to a replica that closes at its timeout
 	$(BIN)/python -m pytest --long tests/faults/test_keepalive_race.py $(ARGS)
 
+soak: $(STAMP_DEV) ## all faults at once under load, MINUTES long; nothing lost, nothing left behind
+	SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest --long tests/soak/test_soak.py $(ARGS)
+
 # atheris is not locked: it has no wheels for every Python, and nothing here depends on it.
 fuzz: ## coverage-guided search (atheris), MINUTES for each of 6 targets; a crash leaves its input
 	$(MAKE) --no-print-directory VENV=.venv-fuzz .venv-fuzz/.stamp-dev

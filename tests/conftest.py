@@ -37,9 +37,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ids = sorted({str(one) for mark in item.iter_markers("row") for one in mark.args})
         if ids:
             item.user_properties.append(("rows", " ".join(ids)))
-        if config.getoption("--long") and item.get_closest_marker("long") is not None:
+        mark = item.get_closest_marker("long")
+        if config.getoption("--long") and mark is not None:
             item.user_properties.append(("form", "long"))
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(mark.kwargs.get("limit_s", 900)))
     if config.getoption("--rows"):
         items[:] = [item for item in items if item.get_closest_marker("row") is not None]
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from proxy.simulator.endpoints import Endpoints, Stats, stats
+from proxy.simulator.executions import ExecutionLog
 from proxy.simulator.prompts import Prompts
 from proxy.simulator.replica import Replica
 from proxy.simulator.settings import SimulatorSettings
@@ -36,6 +37,8 @@ class Fleet:
         self.settings = settings or SimulatorSettings()
         self._prompts = Prompts(self.settings, tokenizer or load_tokenizer(self.settings))
         self.replicas: list[Replica] = []
+        path = self.settings.execution_log
+        self._executions = ExecutionLog(path) if path else None
 
     def __repr__(self) -> str:
         return f"<Fleet {self.replicas!r}>"
@@ -56,7 +59,7 @@ class Fleet:
         base URLs of these."""
         started = []
         for offset in range(count):
-            replica = Replica(self.settings, self._prompts, len(self.replicas))
+            replica = Replica(self.settings, self._prompts, len(self.replicas), self._executions)
             self.replicas.append(replica)
             endpoints = Endpoints(replica, self.replicas)
             port = first_port + offset if first_port else 0
@@ -70,6 +73,9 @@ class Fleet:
             await replica.stop()
         self.replicas.clear()
         self._prompts.close()
+        if self._executions is not None:
+            self._executions.close()
+            self._executions = None
 
     def stats(self) -> list[Stats]:
         """Of each replica."""

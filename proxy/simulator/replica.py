@@ -13,6 +13,7 @@ from typing import Any
 
 from proxy.settings import ServerSettings
 from proxy.simulator.drive import Drive
+from proxy.simulator.executions import ExecutionLog
 from proxy.simulator.faults import Fault, Faults, Kind
 from proxy.simulator.kv_publisher import KvPublisher
 from proxy.simulator.prompts import Prompts
@@ -25,12 +26,20 @@ _FOREVER_S = 10.0**9
 
 class Replica:
     """index: its place in the fleet. in_flight: generating requests, from body to last byte.
-    publisher: of its KV events, where the settings want them."""
+    publisher: of its KV events, where the settings want them. executions: told what the engine
+    takes."""
 
-    def __init__(self, settings: SimulatorSettings, prompts: Prompts, index: int) -> None:
+    def __init__(
+        self,
+        settings: SimulatorSettings,
+        prompts: Prompts,
+        index: int,
+        executions: ExecutionLog | None = None,
+    ) -> None:
         self.settings = settings
         self.prompts = prompts
         self.index = index
+        self.executions = executions
         self.faults = Faults()
         self.in_flight = 0
         self.port = 0

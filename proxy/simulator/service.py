@@ -63,7 +63,9 @@ class Service:
         if aborted_at == 0:
             generation.answer()
             return
-        drive = self._replica.drive
+        drive, executions = self._replica.drive, self._replica.executions
+        if executions is not None:
+            executions.taken(self._replica.port, exchange.header(b"x-request-id") or b"-")
         try:
             drive.submit(generation.sequences, ready_s)
             await generation.ended()

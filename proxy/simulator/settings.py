@@ -33,6 +33,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_cache_bytes: memory for prompts already tokenized, for the whole fleet.
     kv_events: publish what the cache holds over ZMQ, as vLLM does: off, maps (vLLM 0.32), or
     arrays (earlier versions).
+    execution_log: a file that gets a line for each generating request the engine took: the port and
+    the request's x-request-id; empty: none.
     """
 
     model: str = "demo"
@@ -54,6 +56,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tokenize_threads: int = 2
     prompt_cache_bytes: int = 256 * 1024 * 1024
     kv_events: Literal["off", "maps", "arrays"] = "off"
+    execution_log: str = ""
 
     def __post_init__(self) -> None:
         counts = (

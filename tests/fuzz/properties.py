@@ -62,7 +62,8 @@ def head(data: bytes) -> None:
 
 
 def response(data: bytes) -> None:
-    """A replica's head is read or refused."""
+    """A replica's head is read or refused. As in the gateway, it ends where a head ends."""
+    data = data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else data + b"\r\n\r\n"
     try:
         parsed, length_bytes = parse_response(data, "POST")
     except ValueError:

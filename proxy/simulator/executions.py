@@ -1,0 +1,23 @@
+"""A file with a line for each request that a replica's engine took: who ran it, and its id.
+
+Invariants:
+- A line is written in one piece before the engine's first step, so that it outlives a kill -9.
+- Several processes may append to one file.
+"""
+
+import os
+
+
+class ExecutionLog:
+    """path: appended to. Raises OSError."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def taken(self, port: int, request_id: bytes) -> None:
+        """The replica on this port begins to work on the request."""
+        os.write(self._fd, b"%d %b\n" % (port, request_id))
+
+    def close(self) -> None:
+        """Gives the file back."""
+        os.close(self._fd)

@@ -1,0 +1,226 @@
+"""Clients of a soak, well behaved and not, each asking again and again until told to stop.
+
+Invariants:
+- Every request whose id the gateway can read is in `Crowd.asked` from before its first byte.
+- A connection is not used again after anything but a whole answer that keeps it open.
+"""
+
+import asyncio
+import contextlib
+import random
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from tests.raw import CHAT, TEXT, Answer, Client, chat, json_bytes, post
+from tests.soak.audit import Asked
+
+_IDS = re.compile(rb"soak-\d+")
+_HOSTILE = (
+    lambda draw: "a" * draw.randint(10_000, 500_000),
+    lambda draw: "".join(draw.choices("abcdefghij", k=50_000)),
+    lambda draw: "é̂̃" * draw.randint(1_000, 50_000),
+    lambda draw: "🧵" * draw.randint(1_000, 20_000),
+)
+_MALFORMED = (
+    b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: +1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n",
+    b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
+)
+
+
+def outcome(answer: Answer, name: str, *, streamed: bool) -> str:
+    """How an answer looks to the client that waited for it (see Asked)."""
+    if not answer.status:
+        return "lost"
+    if not answer.whole:
+        return "truncated"
+    if answer.status != 200:
+        return "refused" if b'"error"' in answer.body else "wrong"
+    if set(_IDS.findall(answer.body)) - {name.encode()}:
+        return "wrong"
+    if b'"error"' in answer.body or b'"finish_reason":"abort"' in answer.body:
+        return "failed"
+    ended = answer.data[-1:] == [b"[DONE]"] if streamed else name.encode() in answer.body
+    return "whole" if ended else "wrong"
+
+
+class Crowd:
+    """Everybody who asks. asked: their requests; hasty: seconds between a client's requests are
+    divided by it."""
+
+    def __init__(self, port: int, seed: int, hasty: float = 1.0) -> None:
+        self.asked: list[Asked] = []
+        self.wrong: list[str] = []
+        self.stopping = False
+        self._port = port
+        self._draw = random.Random(seed)
+        self._hasty = hasty
+        self._history = ["You are a helpful assistant. " * 20]
+
+    async def run(self, kinds: list[Callable[[], Awaitable[None]]]) -> None:
+        """One task for each until `stopping`; returns when their last requests are over."""
+
+        async def again(kind: Callable[[], Awaitable[None]]) -> None:
+            while not self.stopping:
+                with contextlib.suppress(ConnectionError):  # no worker listens at the moment
+                    await kind()
+                await self._pause(0.3)
+
+        async with asyncio.TaskGroup() as group:
+            for kind in kinds:
+                group.create_task(again(kind))
+
+    def usual(self) -> list[Callable[[], Awaitable[None]]]:
+        """Who is there all the time."""
+        return [
+            *[self.talks] * 6, *[self.leaves] * 2, *[self.crawls] * 2,
+            self.half_closes, self.is_hostile, self.is_malformed,
+        ]  # fmt: skip
+
+    async def burst(self, count: int) -> None:
+        """So many clients at once, each with one request."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self._once())
+
+    async def _pause(self, mean_s: float) -> None:
+        await asyncio.sleep(self._draw.random() * 2 * mean_s / self._hasty)
+
+    @contextlib.asynccontextmanager
+    async def _client(self, receive_bytes: int = 0) -> AsyncIterator[Client]:
+        client = await Client.connect(self._port, receive_bytes=receive_bytes)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _ask(self, client: Client, connected_s: float) -> Asked:
+        name = f"soak-{len(self.asked)}"
+        asked = Asked(name, connected_s, time.monotonic(), client.sock.getsockname()[1])
+        self.asked.append(asked)
+        return asked
+
+    def _request(self, asked: Asked, body: bytes, path: str = CHAT) -> bytes:
+        kind = "content-type: application/json\r\n"
+        return post(path, body, f"{kind}x-request-id: {asked.id}\r\n")
+
+    async def _answer(self, client: Client, asked: Asked, *, streamed: bool) -> Answer:
+        try:
+            answer = await client.answer()
+            asked.outcome = outcome(answer, asked.id, streamed=streamed)
+            asked.status = answer.status
+        except TimeoutError:
+            answer = Answer(0, {})
+            asked.outcome = "hung"
+        asked.ended_s = time.monotonic()
+        return answer
+
+    def _prompt(self) -> str:
+        """Mostly a turn more of what was said before."""
+        if len(self._history) < 50 or self._draw.random() < 0.3:
+            start = self._draw.choice(self._history)
+            self._history.append(start + f" And then number {self._draw.random()}? " * 20)
+            if len(self._history) > 200:
+                del self._history[self._draw.randrange(1, 150)]
+            self._history[1:] = [one for one in self._history[1:] if len(one) < 40_000]
+        return self._draw.choice(self._history)
+
+    async def talks(self) -> None:
+        """Some requests on one connection, streamed or not."""
+        connected_s = time.monotonic()
+        async with self._client() as client:
+            while not self.stopping:
+                asked = self._ask(client, connected_s)
+                streamed = self._draw.random() < 0.6
+                tokens = self._draw.randint(1, 40)
+                if self._draw.random() < 0.8:
+                    body = chat(self._prompt(), stream=streamed, max_tokens=tokens)
+                    request = self._request(asked, body)
+                else:
+                    prompt = {"prompt": self._prompt(), "max_tokens": tokens, "stream": streamed}
+                    request = self._request(asked, json_bytes({"model": "demo", **prompt}), TEXT)
+                try:
+                    await client.send(request)
+                except ConnectionError:
+                    asked.outcome, asked.ended_s = "lost", time.monotonic()
+                    return
+                answer = await self._answer(client, asked, streamed=streamed)
+                if not answer.whole or answer.headers.get("connection") == "close":
+                    return
+                await self._pause(0.2)
+
+    async def _once(self) -> None:
+        connected_s = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            async with self._client() as client:
+                asked = self._ask(client, connected_s)
+                await client.send(self._request(asked, chat("Quick!", max_tokens=8)))
+                await self._answer(client, asked, streamed=False)
+
+    async def leaves(self) -> None:
+        """Goes at any moment, politely or not."""
+        connected_s = time.monotonic()
+        async with self._client() as client:
+            asked = self._ask(client, connected_s)
+            asked.outcome = "left"
+            body = chat(self._prompt(), stream=self._draw.random() < 0.7, max_tokens=30)
+            await client.send(self._request(asked, body))
+            await asyncio.sleep(self._draw.random() ** 2 * 0.5)
+            asked.ended_s = time.monotonic()
+            if self._draw.random() < 0.5:
+                client.reset()
+
+    async def crawls(self) -> None:
+        """Sends in small pieces, and lets the answer wait."""
+        connected_s = time.monotonic()
+        async with self._client(receive_bytes=4096) as client:
+            asked = self._ask(client, connected_s)
+            request = self._request(asked, chat("Slowly. " * 50, stream=True, max_tokens=200))
+            for at in range(0, len(request), 100):
+                await client.send(request[at : at + 100])
+                await asyncio.sleep(0.02 / self._hasty)
+            await self._pause(1.0)
+            await self._answer(client, asked, streamed=True)
+
+    async def half_closes(self) -> None:
+        """Which is leaving."""
+        connected_s = time.monotonic()
+        async with self._client() as client:
+            asked = self._ask(client, connected_s)
+            asked.outcome = "left"
+            await client.send(self._request(asked, chat("Bye", stream=True)))
+            with contextlib.suppress(OSError):
+                client.sock.shutdown(socket.SHUT_WR)
+            await client.rest()
+            asked.ended_s = time.monotonic()
+
+    async def is_hostile(self) -> None:
+        """Text that is dear to tokenize, bodies that are none, models that nobody has."""
+        connected_s = time.monotonic()
+        async with self._client() as client:
+            asked = self._ask(client, connected_s)
+            dice = self._draw.random()
+            if dice < 0.2:
+                bodies = (b"{", b"[]", b"\xff\xfe", b'{"model": 1e999}', b"{}" * 99)
+                body = self._draw.choice(bodies)
+            elif dice < 0.3:
+                body = chat(model=f"m{dice}")
+            else:
+                body = chat(self._draw.choice(_HOSTILE)(self._draw), max_tokens=1)
+            await client.send(self._request(asked, body))
+            await self._answer(client, asked, streamed=False)
+        await self._pause(1.0)
+
+    async def is_malformed(self) -> None:
+        """No request at all; its answer is an error or an end, whatever its id."""
+        async with self._client() as client:
+            data = self._draw.choice(_MALFORMED)
+            await client.send(data)
+            told = (await client.rest())[:12]
+            if told and not told.startswith(b"HTTP/1.1 4") and not told.startswith(b"HTTP/1.1 5"):
+                self.wrong.append(f"{data[:40]!r} was answered {told!r}")
+        await self._pause(0.5)

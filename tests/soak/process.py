@@ -1,0 +1,175 @@
+"""The gateway of a soak as a process, and what can be seen of it from outside."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import psutil
+
+from bench.client import fetch
+from bench.scrape import Samples, samples
+from proxy.settings import Settings
+from tests.soak.audit import Kill
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 30.0
+_LISTEN = "0A"
+# What must be zero when nobody asks anything.
+_COUNTS = (
+    "tokenlane_connections",
+    "tokenlane_admitted_requests",
+    "tokenlane_waiting_requests",
+    "tokenlane_replica_in_flight_requests",
+    "tokenlane_replica_queued_tokens",
+    "tokenlane_upstream_connections",
+)
+
+
+class Gateway:
+    """tests.soak.serve, as a context. folder: for what it writes."""
+
+    def __init__(self, made: Settings, folder: Path) -> None:
+        self.folder = folder
+        file = folder / "settings.json"
+        file.write_bytes(msgspec.json.encode(made))
+        paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
+        own = {"PYTHONPATH": os.pathsep.join(paths), "TOKENLANE_SOAK_FOLDER": str(folder)}
+        self._errors = (folder / "stderr").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.serve", str(file)],
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=os.environ | own,
+        )
+        assert self.process.stdout is not None
+        said = [self.process.stdout.readline() for _ in range(2)]
+        found = [re.search(r"http://127.0.0.1:(\d+)", line) for line in said]
+        assert all(found), (folder / "stderr").read_text(encoding="utf-8")
+        self.port, self.admin_port = (int(one[1]) for one in found if one is not None)
+
+    def status(self) -> Any:
+        """/status.json"""
+        return json.loads(fetch(self.admin_port, "/status.json").body)
+
+    def samples(self) -> Samples:
+        """/metrics"""
+        return samples(self.admin_port)
+
+    def pids(self) -> list[int]:
+        """Of the workers that serve, by number; 0 where there is none at the moment."""
+        return [
+            int(worker["pid"]) if worker["state"] == "ready" else 0
+            for worker in self.status()["workers"]
+        ]
+
+    def unfinished(self) -> list[str]:
+        """What is counted although nobody asks anything."""
+        return [
+            f"{name}{dict(labels)} is {value}"
+            for (name, labels), value in self.samples().items()
+            if name in _COUNTS and value
+        ]
+
+    def tasks(self, pid: int) -> dict[str, Any]:
+        """What a worker says of itself (tests.soak.worker)."""
+        path = self.folder / str(pid)
+        path.unlink(missing_ok=True)
+        os.kill(pid, signal.SIGUSR1)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not path.exists():
+            assert time.monotonic() < deadline_s, "a worker does not say how it is"
+            time.sleep(0.02)
+        said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return said
+
+    def kill_worker(self, number: int) -> Kill | None:
+        """kill -9, and which clients were on it. None if one is not there as it is."""
+        pids = self.pids()
+        if not all(pids):
+            return None
+        process = psutil.Process(pids.pop(number))
+        process.suspend()
+        since_s = time.monotonic()
+        ports = _clients_of(self.port, process.pid)
+        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.001)
+        return Kill(since_s, time.monotonic(), frozenset(ports))
+
+    def tokenizers(self) -> list[psutil.Process]:
+        """The tokenizer processes of all workers."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child for pid in self.pids() if pid for child in psutil.Process(pid).children()]
+        return []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        with self.process:
+            pass
+        self._errors.close()
+
+
+def _clients_of(port: int, pid: int) -> set[int]:
+    """Ports of those connected to this one whose connections this process, or nobody yet, has."""
+    own = {0}
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            kind, _, number = str(Path(f"/proc/{pid}/fd/{name}").readlink()).partition(":")
+            if kind == "socket":
+                own.add(int(number[1:-1]))
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    rows = [line.split() for line in lines]
+    return {
+        int(row[2].rpartition(":")[2], 16)
+        for row in rows
+        if int(row[1].rpartition(":")[2], 16) == port and row[3] != _LISTEN and int(row[9]) in own
+    }
+
+
+@dataclass
+class Footprint:
+    """A gateway at rest: file descriptors and tasks of its processes, by name."""
+
+    descriptors: dict[str, int]
+    tasks: dict[str, int]
+
+    @classmethod
+    def of(cls, gateway: Gateway) -> Self:
+        """Now."""
+        pids = {f"worker {number}": pid for number, pid in enumerate(gateway.pids())}
+        tasks = {name: int(gateway.tasks(pid)["tasks"]) for name, pid in pids.items()}
+        pids["supervisor"] = gateway.process.pid
+        return cls({name: psutil.Process(pid).num_fds() for name, pid in pids.items()}, tasks)
+
+    def above(self, base: "Footprint") -> list[str]:
+        """What there is more of than then."""
+        return [
+            f"{what} of {name}: {count}, at first {then[name]}"
+            for what, now, then in (
+                ("file descriptors", self.descriptors, base.descriptors),
+                ("tasks", self.tasks, base.tasks),
+            )
+            for name, count in now.items()
+            if count > then[name]
+        ]
