@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from proxy.settings import (
@@ -133,6 +134,7 @@ class Soak:
         books = Books(crowd.asked, map(json.loads, lines), executions, self._kills, counted)
         report.outcomes.update(one.outcome for one in crowd.asked)
         report.problems += problems(books)
+        (self._folder / "report.json").write_bytes(msgspec.json.encode(report))
         return report
 
     async def _warm_up(self, crowd: Crowd) -> None:
