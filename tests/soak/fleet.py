@@ -49,7 +49,7 @@ class Replicas:
         flags = {
             "execution-log": str(self.executions),
             "cache-blocks": "4000",
-            "token-interval-s": "0.01",
+            "token-interval-s": "0.004",
             "prefill-tokens-per-s": "100000",
             "prompt-cache-bytes": "16000000",
             "kv-events": "maps",

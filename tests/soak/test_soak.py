@@ -24,7 +24,7 @@ def _minutes() -> float:
 async def test_nothing_is_lost_and_nothing_stays(
     long: bool, figure: Callable[[str], None], tmp_path: Path
 ) -> None:
-    minutes = _minutes() if long else 3 / 60
+    minutes = _minutes() if long else 2 / 60
     soak = Soak(tmp_path, 60 * minutes, replicas=4 if long else 2, hasty=1.0 if long else 5.0)
     report = await soak.run()
     assert report.problems == []
