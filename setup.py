@@ -38,6 +38,7 @@ COMPILED = [
     "proxy/routing/recent.py",
     "proxy/routing/retry.py",
     "proxy/routing/router.py",
+    "proxy/routing/siblings.py",
     "proxy/routing/truth.py",
     "proxy/telemetry/board.py",
     "proxy/telemetry/metrics.py",

@@ -3,18 +3,22 @@
 Invariants:
 - Work is bounded before it is read: requests in hand and the prompt tokens that replicas have still
   to compute, of all together and of each tenant. A request larger than a whole budget runs alone.
-- The better class goes first. Within a class tenants take turns, whatever they have waiting, and
-  a tenant's own requests keep their order.
+- The better class goes first. Within a class tenants take turns, whatever they have waiting.
+- A tenant's own requests keep their order, but that one whose parent waits for several counts as
+  having come with the first of them, at most `sibling_lead_s` before it did. So what a parent
+  waits for ends before what came between, and nobody is overtaken by what comes later than that.
 - A full queue turns away who has most waiting in the worst class: a tenant that floods displaces
   its own requests, not those of others.
 - Every ticket leaves once (`leave`), admitted or not; what it held is then free.
 """
 
 import math
+from bisect import insort
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 
+from proxy.parents import Parents
 from proxy.settings import AdmissionSettings, Tenant
 
 CLASSES = ("interactive", "standard", "batch")
@@ -40,9 +44,10 @@ class Why(Enum):
 
 
 class Account:
-    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class."""
+    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class. queue: the
+    next first."""
 
-    __slots__ = ("limit", "limit_tokens", "name", "queue", "rank", "running", "tokens")
+    __slots__ = ("limit", "limit_tokens", "name", "parents", "queue", "rank", "running", "tokens")
 
     def __init__(self, name: str, rank: int, limit: int, limit_tokens: int) -> None:
         self.name = name
@@ -51,7 +56,8 @@ class Account:
         self.limit_tokens = limit_tokens
         self.running = 0
         self.tokens = 0
-        self.queue: deque[Ticket] = deque()
+        self.queue: list[Ticket] = []
+        self.parents = Parents()
 
     def takes(self, tokens: int) -> bool:
         """Whether it may have one more request, with so many tokens."""
@@ -59,15 +65,21 @@ class Account:
 
 
 class Ticket:
-    """One request's claim. tokens: of its prompt, estimated; 0 once they are computed."""
+    """One request's claim. tokens: of its prompt, estimated; 0 once they are computed. order_s:
+    what it came at, as far as its tenant's order goes. parent: who waits for it, or 0."""
 
-    __slots__ = ("account", "asked_s", "state", "tokens")
+    __slots__ = ("account", "order_s", "parent", "state", "tokens")
 
-    def __init__(self, account: Account, tokens: int, now: float) -> None:
+    def __init__(self, account: Account, tokens: int, order_s: float, parent: int) -> None:
         self.account = account
+        self.parent = parent
         self.tokens = tokens
-        self.asked_s = now
+        self.order_s = order_s
         self.state = State.WAITING
+
+
+def _order_s(ticket: Ticket) -> float:
+    return ticket.order_s
 
 
 def _fits(held: int, more: int, limit: int) -> bool:
@@ -96,6 +108,7 @@ class Admission:
         self._limit = share(settings.concurrency_limit_count, workers)
         self._limit_tokens = share(settings.queued_limit_tokens, workers)
         self._queue_limit = share(settings.queue_limit_count, workers)
+        self._lead_s = settings.sibling_lead_s
         self._accounts: dict[str, Account] = {}
         # By class, tenants with something waiting; the first is next.
         self._turns: list[deque[Account]] = [deque() for _ in CLASSES]
@@ -105,10 +118,17 @@ class Admission:
         self._left_s = 0.0
         self._gap_s = 0.0
 
-    def ask(self, tenant: str, tokens: int, now: float) -> tuple[Ticket, Ticket | None]:
-        """A new claim, and the one it displaced. It is admitted, waits, or is gone at once."""
+    def ask(
+        self, tenant: str, tokens: int, now: float, parent: int = 0
+    ) -> tuple[Ticket, Ticket | None]:
+        """A new claim, and the one it displaced. It is admitted, waits, or is gone at once.
+        parent: a number for who waits for it and others, 0 for nobody."""
         account = self._account(tenant)
-        ticket = Ticket(account, tokens, now)
+        order_s = now
+        if parent:
+            since_s = account.parents.asked(parent, now, self._lead_s)
+            order_s = max(since_s, now - self._lead_s)
+        ticket = Ticket(account, tokens, order_s, parent)
         # Whoever waits was here before, unless only its own limits hold it.
         if not self._next() and self._takes(tokens) and not account.queue and account.takes(tokens):
             self._admit(ticket)
@@ -118,11 +138,13 @@ class Admission:
             displaced = self._worse_than(account)
             if displaced is None:
                 ticket.state = State.GONE
+                account.parents.ended(parent, now)
                 return ticket, None
             self._unqueue(displaced)
+            displaced.account.parents.ended(displaced.parent, now)
         if not account.queue:
             self._turns[account.rank].append(account)
-        account.queue.append(ticket)
+        insort(account.queue, ticket, key=_order_s)  # of equals the first stays first
         self.waiting += 1
         return ticket, displaced
 
@@ -137,6 +159,8 @@ class Admission:
 
     def leave(self, ticket: Ticket, now: float) -> list[Ticket]:
         """The request is over, or does not wait any longer; who is admitted by that."""
+        if ticket.state is not State.GONE:
+            ticket.account.parents.ended(ticket.parent, now)
         if ticket.state is State.WAITING:
             self._unqueue(ticket)
         elif ticket.state is State.ADMITTED:
@@ -212,7 +236,7 @@ class Admission:
         self.waiting -= 1
 
     def _worse_than(self, account: Account) -> Ticket | None:
-        """The newest claim of who has most waiting in the worst class, if that is worse."""
+        """The last claim of who has most waiting in the worst class, if that is worse."""
         for rank in range(len(CLASSES) - 1, account.rank - 1, -1):
             if self._turns[rank]:
                 longest = max(self._turns[rank], key=lambda one: len(one.queue))

@@ -47,6 +47,11 @@ class Asking:
             for name in settings.session_headers
             if settings.policy == Session.name
         )
+        self._parent_headers = tuple(name.lower().encode() for name in settings.parent_headers)
+
+    def parent(self, headers: Sequence[Field]) -> int:
+        """A number for the parent that waits for a request; 0 where none is named."""
+        return session_of(headers, self._parent_headers)
 
     def query(
         self,
@@ -60,15 +65,17 @@ class Asking:
         """Of a request whose prompt was read. prompt: its ids, or None and then `why_not` is the
         bail rung's reason."""
         session = session_of(headers, self._session_headers)
+        parent = self.parent(headers)
         head = head_tokens(request, block_tokens) if self._reads_head else 0
         if prompt is not None:
-            return Query.of(prompt, self._draw(), session, head)
+            return Query.of(prompt, self._draw(), session, head, parent)
         raw = prompt_bytes(request)
         tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
         text = bytes(raw[:TEXT_LIMIT_BYTES])
         blocks = text_hashes(text, block_tokens, salt(model or "", request))
         reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
-        return Query(blocks, block_tokens, tokens, tokens, self._draw(), reason, session, head)
+        draw = self._draw()
+        return Query(blocks, block_tokens, tokens, tokens, draw, reason, session, head, parent)
 
     def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
         """Of a request whose prompt is not looked at: only its size is known."""

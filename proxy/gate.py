@@ -32,9 +32,9 @@ class Gate:
         self.on_admitted = on_admitted
         self.waiting: dict[Ticket, asyncio.Future[None]] = {}
 
-    def place(self, tenant: str, size_bytes: int) -> "Place":
-        """For a request whose body has so many bytes."""
-        return Place(self, tenant, size_bytes // TEXT_BYTES_PER_TOKEN)
+    def place(self, tenant: str, size_bytes: int, parent: int = 0) -> "Place":
+        """For a request whose body has so many bytes. parent: as for `Admission.ask`."""
+        return Place(self, tenant, size_bytes // TEXT_BYTES_PER_TOKEN, parent)
 
     def wake(self, tickets: list[Ticket]) -> None:
         """What these wait for has come: a place, or the end of waiting."""
@@ -56,18 +56,19 @@ class Place:
     Raises RequestError 429 (the tenant's own limits) or 503 where there is none in time.
     """
 
-    __slots__ = ("_gate", "_tenant", "_ticket", "_tokens")
+    __slots__ = ("_gate", "_parent", "_tenant", "_ticket", "_tokens")
 
-    def __init__(self, gate: Gate, tenant: str, tokens: int) -> None:
+    def __init__(self, gate: Gate, tenant: str, tokens: int, parent: int) -> None:
         self._gate = gate
         self._tenant = tenant
         self._tokens = tokens
+        self._parent = parent
         self._ticket: Ticket | None = None
 
     async def __aenter__(self) -> Self:
         gate = self._gate
         now_s = time.monotonic()
-        ticket, displaced = gate.admission.ask(self._tenant, self._tokens, now_s)
+        ticket, displaced = gate.admission.ask(self._tenant, self._tokens, now_s, self._parent)
         self._ticket = ticket
         if displaced is not None:
             gate.wake([displaced])

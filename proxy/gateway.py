@@ -163,7 +163,8 @@ class Gateway:
         if self.gate is None:
             await self._admitted(exchange, route, life)
             return
-        async with self.gate.place(life.tenant, exchange.announced_bytes) as place:
+        parent = self.asking.parent(exchange.headers)
+        async with self.gate.place(life.tenant, exchange.announced_bytes, parent) as place:
             life.place = place
             await self._admitted(exchange, route, life)
 

@@ -77,6 +77,9 @@ HELP = {
     "admission.queued_limit_tokens": "most prompt tokens waiting at replicas; 0: any",
     "admission.queue_limit_count": "most requests that wait for a place",
     "admission.queue_deadline_s": "longest wait for a place",
+    "admission.sibling_lead_s": (
+        "what a parent waits for counts as so much older at most; 0: no order but that of arrival"
+    ),
     "routing.replica_limit_count": "most requests in flight to a replica; 0: any",
     "server.tls_cert_file": "certificate chain of the data port (PEM); it then speaks TLS",
     "server.tls_key_file": "its key (PEM), if it is in a file of its own",
@@ -125,6 +128,10 @@ HELP = {
     "routing.policy": "how replicas are chosen",
     "routing.alpha": "what a queued token counts beside an own one while all replicas are busy",
     "routing.idle_alpha": "the same while all are idle",
+    "routing.sibling_alpha": ("the same beside requests in flight that the same parent waits for"),
+    "routing.parent_headers": (
+        "headers that name the parent that waits for a request; the first that is there counts"
+    ),
     "routing.session_headers": "headers that name a session; the first that is there counts",
     "routing.head_limit_tokens": "what prefix-hash hashes where no common beginning is known",
     "routing.load_factor": "most a hash may give a replica, in times its share of the requests",

@@ -135,7 +135,9 @@ class RoutingSettings(Section, frozen=True):
 
     replica_limit_count: most requests in flight to a replica; 0: any.
     alpha, idle_alpha: what a queued token counts beside an own one, while all replicas are busy and
-    while all are idle. session_headers: those that name a session; the first that is there counts.
+    while all are idle. sibling_alpha: in the place of idle_alpha while other requests are in flight
+    that the same parent waits for. session_headers, parent_headers: those that name a session, and
+    who waits for a request; the first that is there counts.
     head_limit_tokens: what prefix-hash hashes where it does not know where a prompt's common
     beginning ends. load_factor: policies that hash give no replica more than so many times its
     share of the requests. block_tokens: 0 for as the replicas report it. cache_blocks: KV blocks of
@@ -147,7 +149,9 @@ class RoutingSettings(Section, frozen=True):
     policy: str = "affinity"
     alpha: float = 0.1
     idle_alpha: float = 0.5
+    sibling_alpha: float = 1.0
     session_headers: tuple[str, ...] = ("x-session-affinity",)
+    parent_headers: tuple[str, ...] = ("x-correlation-id",)
     head_limit_tokens: int = 2048
     load_factor: float = 1.25
     replica_limit_count: Count = 0
@@ -162,6 +166,8 @@ class RoutingSettings(Section, frozen=True):
             raise ValueError("load_factor must be at least 1")
         if not 0 <= self.alpha <= self.idle_alpha <= 1:
             raise ValueError("alpha and idle_alpha must be 0 <= alpha <= idle_alpha <= 1")
+        if not self.alpha <= self.sibling_alpha <= 1:
+            raise ValueError("sibling_alpha must be alpha <= sibling_alpha <= 1")
 
 
 class KvSource(Section, frozen=True):
@@ -278,12 +284,15 @@ class AuthSettings(Section, frozen=True):
 class AdmissionSettings(Section, frozen=True):
     """What the gateway takes on at once (0: any): requests, and prompt tokens that replicas have
     not computed yet, guessed by the size of bodies. More wait, so many and so long. Workers share
-    the limits evenly. Tenants have limits of their own (`auth.tenants`)."""
+    the limits evenly. Tenants have limits of their own (`auth.tenants`). sibling_lead_s: what a
+    parent waits for (`routing.parent_headers`) counts as having come with the first of it, so much
+    earlier at most; 0: all in the order they came."""
 
     concurrency_limit_count: Count = 0
     queued_limit_tokens: Count = 0
     queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 1000
     queue_deadline_s: float = 5.0
+    sibling_lead_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
 
 
 class RequestSettings(Section, frozen=True):

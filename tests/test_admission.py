@@ -162,9 +162,13 @@ class Counts(RuleBasedStateMachine):
         self.tickets: list[Ticket] = []
         self.now = 0.0
 
-    @rule(name=st.sampled_from(["a", "b", *TENANTS]), tokens=st.integers(0, 400))
-    def ask(self, name: str, tokens: int) -> None:
-        ticket, displaced = self.made.ask(name, tokens, self.now)
+    @rule(
+        name=st.sampled_from(["a", "b", *TENANTS]),
+        tokens=st.integers(0, 400),
+        parent=st.integers(0, 2),
+    )
+    def ask(self, name: str, tokens: int, parent: int) -> None:
+        ticket, displaced = self.made.ask(name, tokens, self.now, parent)
         if displaced is not None:
             assert displaced.state is State.GONE
         self.tickets.append(ticket)

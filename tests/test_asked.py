@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.asked import Asking, head_tokens, session_of
-from proxy.body import Kind, inspect
+from proxy.body import CompletionBody, Kind, inspect
 from proxy.settings import RoutingSettings
 
 USER = {"role": "user", "content": "And what about this? " * 30}
@@ -59,6 +59,19 @@ def test_the_first_configured_header_that_is_there_names_the_session() -> None:
     by_id = session_of([(b"x-session-id", b"a")], names)
     assert by_id > 0
     assert session_of([(b"x-session-id", b"b"), (b"x-session-affinity", b"a")], names) == by_id
+
+
+@pytest.mark.parametrize("policy", ["affinity", "random"])
+def test_the_parent_is_read_under_every_policy(policy: str) -> None:
+    asking = Asking(RoutingSettings(policy=policy), lambda: 5)
+    headers = [(b"x-correlation-id", b"a"), (b"x-request-id", b"b")]
+    request = inspect(Kind.COMPLETION, b'{"prompt": "x"}')
+    assert isinstance(request, CompletionBody)
+    query = asking.query("demo", request, None, "no-tokenizer", 16, headers)
+    assert query.parent == asking.parent(headers) == session_of(headers, [b"x-correlation-id"]) > 0
+    other = Asking(RoutingSettings(parent_headers=("X-Request-ID",)), lambda: 5)
+    assert other.parent(headers) not in {0, query.parent}
+    assert other.parent(headers[:1]) == 0
 
 
 @pytest.mark.parametrize(("policy", "reads"), [("session", True), ("affinity", False)])

@@ -17,7 +17,8 @@ def test_settings_are_frozen() -> None:
 
 def test_names_carry_their_units() -> None:
     """Numbers that are neither counts nor names say what they are in."""
-    plain = "port workers threads processes alpha idle_alpha host_block_worth load_factor".split()
+    plain = "port workers threads processes alpha idle_alpha sibling_alpha".split()
+    plain += ["host_block_worth", "load_factor"]
     for section in Settings().__struct_fields__:
         values = getattr(Settings(), section)
         if not isinstance(values, msgspec.Struct):

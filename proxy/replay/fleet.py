@@ -94,10 +94,14 @@ class SimulatedFleet:
         for request in requests:
             self._until(request.arrival_s)
             self.now_s = request.arrival_s
-            place, held = sender.send(request, self.now_s)
-            self._enqueue(place, _Job(request, held))
+            self.arrive(request, sender)
         self._until(float("inf"))
         return self.served
+
+    def arrive(self, request: Request, sender: Sender) -> None:
+        """A request is sent now, by who waited for something that happened."""
+        place, held = sender.send(request, self.now_s)
+        self._enqueue(place, _Job(request, held))
 
     def cached_tokens(self, place: int, request: Request) -> int:
         """Prompt tokens that a replica would not have to compute now: whole blocks, and never

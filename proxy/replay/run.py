@@ -68,7 +68,14 @@ class Routed:
 
     def send(self, request: Request, now_s: float) -> tuple[int, Held]:
         router, tokens = self.router, request.prompt_tokens
-        query = Query(request.blocks, self._block_tokens, tokens, tokens, router.draw())
+        query = Query(
+            request.blocks,
+            self._block_tokens,
+            tokens,
+            tokens,
+            router.draw(),
+            parent=request.parent,
+        )
         choice = router.decide(query, router.eligible(None, now_s), now_s).choice
         lease = router.attempt(choice, query, now_s)
         lease.__enter__()

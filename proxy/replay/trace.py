@@ -30,12 +30,14 @@ class TraceError(ConfigError):
 
 
 class Request(NamedTuple):
-    """arrival_s: since the trace's first request. blocks: packed uint64, of the whole prompt."""
+    """arrival_s: since the trace's first request. blocks: packed uint64, of the whole prompt.
+    parent: a number for who waits for it, 0 for nobody."""
 
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
     blocks: bytes
+    parent: int = 0
 
 
 class Trace(NamedTuple):

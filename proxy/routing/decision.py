@@ -47,6 +47,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     inexact: one of INEXACT, or None when the ids are the replica's own.
     session: a number for the session the client named, 0 for none.
     head_tokens: about where the prompt's common beginning ends, 0 where it is not known.
+    parent: a number for who waits for it and others, 0 for nobody.
     """
 
     blocks: bytes
@@ -57,9 +58,17 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     inexact: Reason | None = None
     session: int = 0
     head_tokens: int = 0
+    parent: int = 0
 
     @classmethod
-    def of(cls, prompt: Prompt, draw: int = 0, session: int = 0, head_tokens: int = 0) -> "Query":
+    def of(
+        cls,
+        prompt: Prompt,
+        draw: int = 0,
+        session: int = 0,
+        head_tokens: int = 0,
+        parent: int = 0,
+    ) -> "Query":
         """The query of a request whose ids are known."""
         first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else 0
         return Query(
@@ -71,6 +80,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
             None,
             session,
             head_tokens,
+            parent,
         )
 
 
@@ -89,7 +99,8 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     cached_tokens: what it should report as cached. requests, queued_tokens: in flight now, all
     workers; tokens are uncached ones of requests without a first byte. slowness: how much longer
-    a token takes it than the mean of the fleet; empty while all are alike.
+    a token takes it than the mean of the fleet; empty while all are alike. siblings: other requests
+    in flight that the query's parent waits for.
     """
 
     slots: Sequence[int]
@@ -98,6 +109,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     queued_tokens: Sequence[int]
     history: History
     slowness: Sequence[float] = ()
+    siblings: int = 0
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):

@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from proxy.model import Load
 from proxy.routing.pending import Epoch
 from proxy.routing.progress import Progress
+from proxy.routing.siblings import Siblings
 
 
 class LoadBoard(Protocol):
@@ -56,12 +57,12 @@ class Lease:
     uncached_tokens: prompt tokens the replica has to compute for this request. epoch: held open
     until they are. progress: told when it was sent (`now`) and when its first byte came. rank: of
     the replica, where one was picked (else -1); at_rank: its own lease, which goes the way of this
-    one.
+    one. siblings: counts it for its parent.
     """
 
     __slots__ = (
-        "_at_rank", "_board", "_entered", "_epoch", "_progress", "_queued_tokens", "_sent_s",
-        "_ticket", "rank", "slot",
+        "_at_rank", "_board", "_entered", "_epoch", "_parent", "_progress", "_queued_tokens",
+        "_sent_s", "_siblings", "_ticket", "rank", "slot",
     )  # fmt: skip
 
     def __init__(
@@ -74,10 +75,14 @@ class Lease:
         now: float = 0.0,
         rank: int = -1,
         at_rank: "Lease | None" = None,
+        siblings: Siblings | None = None,
+        parent: int = 0,
     ) -> None:
         self._board = board
         self._epoch = epoch
         self._at_rank = at_rank
+        self._siblings = siblings
+        self._parent = parent
         self.rank = rank
         self._queued_tokens = uncached_tokens
         self._entered = False
@@ -97,6 +102,8 @@ class Lease:
             self._ticket = self._progress.sent(self.slot, self._queued_tokens, self._sent_s)
         if self._at_rank is not None:
             self._at_rank.__enter__()
+        if self._siblings is not None:
+            self._siblings.began(self._parent)
         return self
 
     def first_byte(self, now: float = 0.0) -> None:
@@ -127,3 +134,5 @@ class Lease:
             self._progress.gone(self.slot, self._ticket)
         if self._at_rank is not None:
             self._at_rank.__exit__(kind, error, trace)
+        if self._siblings is not None:
+            self._siblings.ended(self._parent)

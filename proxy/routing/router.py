@@ -29,6 +29,7 @@ from proxy.routing.policies import Policy, make_policy
 from proxy.routing.progress import Progress
 from proxy.routing.ranks import Ranks
 from proxy.routing.recent import RecentWork
+from proxy.routing.siblings import Siblings
 from proxy.routing.truth import Truth
 from proxy.settings import HealthSettings, RoutingSettings
 
@@ -74,6 +75,7 @@ class Router:
         self.truth = Truth(settings.host_block_worth)
         self.pending = Pending()
         self._ranks = Ranks(settings.alpha)
+        self.siblings = Siblings()
 
     def update(self, fleet: FleetState) -> None:
         """A new snapshot from the control plane."""
@@ -155,7 +157,10 @@ class Router:
         if now is not None:
             queued_tokens = self.progress.left(slots, queued_tokens, now)
         slowness = self.progress.slowness(slots)
-        among_these = Candidates(slots, held, requests, queued_tokens, self._recent, slowness)
+        siblings = self.siblings.count(query.parent) if query.parent else 0
+        among_these = Candidates(
+            slots, held, requests, queued_tokens, self._recent, slowness, siblings
+        )
         return self._policy.choose(query, among_these)
 
     def attempt(self, choice: Choice, query: Query, now: float) -> Lease:
@@ -173,7 +178,18 @@ class Router:
             if held:
                 rank = self._ranks.choose(slot, query, held)
                 at_rank = self._ranks.attempt(slot, rank, query, uncached_tokens, now)
-        return Lease(self._board, slot, uncached_tokens, epoch, self.progress, now, rank, at_rank)
+        return Lease(
+            self._board,
+            slot,
+            uncached_tokens,
+            epoch,
+            self.progress,
+            now,
+            rank,
+            at_rank,
+            self.siblings if query.parent else None,
+            query.parent,
+        )
 
     def learn(self, slot: int, blocks: bytes, now: float = 0.0) -> None:
         """Another worker sent this prefix to the replica, just before `now`."""

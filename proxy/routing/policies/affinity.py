@@ -3,8 +3,9 @@
 cost = own uncached tokens + price * queued uncached tokens. Below 1, the price says that a warm
 cache is worth some waiting: following the prefix also saves the work that everybody else waits
 for. How much that is worth depends on how many do wait, so the price is not fixed: `alpha` while
-all replicas are busy, more as more of them idle, up to `idle_alpha`. docs/routing.md has the
-replays that say so; at 1 (`min(queue + own)`) a fifth of the hits is lost.
+all replicas are busy, more as more of them idle, up to `idle_alpha`; up to `sibling_alpha` where
+the same parent waits for others that are in flight, as it is done when the last of them is.
+docs/routing.md has the replays that say so; at 1 (`min(queue + own)`) a fifth of the hits is lost.
 
 Where replicas differ in speed, the price is paid for time and the rest for work:
 (1 - price) * own + price * slowness * (own + queued), which is the same where slowness is 1.
@@ -31,11 +32,13 @@ class Affinity:
     def __init__(self, settings: RoutingSettings) -> None:
         self._alpha = settings.alpha
         self._idle_alpha = settings.idle_alpha
+        self._sibling_alpha = settings.sibling_alpha
 
     def price(self, among: Candidates) -> float:
         """What a queued token counts beside an own one."""
         queued = among.queued_tokens
-        return max(self._alpha, self._idle_alpha * queued.count(0) / len(queued))
+        most = self._sibling_alpha if among.siblings else self._idle_alpha
+        return max(self._alpha, most * queued.count(0) / len(queued))
 
     def choose(self, query: Query, among: Candidates) -> Decision:
         price, prompt_tokens, cached = self.price(among), query.prompt_tokens, among.cached_tokens
