@@ -56,6 +56,9 @@ keepalive-race: $(STAMP_DEV) ## 100,000 requests to a replica that closes at its
 soak: $(STAMP_DEV) ## all faults at once under load, MINUTES long; nothing lost, nothing left behind
 	SOAK_MINUTES=$(MINUTES) $(BIN)/python -m pytest --long tests/soak/test_soak.py $(ARGS)
 
+drain: $(STAMP_DEV) ## 200 gateways that take over from each other under load; no request lost
+	$(BIN)/python -m pytest --long tests/soak/test_drain.py $(ARGS)
+
 # atheris is not locked: it has no wheels for every Python, and nothing here depends on it.
 fuzz: ## coverage-guided search (atheris), MINUTES for each of 6 targets; a crash leaves its input
 	$(MAKE) --no-print-directory VENV=.venv-fuzz .venv-fuzz/.stamp-dev

@@ -21,10 +21,13 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class ServerSettings(Section, frozen=True):
     """The data port: where it listens and what one connection may cost. tls_…: a certificate
     chain and its key in PEM; with them the port speaks TLS alone. trusted_peers: networks (CIDR)
-    whose `Forwarded` and `X-Forwarded-…` fields replicas get; of others they are dropped."""
+    whose `Forwarded` and `X-Forwarded-…` fields replicas get; of others they are dropped.
+    share_port: another gateway of the same user may serve on the port too, as while one takes
+    over from the other."""
 
     host: str = "127.0.0.1"
     port: int = 8080
+    share_port: bool = False
     workers: int = 1
     head_limit_bytes: int = 64 * 1024
     header_limit_count: int = 128
@@ -37,6 +40,7 @@ class ServerSettings(Section, frozen=True):
     body_deadline_s: float = 60.0
     write_stall_deadline_s: float = 120.0
     drain_deadline_s: float = 30.0
+    drain_linger_s: float = 1.0
     tls_cert_file: str = ""
     tls_key_file: str = ""
     trusted_peers: tuple[str, ...] = ()

@@ -140,7 +140,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal)
         server = self._settings.server
         try:
-            with ports.reserve(server.host, server.port) as held:
+            with ports.reserve(server.host, server.port, shared=server.share_port) as held:
                 return await self._with_admin(ports.address_of(held))
         finally:
             os.close(self._board_fd)

@@ -4,7 +4,7 @@ Invariants:
 - A data port is one number for all workers: the supervisor reserves it (bound, not listening),
   workers bind it again with SO_REUSEPORT. A reserved socket takes no connections.
 - A port that anybody listens on is taken, also if they set SO_REUSEPORT too (another gateway of
-  the same user would otherwise silently share it).
+  the same user would otherwise silently share it), unless the operator wants it shared.
 """
 
 import errno
@@ -66,9 +66,10 @@ DATA_OPTIONS = ("--host", "--port")
 ADMIN_OPTIONS = ("--admin-host", "--admin-port")
 
 
-def reserve(host: str, port: int) -> socket.socket:
-    """The data port, held but not listened on; port 0 picks one. ConfigError says why not."""
-    with _bind(host, port, DATA_OPTIONS, reuse_port=False, listen=True) as probe:
+def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """The data port, held but not listened on; port 0 picks one. ConfigError says why not.
+    shared: also where another gateway of this user, told the same, serves on it."""
+    with _bind(host, port, DATA_OPTIONS, reuse_port=shared, listen=not shared) as probe:
         chosen = port or probe.getsockname()[1]
     return _bind(host, chosen, DATA_OPTIONS, reuse_port=True, listen=False)
 

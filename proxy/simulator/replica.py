@@ -151,7 +151,9 @@ class Replica:
     async def _listen(self) -> None:
         assert self._handler is not None
         limits = ServerSettings(
-            idle_deadline_s=self.settings.keep_alive_s, body_limit_bytes=_BODY_LIMIT_BYTES
+            idle_deadline_s=self.settings.keep_alive_s,
+            body_limit_bytes=_BODY_LIMIT_BYTES,
+            drain_linger_s=0.0,
         )
         server = self._server = HttpServer(self._handler, limits, add_request_id=False)
         self._servers.add(server)

@@ -62,7 +62,7 @@ class ServerConnection:
         self._heads_read = self.server.heads_of(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self.server.settings.write_high_water_bytes)
         self.server.opened(self)
-        self._deadline.set(self.server.settings.idle_deadline_s)
+        self._deadline.set(self.server.idle_s)
 
     def data_received(self, data: bytes) -> None:
         LOOP.mark(PARSE)
@@ -282,7 +282,7 @@ class ServerConnection:
         if self._room is not None:
             # The client does not read its answers: it gets no new ones until it does.
             return
-        self._deadline.set(self.server.settings.idle_deadline_s)
+        self._deadline.set(self.server.idle_s)
         if len(self._buffer) <= self.server.settings.pipelined_limit_bytes:
             self._resume_reading()
         if self._buffer:
@@ -357,10 +357,13 @@ class ServerConnection:
         else:
             self._close()
 
-    def close_if_idle(self) -> None:
-        """For a drain: connections without a request go at once."""
-        if self._exchange is None:
-            self._close()
+    def linger(self) -> None:
+        """For a drain: without a request, or the beginning of one, there is not much time left."""
+        if self._exchange is None and not self._buffer:
+            if self.server.idle_s > 0.0:
+                self._deadline.set(self.server.idle_s)
+            else:
+                self._close()
 
     def kill(self) -> None:
         """For the end of a drain."""

@@ -3,7 +3,9 @@
 Invariants:
 - Every answer carries `x-request-id`, those to unreadable requests too.
 - Whatever a handler raises, the client gets an answer in OpenAI's shape, never a traceback.
-- A drain closes the listener first and idle connections next; requests in hand may finish.
+- A drain closes the listener first; who is in its queue by then is served. Requests in hand may
+  finish. A connection without one is told to close by its next answer, or closed if none is asked
+  for in a while: whoever sends a request at that moment must not find the door shut.
 """
 
 import asyncio
@@ -84,6 +86,8 @@ class HttpServer:
         self.add_request_id = add_request_id
         self._on_refused = on_refused
         self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
         self._empty = asyncio.Event()
         self._made_ids = itertools.count()
         self._id_prefix = os.urandom(10).hex().encode()
@@ -99,13 +103,47 @@ class HttpServer:
 
     async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Serves a bound socket. tls: speaks TLS with it."""
+        self._listener, self._tls = sock, tls
         self._server = await self.loop.create_server(
-            lambda: cast(asyncio.Protocol, ServerConnection(self)),
+            self._protocol,
             sock=sock,
             backlog=1024,
             ssl=tls,
             ssl_handshake_timeout=self.settings.head_deadline_s if tls is not None else None,
         )
+
+    def _protocol(self) -> asyncio.Protocol:
+        return cast(asyncio.Protocol, ServerConnection(self))
+
+    async def _stop_listening(self) -> None:
+        """Closes the listener, but serves those whom the kernel has connected already: closed
+        with the listener, they would lose what they have sent."""
+        server, listener = self._server, self._listener
+        if server is None or listener is None:
+            return
+        self._server = None
+        queue = listener.dup()
+        server.close()
+        taken = []
+        with contextlib.suppress(OSError):  # nobody is left, or there is no descriptor for them
+            while True:
+                taken.append(queue.accept()[0])
+        queue.close()
+        try:
+            while taken:
+                with contextlib.suppress(OSError):  # has left again
+                    await self.loop.connect_accepted_socket(
+                        self._protocol, taken.pop(0), ssl=self._tls
+                    )
+        finally:
+            for sock in taken:
+                sock.close()
+
+    @property
+    def idle_s(self) -> float:
+        """How long a connection may have no request."""
+        settings = self.settings
+        return settings.drain_linger_s if self.draining else settings.idle_deadline_s
 
     def refused(self, exchange: Exchange) -> None:
         """A request that was refused before there was a handler."""
@@ -134,13 +172,12 @@ class HttpServer:
     async def drain(self, deadline_s: float) -> int:
         """Stops listening, lets requests finish; returns how many had to be cut."""
         self.draining = True
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.close_if_idle()
-        self._check_empty()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
+                await self._stop_listening()
+                for connection in list(self.connections):
+                    connection.linger()
+                self._check_empty()
                 await self._empty.wait()
         cut = len(self.connections)
         for connection in list(self.connections):

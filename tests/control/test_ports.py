@@ -56,6 +56,21 @@ def test_impossible_addresses(host: str, port: int, sentence: str) -> None:
         ports.reserve(host, port)
 
 
+def test_a_shared_port_is_shared_by_those_who_want_it() -> None:
+    with ports.reserve("127.0.0.1", 0) as held:
+        host, port = ports.address_of(held)
+        with ports.share(host, port), ports.reserve(host, port, shared=True) as other:
+            assert ports.address_of(other) == (host, port)
+            with pytest.raises(ConfigError, match="taken"):
+                ports.reserve(host, port)
+
+
+def test_a_shared_port_is_not_taken_from_others() -> None:
+    with ports.admin_listener("127.0.0.1", 0) as foreign:
+        with pytest.raises(ConfigError, match="taken"):
+            ports.reserve(*ports.address_of(foreign), shared=True)
+
+
 def test_localhost_is_ipv4() -> None:
     with ports.reserve("localhost", 0) as held:
         assert ports.address_of(held)[0] == "127.0.0.1"

@@ -11,10 +11,12 @@ import random
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from tests.raw import CHAT, TEXT, Answer, Client, chat, json_bytes, post
 from tests.soak.audit import Asked
+
+Kind = Callable[[], Awaitable[None]]
 
 _IDS = re.compile(rb"soak-\d+")
 _HOSTILE = (
@@ -49,32 +51,32 @@ def outcome(answer: Answer, name: str, *, streamed: bool) -> str:
 
 
 class Crowd:
-    """Everybody who asks. asked: their requests; hasty: seconds between a client's requests are
-    divided by it."""
+    """Everybody who asks. asked: their requests. turned_away: who lost a connection before an
+    answer was waited for. hasty: the pauses between requests are divided by it."""
 
     def __init__(self, port: int, seed: int, hasty: float = 1.0) -> None:
         self.asked: list[Asked] = []
         self.wrong: list[str] = []
+        self.turned_away = 0
         self.stopping = False
         self._port = port
         self._draw = random.Random(seed)
         self._hasty = hasty
         self._history = ["You are a helpful assistant. " * 20]
 
-    async def run(self, kinds: list[Callable[[], Awaitable[None]]]) -> None:
+    async def run(self, kinds: Sequence[Kind]) -> None:
         """One task for each until `stopping`; returns when their last requests are over."""
 
-        async def again(kind: Callable[[], Awaitable[None]]) -> None:
+        async def again(kind: Kind) -> None:
             while not self.stopping:
-                with contextlib.suppress(ConnectionError):  # no worker listens at the moment
-                    await kind()
+                await self._let(kind)
                 await self._pause(0.3)
 
         async with asyncio.TaskGroup() as group:
             for kind in kinds:
                 group.create_task(again(kind))
 
-    def usual(self) -> list[Callable[[], Awaitable[None]]]:
+    def usual(self) -> list[Kind]:
         """Who is there all the time."""
         return [
             *[self.talks] * 6, *[self.leaves] * 2, *[self.crawls] * 2,
@@ -85,7 +87,13 @@ class Crowd:
         """So many clients at once, each with one request."""
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(self._once())
+                group.create_task(self._let(self.once))
+
+    async def _let(self, kind: Kind) -> None:
+        try:
+            await kind()
+        except ConnectionError:
+            self.turned_away += 1
 
     async def _pause(self, mean_s: float) -> None:
         await asyncio.sleep(self._draw.random() * 2 * mean_s / self._hasty)
@@ -153,13 +161,13 @@ class Crowd:
                     return
                 await self._pause(0.2)
 
-    async def _once(self) -> None:
+    async def once(self) -> None:
+        """A request on a connection of its own."""
         connected_s = time.monotonic()
-        with contextlib.suppress(ConnectionError):
-            async with self._client() as client:
-                asked = self._ask(client, connected_s)
-                await client.send(self._request(asked, chat("Quick!", max_tokens=8)))
-                await self._answer(client, asked, streamed=False)
+        async with self._client() as client:
+            asked = self._ask(client, connected_s)
+            await client.send(self._request(asked, chat("Quick!", max_tokens=8)))
+            await self._answer(client, asked, streamed=False)
 
     async def leaves(self) -> None:
         """Goes at any moment, politely or not."""

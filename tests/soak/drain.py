@@ -1,0 +1,87 @@
+"""One gateway after the other on the same port, under load: each new one begins to serve, the
+old one is told to stop and drains.
+
+Invariants:
+- The port never has nobody, so no client may see anything but whole answers.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proxy.control.ports import free_ports
+from proxy.settings import AdminSettings, LogSettings, ServerSettings, Settings, TokenSettings
+from proxy.tokens.tokenizer import demo_folder
+from tests.soak.audit import Books, problems
+from tests.soak.clients import Crowd
+from tests.soak.fleet import Replicas
+from tests.soak.process import PATIENCE_S, Gateway
+
+
+def settings(urls: tuple[str, ...], folder: Path, port: int, workers: int) -> Settings:
+    """Two gateways with these serve on one port."""
+    return Settings(
+        backends=urls,
+        server=ServerSettings(port=port, share_port=True, workers=workers),
+        admin=AdminSettings(port=0),
+        tokens=TokenSettings(folders={"demo": str(demo_folder())}),
+        log=LogSettings(access=str(folder / "access.log"), format="json", sample_ratio=1.0),
+    )
+
+
+@dataclass
+class Drains:
+    """What came of them. drains_s: how long each took."""
+
+    problems: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    drains_s: list[float] = field(default_factory=list)
+
+
+async def drains(folder: Path, count: int, *, workers: int) -> Drains:
+    """So many, one after the other."""
+    told = Drains()
+    with Replicas(workers, folder) as fleet, contextlib.ExitStack() as stack:
+        made = settings(fleet.urls, folder, free_ports(1), workers)
+        gateway = stack.enter_context(Gateway(made, folder))
+        crowd = Crowd(gateway.port, seed=7, hasty=2.0)
+        kinds = [*[crowd.talks] * 8, *[crowd.crawls] * 2, *[crowd.once] * 2]
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(crowd.run(kinds))
+            for _ in range(count):
+                fresh = await asyncio.to_thread(Gateway, made, folder)
+                stack.push(fresh)
+                await asyncio.to_thread(_serves, fresh)
+                began_s = time.monotonic()
+                gateway.process.send_signal(signal.SIGTERM)
+                code = await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
+                told.drains_s.append(time.monotonic() - began_s)
+                if code:
+                    told.problems.append(f"an exit code is {code}")
+                gateway = fresh
+            crowd.stopping = True
+            await asking
+        gateway.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
+        told.problems += crowd.wrong
+        if crowd.turned_away:
+            told.problems.append(f"{crowd.turned_away} clients were turned away")
+    lines = [*map(json.loads, (folder / "access.log").read_text(encoding="utf-8").splitlines())]
+    ran = fleet.executions.read_text(encoding="utf-8").splitlines()
+    executions = Counter(line.split()[1] for line in ran)
+    told.problems += problems(Books(crowd.asked, lines, executions, (), len(lines)))
+    told.outcomes.update(one.outcome for one in crowd.asked)
+    return told
+
+
+def _serves(gateway: Gateway) -> None:
+    """Returns once all its workers do."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not all(gateway.pids()):
+        assert time.monotonic() < deadline_s, "a gateway does not begin to serve"
+        time.sleep(0.02)

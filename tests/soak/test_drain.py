@@ -1,0 +1,28 @@
+"""Gateways take over from each other under load, and no request is lost.
+
+`make drain` does it 200 times.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.soak.drain import drains
+
+
+@pytest.mark.row("O7")
+@pytest.mark.slow
+@pytest.mark.long(limit_s=3600)
+async def test_no_request_is_lost_when_one_takes_over_from_another(
+    long: bool, figure: Callable[[str], None], tmp_path: Path
+) -> None:
+    count = 200 if long else 1
+    told = await drains(tmp_path, count, workers=2 if long else 1)
+    assert told.problems == []
+    assert set(told.outcomes) == {"whole"}
+    assert max(told.drains_s) < 10, "an idle connection holds nobody up"
+    figure(
+        f"{count} drains under load, {told.outcomes.total():,} requests, 0 lost; "
+        f"the longest took {max(told.drains_s):.1f} s"
+    )
