@@ -27,16 +27,17 @@ from bench.client import Answer, Connection
 class Flow(msgspec.Struct, frozen=True):
     """Requests of one kind to one port.
 
-    due_s: start of each, from the start of the run. body: kind of body (`none` is a GET; `given`
-    are those of `bodies`, in turn). warm_connections: opened before the start. size: characters
-    or bytes of a body.
+    due_s: start of each, from the start of the run. body: kind of body (`none` is a GET; `long`
+    are new as a whole; `turns` are next turns of long conversations; `given` are those of
+    `bodies`, in turn). warm_connections: opened before the start. size: characters or bytes of a
+    body.
     """
 
     name: str
     port: int
     path: str
     due_s: list[float]
-    body: Literal["none", "small", "stream", "long", "given"]
+    body: Literal["none", "small", "stream", "long", "turns", "given"]
     warm_connections: int = 1
     size: int = 0
     bodies: list[bytes] = []
@@ -45,7 +46,7 @@ class Flow(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """A run. linger_s: how long after the last request answers are waited for.
 
-    nonce: makes the bodies of `long` flows new in every run.
+    nonce: makes the bodies of `long` flows, and the questions of `turns`, new in every run.
     """
 
     flows: list[Flow]
@@ -89,6 +90,13 @@ def requests_of(flow: Flow, nonce: int) -> list[bytes]:
             workload.chat([("user", f"{nonce}.{index} {texts[index % LONG_TEXTS]}")])
             for index in range(len(flow.due_s))
         ]
+    elif flow.body == "turns":
+        parts = workload.last_turns(flow.size)
+        number = nonce % 10 ** (workload.NUMBER_DIGITS - 1)
+        bodies = []
+        for index in range(len(flow.due_s)):
+            head, tail = parts[index % len(parts)]
+            bodies.append(b"%b%0*d%b" % (head, workload.NUMBER_DIGITS, number + index, tail))
     else:
         stream = flow.body == "stream"
         bodies = [workload.sized(flow.size, seed, stream=stream) for seed in range(1000)]

@@ -30,8 +30,7 @@ PATH = "/v1/chat/completions"
 UNCOMPILED = "tokenlane-plain"
 DISTINCT = 1000
 PREFIXES = 32
-CONVERSATIONS = 16
-TURNS = 100
+LONG_BYTES = 390_000
 BUSY_SHARE = 0.85
 
 
@@ -57,12 +56,7 @@ def loads() -> list[Load]:
     are new; and 390 KB, the turns 97 to 100 of 16 conversations with a new question each."""
     small = [workload.sized(300, seed) for seed in range(DISTINCT)]
     large = [workload.shared_prefix(12 * 1024, 4 * 1024, seed) for seed in range(PREFIXES)]
-    talks = [workload.conversation(TURNS, 390_000, seed) for seed in range(CONVERSATIONS)]
-    long = [
-        workload.numbered(talk[: len(talk) - 2 * left])
-        for left in reversed(range(4))
-        for talk in talks
-    ]
+    long = workload.last_turns(LONG_BYTES)
     return [
         Load("300 B", lambda _: wrk.script_of_bodies(PATH, small)),
         Load("16 KiB", lambda turn: wrk.script_of_parts(PATH, large, turn * 100_000_000)),

@@ -141,6 +141,17 @@ def conversation(turns: int, size_bytes: int, seed: int) -> list[tuple[str, str]
     return messages[:-1]
 
 
+CONVERSATIONS = 16
+TURNS = 100
+
+
+def last_turns(size_bytes: int) -> list[Parts]:
+    """The turns 97 to 100 of 16 conversations of that size, with a new question each; first all of
+    one length, then the next."""
+    talks = [conversation(TURNS, size_bytes, seed) for seed in range(CONVERSATIONS)]
+    return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
+
+
 def request(path: str, body: bytes, host: str = "127.0.0.1") -> bytes:
     """A whole HTTP/1.1 POST with a JSON body; GET when there is none."""
     if not body:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer as Backend
 
-from bench.ladder import CHATML
+from bench.ladder.prompts import CHATML
 from bench.statistics import median
 from proxy.errors import ConfigError
 from proxy.tokens.fast import FastEncoder, Refused

@@ -140,7 +140,7 @@ class TokenService:
         # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
         ids_gil_s = 0.0 if tokenizer.encoder.cuts else raw.nbytes * ladder.IDS_GIL_S_PER_BYTE
         gil_s = max(render_s, ids_gil_s)
-        outcome = await self._climb(job, JobView(raw.nbytes, render_s, total_s, gil_s))
+        outcome = await self._climb(model, job, JobView(raw.nbytes, render_s, total_s, gil_s))
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome
@@ -150,12 +150,11 @@ class TokenService:
         known = self.known(model, body)
         return known if isinstance(known, Outcome) else await self.make(model, body, known)
 
-    async def _climb(self, job: TokenJob, view: JobView) -> Outcome:
+    async def _climb(self, model: str, job: TokenJob, view: JobView) -> Outcome:
         is_short = view.total_s <= self._settings.short_lane_s
         pool = self._pool(is_short)
         rung = ladder.choose(view, pool, self._settings)
         if rung is Rung.SHORT:
-            model = job.tokenizer.model
             result = short.run(
                 job,
                 self._speeds[model],

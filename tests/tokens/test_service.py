@@ -68,6 +68,14 @@ async def test_short() -> None:
         assert tokens.threads.queued_jobs == 0
 
 
+async def test_a_tokenizer_may_serve_another_name() -> None:
+    made = TokenService(TokenSettings(thread_hop_s=10.0), {"renamed": demo_tokenizer()}, 16)
+    outcome = await made.prompt("renamed", text("hello"))
+    made.close()
+    assert outcome.rung is Rung.SHORT
+    assert outcome.prompt is not None
+
+
 async def test_threads() -> None:
     async with service(**NO_SHORT) as tokens:
         outcome = await tokens.prompt("demo", text("hello"))

@@ -1,0 +1,1 @@
+"""The tokenization ladder in process; see `bench.ladder.__main__`."""

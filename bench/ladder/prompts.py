@@ -1,0 +1,87 @@
+"""What the ladder is fed with: conversations, hostile text, all under one ChatML template."""
+
+import json
+import random
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from bench import workload
+from proxy.body import ChatBody, Kind, inspect
+from proxy.settings import TokenSettings
+from proxy.tokens.service import Outcome, TokenService
+from proxy.tokens.tokenizer import Tokenizer
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TURNS = 100
+BLOCK_TOKENS = 16
+# English words as the workload makes them.
+CHARS_PER_TOKEN = 5.0
+
+
+def chatml(folder: Path, into: Path) -> Path:
+    """The model's tokenizer with the bench's own template."""
+    into.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            (into / name).symlink_to((folder / name).resolve())
+    (into / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    return into
+
+
+def conversation(tokens: int, turns: int, seed: int) -> list[dict[str, str]]:
+    """Messages of about so many tokens in all; the seed opens the first, so that none is alike."""
+    chars = int(tokens * CHARS_PER_TOKEN / turns)
+    roles = ("user", "assistant")
+    return [
+        {"role": roles[turn % 2], "content": f"{seed} {turn} {workload.text(chars, seed + turn)}"}
+        for turn in range(turns)
+    ]
+
+
+def renewed(messages: list[dict[str, str]]) -> Callable[[], bytes]:
+    """Makes bodies of this conversation that have no message in common."""
+    mark = "@" * workload.NUMBER_DIGITS
+    marked = [{**one, "content": f"{mark} {one['content']}"} for one in messages]
+    body, numbers = raw(marked), count()
+    return lambda: body.replace(mark.encode(), b"%0*d" % (workload.NUMBER_DIGITS, next(numbers)))
+
+
+def raw(messages: list[dict[str, str]]) -> bytes:
+    """The body of a chat request."""
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+def ladder(tokenizer: Tokenizer) -> TokenService:
+    """A worker's ladder with this one model, as its settings are by default."""
+    return TokenService(TokenSettings(), {"m": tokenizer}, BLOCK_TOKENS)
+
+
+async def ids_of(service: TokenService, body: bytes) -> Outcome:
+    """What the gateway does with a body until it is routed."""
+    request = inspect(Kind.CHAT, body)
+    assert isinstance(request, ChatBody)
+    return await service.prompt("m", request)
+
+
+HOSTILE_CHARS = 1_000_000
+
+
+def hostile(kind: str, seed: int) -> str:
+    """A million characters that tokenizers dislike; each seed gives another text."""
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    if kind == "no spaces":
+        return str(seed) + workload.text(HOSTILE_CHARS * 5 // 4, seed).replace(" ", "")
+    if kind == "one letter":
+        return str(seed) + letters[seed % 26] * HOSTILE_CHARS
+    if kind == "random letters":
+        return "".join(rng.choices(letters, k=HOSTILE_CHARS))
+    marks = [chr(code) for code in range(0x300, 0x370)]
+    return str(seed) + "".join(rng.choices(["e", *marks], k=HOSTILE_CHARS))
+
+
+HOSTILE = ("no spaces", "one letter", "random letters", "combining marks")
