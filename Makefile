@@ -35,11 +35,16 @@ test-other-pythons:
 		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
 	done
 
+# Tests of what is never compiled: the tokenizers themselves, the control plane's parts, benches, docs.
+INTERPRETED := tests/bench tests/control tests/deploy tests/docs tests/kv tests/reliability \
+	tests/simulator tests/tokens/test_encode.py tests/tokens/test_fast.py tests/tokens/test_probe.py \
+	tests/tokens/test_template.py tests/tokens/test_tokenizer.py
+
 # The safe path keeps the working directory, and so the sources, out of sys.path.
 test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
 	$(BIN)/python -m bench.build
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
-		-o pythonpath="build/compiled ." $(ARGS)
+		-o pythonpath="build/compiled ." $(addprefix --ignore=,$(INTERPRETED)) $(ARGS)
 
 reliability: $(STAMP_DEV) ## the failures to survive: docs/reliability.md (LONG=--long: in full)
 	$(BIN)/python -m tests.reliability.report -n 0 $(LONG) $(ARGS)
