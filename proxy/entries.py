@@ -1,12 +1,14 @@
 """A life in the words of the access log and of traces."""
 
 from proxy.life import Life
+from proxy.telemetry import prefix
 from proxy.telemetry.lines import Entry
 
 
-def entry_of(life: Life, status: int, why: str) -> Entry:
+def entry_of(life: Life, status: int, why: str, prefix_block_tokens: int = 0) -> Entry:
     """What is written down of a request that is over. status: what the client got; why: it is
-    written (failed, slow, sampled, traced)."""
+    written (failed, slow, sampled, traced). prefix_block_tokens: between the marks of its prompt,
+    0 for none."""
     relay, tokens, decision = life.relay, life.tokens, life.decision
     usage = relay.usage if relay is not None else None
     prompt = tokens.prompt if tokens is not None else None
@@ -14,6 +16,11 @@ def entry_of(life: Life, status: int, why: str) -> Entry:
     output_tokens = usage.completion_tokens if usage is not None else None
     if output_tokens is None and relay is not None:
         output_tokens = relay.token_events
+    marks, mark_tokens = b"", 0
+    if prefix_block_tokens and decision is not None and decision.exact:
+        query = decision.query
+        step = max(prefix_block_tokens // query.block_tokens, 1)
+        marks, mark_tokens = prefix.marks(query.blocks, step), step * query.block_tokens
     return Entry(
         life.ended_s,
         why,
@@ -37,4 +44,6 @@ def entry_of(life: Life, status: int, why: str) -> Entry:
         cached_tokens_actual=usage.cached_tokens if usage is not None else None,
         output_tokens=output_tokens,
         tenant=life.tenant,
+        marks=marks,
+        mark_tokens=mark_tokens,
     )

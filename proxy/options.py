@@ -156,6 +156,9 @@ HELP = {
     "log.sample_ratio": "share of the unremarkable requests that get a line",
     "log.slow_s": "requests this slow to their first token always get a line",
     "log.queue_limit_lines": "most lines waiting to be written; more are dropped and counted",
+    "log.prefix_block_tokens": (
+        "lines name their prompt by a hash for each so many tokens, for `replay`; 0: they do not"
+    ),
     "health.failure_limit_count": "failed requests in a row after which a replica is left out",
     "health.ejection_s": "for so long, the first time",
     "health.ejection_limit_s": "and at most for so long",

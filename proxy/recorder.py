@@ -172,7 +172,7 @@ class Recorder:
             why = "sampled"
         else:
             return
-        access.offer(entry_of(life, status, why))
+        access.offer(entry_of(life, status, why, access.settings.prefix_block_tokens))
 
     def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
         rung = tokens.rung

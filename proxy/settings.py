@@ -227,6 +227,8 @@ class LogSettings(Section, frozen=True):
     access: stdout, stderr, off, or a file. format: auto is text on a terminal, else JSON. What
     failed, or took `slow_s` to its first token (its end, if it does not stream), is always
     written; of the rest a share of `sample_ratio`. queue_limit_lines: beyond it lines are dropped.
+    prefix_block_tokens: a line names its prompt's beginning, by a hash for each so many tokens, so
+    that the log can be replayed; 0: it does not.
     """
 
     access: str = "stdout"
@@ -234,6 +236,7 @@ class LogSettings(Section, frozen=True):
     sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     slow_s: float = 10.0
     queue_limit_lines: Annotated[int, msgspec.Meta(ge=1)] = 8192
+    prefix_block_tokens: Count = 0
 
 
 class StallSettings(Section, frozen=True):

@@ -24,6 +24,7 @@ from proxy.routing.lease import LocalBoard
 from proxy.secret import Secret
 from proxy.settings import ServerSettings, Settings
 from proxy.telemetry import families
+from proxy.telemetry.access import AccessLog
 from proxy.telemetry.families import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
 from proxy.telemetry.traces import Tracer
@@ -152,6 +153,7 @@ async def gateway(
     send_bytes: int = 0,
     state: FleetState | None = None,
     tracer: Tracer | None = None,
+    access: AccessLog | None = None,
     replica_key: Secret | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Bench]:
@@ -162,7 +164,7 @@ async def gateway(
     tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
     tokens = TokenService(settings.tokens, tokenizers, 16)
     board = LocalBoard()
-    recorder = Recorder(MetricsSegment(descriptor), settings.prices, tracer=tracer)
+    recorder = Recorder(MetricsSegment(descriptor), settings.prices, access=access, tracer=tracer)
     keys = client_keys(settings.auth)
     made = Gateway(
         settings,

@@ -13,7 +13,12 @@ DEFAULT_POLICIES = "affinity,queue-own,text-tree,least-requests,round-robin"
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """The verb's own flags."""
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="Mooncake JSONL, gzipped or not")
+    parser.add_argument(
+        "trace",
+        type=Path,
+        metavar="TRACE",
+        help="Mooncake JSONL, or an access log in JSON; gzipped or not",
+    )
     parser.add_argument(
         "--policy",
         dest="policies",
@@ -28,6 +33,22 @@ def flags(parser: argparse.ArgumentParser) -> None:
         default=0.25,
         metavar="P%",
         help="all caches together, as a share of the trace's distinct blocks (default: 25%%)",
+    )
+    parser.add_argument(
+        "--cache-tokens",
+        type=int,
+        metavar="T",
+        help="the cache of each replica in tokens, instead of a share",
+    )
+    parser.add_argument(
+        "--prefill",
+        type=float,
+        default=10_000.0,
+        metavar="T",
+        help="tokens a replica prefills per second (default: 10000)",
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="of an access log with several models, this one"
     )
     parser.add_argument(
         "--speed", type=float, default=1.0, metavar="X", help="arrivals so much faster (default: 1)"
@@ -52,7 +73,8 @@ def _share(text: str) -> float:
 
 def run(args: argparse.Namespace, settings: RoutingSettings, say: Callable[[str], None]) -> int:
     """Replays and reports. Raises ConfigError for what the operator got wrong."""
-    from proxy.replay import trace as traces  # noqa: PLC0415 - other verbs need none of this
+    from proxy.replay import access  # noqa: PLC0415 - other verbs need none of this
+    from proxy.replay import trace as traces  # noqa: PLC0415
     from proxy.replay.baselines import BASELINES  # noqa: PLC0415
     from proxy.replay.fleet import split  # noqa: PLC0415
     from proxy.replay.report import Report  # noqa: PLC0415
@@ -65,16 +87,21 @@ def run(args: argparse.Namespace, settings: RoutingSettings, say: Callable[[str]
             check_policy(name, "--policy", also=BASELINES)
     if args.replicas < 1 or args.speed <= 0:
         raise ConfigError("replay: --replicas and --speed must be positive")
-    trace = traces.read(args.trace)
+    if args.prefill <= 0 or (args.cache_tokens is not None and args.cache_tokens < 1):
+        raise ConfigError("replay: --prefill and --cache-tokens must be positive")
+    trace = access.read(args.trace, args.model)
+    if trace is None:
+        trace = traces.read(args.trace)
     # The cache is a share of the whole trace, however much of it is replayed.
     cache_blocks = split(trace.working_set_blocks, args.cache, args.replicas)
+    if args.cache_tokens is not None:
+        cache_blocks = max(args.cache_tokens // trace.block_tokens, 1)
     if args.first_s is not None:
         trace = trace.first(args.first_s)
         if not trace.requests:
             raise ConfigError("replay: --first-s leaves no request")
-    report = Report.of(
-        trace.faster(args.speed), Shape(args.replicas, cache_blocks), settings, names
-    )
+    shape = Shape(args.replicas, cache_blocks, args.prefill)
+    report = Report.of(trace.faster(args.speed), shape, settings, names)
     say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
     if args.plot is not None:
         report.plot(args.plot)

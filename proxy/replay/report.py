@@ -53,8 +53,10 @@ class Report(NamedTuple):
                 "ttft_of_oracle": figures.ttft_mean_s / best.ttft_mean_s,
                 "imbalance_60s": figures.imbalance_60s,
             }
+        seen = {} if self.trace.seen_hit is None else {"seen_hit": self.trace.seen_hit}
         return {
             "trace": self.trace.name,
+            **seen,
             "replicas": self.shape.replicas,
             "cache_tokens_per_replica": self.shape.cache_blocks * self.trace.block_tokens,
             "pooled_bound_hit": self.pooled_bound_hit,
@@ -75,6 +77,11 @@ class Report(NamedTuple):
             (
                 f"bounds: {told['pooled_bound_hit']:.1%} of the tokens from one pooled cache,"
                 f" mean TTFT {told['oracle_ttft_mean_s']:.2f} s with a shared one"
+            ),
+            *(
+                [f"when it was recorded: {told['seen_hit']:.1%} of the tokens from caches"]
+                if "seen_hit" in told
+                else []
             ),
             "",
             "policy            hits  of pooled  TTFT mean     p99  of oracle  imbalance",

@@ -41,11 +41,13 @@ class Request(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A trace and the size of its blocks."""
+    """A trace and the size of its blocks. seen_hit: the share of its prompt tokens that caches had
+    when it was recorded, where that is known."""
 
     name: str
     block_tokens: int
     requests: list[Request]
+    seen_hit: float | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -67,7 +69,8 @@ class Trace(NamedTuple):
 
     def first(self, limit_s: float) -> "Trace":
         """The requests that arrive before `limit_s`."""
-        return self._replace(requests=[r for r in self.requests if r.arrival_s < limit_s])
+        requests = [r for r in self.requests if r.arrival_s < limit_s]
+        return self._replace(requests=requests, seen_hit=None)
 
 
 class Row(msgspec.Struct):
@@ -84,7 +87,7 @@ def packed(hash_ids: Iterable[int]) -> bytes:
     return block_hashes(array("I", hash_ids).tobytes(), 1)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def lines(path: Path) -> Iterator[bytes]:
     if path.suffix == ".gz":
         with gzip.open(path) as file:
             yield from file
@@ -99,7 +102,7 @@ def rows(path: Path) -> list[Row]:
     decode = msgspec.json.Decoder(Row).decode
     number = 0
     try:
-        for line in _lines(path):
+        for line in lines(path):
             number += 1
             if line.strip():
                 row = decode(line)
@@ -132,8 +135,12 @@ def read(path: Path) -> Trace:
         )
         for row in found
     ]
-    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    return Trace(name, MOONCAKE_BLOCK_TOKENS, requests)
+    return Trace(name_of(path), MOONCAKE_BLOCK_TOKENS, requests)
+
+
+def name_of(path: Path) -> str:
+    """What a trace in this file is called."""
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
 
 
 def _check(row: Row) -> None:

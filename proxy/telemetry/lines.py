@@ -1,8 +1,9 @@
 """Lines of the access log: one request as JSON or as text for people. Pure.
 
 Invariants:
-- What a line may hold is this list: closed words, numbers, and the request's id. No header, no
-  prompt, no key, no address of a client can get into it.
+- What a line may hold is this list: closed words, numbers, the request's id and, only where asked
+  for, hashes of the prompt's beginning. No header, no prompt, no key, no address of a client can
+  get into it.
 - A line is one line, whatever a client chose as its id, and short enough to be written to a pipe
   in one piece.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.telemetry import prefix
 from proxy.telemetry.families import STAGES
 
 ID_LIMIT = 128
@@ -23,6 +25,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     ended_s: time.monotonic(). why: failed, slow or sampled. stages_s: of families.STAGES, as far
     as the request came. bail: why no ids. cached_tokens: predicted, and as the replica reports it.
+    marks: of the prompt's beginning, one for each mark_tokens (proxy.telemetry.prefix).
     """
 
     ended_s: float
@@ -47,6 +50,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     cached_tokens_actual: int | None = None
     output_tokens: int | None = None
     tenant: str = ""
+    marks: bytes = b""
+    mark_tokens: int = 0
 
 
 def _seconds(value: float) -> float:
@@ -88,6 +93,8 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
         "ttft_s": None if entry.ttft_s is None else _seconds(entry.ttft_s),
         "duration_s": _seconds(entry.duration_s),
         "stages_s": dict(zip(STAGES, map(_seconds, entry.stages_s), strict=False)),
+        "prefix_block_tokens": entry.mark_tokens or None,
+        "prefix": prefix.written(entry.marks) if entry.mark_tokens else None,
     }
     return _encode({name: value for name, value in fields.items() if value is not None}) + b"\n"
 
