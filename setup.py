@@ -59,6 +59,7 @@ COMPILED = [
     "proxy/wire/relay.py",
     "proxy/wire/sse.py",
     "proxy/wire/server.py",
+    "proxy/wire/typed.py",
     "proxy/wire/upstream.py",
 ]
 

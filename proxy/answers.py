@@ -1,4 +1,5 @@
-"""What the gateway answers itself: model list, tokenize, detokenize. Pure: values to JSON bytes.
+"""What the gateway answers itself: model list, tokenize, detokenize, a count of
+tokens. Pure: values to JSON bytes.
 
 Invariants:
 - Shapes are vLLM's, so a client cannot tell who answered.
@@ -10,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from proxy.body import ChatBody, CompletionBody
+from proxy import context
+from proxy.body import ChatBody, CompletionBody, Kind, MessagesBody, inspect
 from proxy.errors import RequestError
 from proxy.model import FleetState
 from proxy.tokens.encode import pack, unpack
@@ -117,6 +119,24 @@ def tokenize(
         "token_strs": strings,
     }
     return _encode(answer)
+
+
+def count_request(body: bytes) -> MessagesBody:
+    """The body of `POST /v1/messages/count_tokens`. Raises RequestError 400."""
+    request = inspect(Kind.MESSAGES, body)
+    assert isinstance(request, MessagesBody)
+    return request
+
+
+def count(tokenizer: Tokenizer, request: MessagesBody, max_model_tokens: int | None) -> bytes:
+    """The answer. Raises RequestError as vLLM would, Unrenderable where ids are not known."""
+    tokens = len(tokenizer.chat_ids(request)) // 4
+    limit_tokens = max_model_tokens or tokenizer.max_model_tokens
+    if limit_tokens is not None and tokens > limit_tokens:
+        raise context.too_long(limit_tokens, tokens, cut=True)
+    return _encode(
+        {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
+    )
 
 
 def detokenize_request(body: bytes) -> DetokenizeBody:

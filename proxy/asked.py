@@ -10,15 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from proxy.body import Body, ChatBody, CompletionBody, OtherBody
+from proxy.body import Body, CompletionBody, OtherBody, Prompted
 from proxy.model import Prompt
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
 from proxy.routing.decision import Query, Reason
 from proxy.routing.policies.prefix_hash import PrefixHash
 from proxy.routing.policies.session import Session
 from proxy.settings import RoutingSettings
-from proxy.tokens.fields import ABSENT
-from proxy.tokens.keys import prompt_bytes, salt
+from proxy.tokens.keys import (
+    front_bytes,
+    head_bytes,
+    prompt_bytes,
+    prompt_size_bytes,
+    salt,
+)
 
 # Name and value.
 Field = tuple[bytes, bytes]
@@ -56,7 +61,7 @@ class Asking:
     def query(
         self,
         model: str | None,
-        request: ChatBody | CompletionBody,
+        request: Prompted,
         prompt: Prompt | None,
         why_not: str,
         block_tokens: int,
@@ -69,9 +74,8 @@ class Asking:
         head = head_tokens(request, block_tokens) if self._reads_head else 0
         if prompt is not None:
             return Query.of(prompt, self._draw(), session, head, parent)
-        raw = prompt_bytes(request)
-        tokens = raw.nbytes // TEXT_BYTES_PER_TOKEN
-        text = bytes(raw[:TEXT_LIMIT_BYTES])
+        tokens = prompt_size_bytes(request) // TEXT_BYTES_PER_TOKEN
+        text = head_bytes(request, TEXT_LIMIT_BYTES)
         blocks = text_hashes(text, block_tokens, salt(model or "", request))
         reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
         draw = self._draw()
@@ -79,7 +83,7 @@ class Asking:
 
     def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
         """Of a request whose prompt is not looked at: only its size is known."""
-        size_bytes = 0 if isinstance(request, OtherBody) else prompt_bytes(request).nbytes
+        size_bytes = 0 if isinstance(request, OtherBody) else prompt_size_bytes(request)
         tokens = size_bytes // TEXT_BYTES_PER_TOKEN
         session = session_of(headers, self._session_headers)
         return Query(b"", block_tokens, tokens, tokens, self._draw(), Reason.NO_TOKENS, session)
@@ -102,22 +106,23 @@ def _gap(text: str) -> int:
 
 
 def head_tokens(request: Body, block_tokens: int) -> int:
-    """About how many tokens a chat's common beginning has: tools and system messages, and the
-    first message behind them where those fill no block. 0 where that cannot be known.
+    """About how many tokens a conversation's common beginning has: tools, system prompt and
+    messages, and the first message behind them where those fill no block. 0 where that cannot be
+    known.
 
     At most TEXT_LIMIT_BYTES are looked at: about 0.1 ms.
     """
-    if not isinstance(request, ChatBody):
+    if isinstance(request, CompletionBody | OtherBody):
         return 0
     raw = prompt_bytes(request)
     text = bytes(raw[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
-    tools_bytes = 0 if request.tools is ABSENT else memoryview(request.tools).nbytes
-    least_bytes = max(_HEAD_BYTES_PER_TOKEN * block_tokens - tools_bytes, 1)
-    end = text.find("[") + 1
+    front_size_bytes = memoryview(request.tools).nbytes + front_bytes(request).nbytes
+    least_bytes = max(_HEAD_BYTES_PER_TOKEN * block_tokens - front_size_bytes, 1)
+    end = text.find("[") + 1 if not text.startswith('"') else 0
     try:
         while True:
             message, stop = _scan(text, end + _gap(text[end : end + 64]))
-            system = message["role"] in _SYSTEM_ROLES
+            system = isinstance(message, dict) and message["role"] in _SYSTEM_ROLES
             if system or end < least_bytes:
                 end = stop
             if not system:
@@ -126,4 +131,4 @@ def head_tokens(request: Body, block_tokens: int) -> int:
         # The last message was read, or one goes on beyond what is looked at.
         if raw.nbytes > TEXT_LIMIT_BYTES and end < least_bytes:
             end = len(text)
-    return (len(text[:end].encode()) + tools_bytes) // _HEAD_BYTES_PER_TOKEN
+    return (len(text[:end].encode()) + front_size_bytes) // _HEAD_BYTES_PER_TOKEN

@@ -14,7 +14,13 @@ from typing import Any
 import msgspec
 
 from proxy.errors import RequestError
-from proxy.tokens.fields import ABSENT, ChatFields, CompletionFields
+from proxy.tokens.fields import (
+    ABSENT,
+    ChatFields,
+    CompletionFields,
+    MessagesFields,
+    ResponsesFields,
+)
 
 
 class Kind(StrEnum):
@@ -22,6 +28,8 @@ class Kind(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
     OTHER = "other"
 
 
@@ -46,6 +54,24 @@ class CompletionBody(CompletionFields):
     cache_salt: str | None = None
 
 
+class MessagesBody(MessagesFields):
+    """A request in Anthropic's dialect."""
+
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class ResponsesBody(ResponsesFields):
+    """A request in the dialect of OpenAI's responses."""
+
+    model: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    cache_salt: str | None = None
+
+
 class OtherBody(msgspec.Struct):
     """A request to an endpoint that is passed through."""
 
@@ -53,14 +79,21 @@ class OtherBody(msgspec.Struct):
     stream: bool | None = None
 
 
-Body = ChatBody | CompletionBody | OtherBody
+# Bodies whose prompt is read; those that vLLM renders by a chat template.
+Prompted = ChatBody | CompletionBody | MessagesBody | ResponsesBody
+Chatting = ChatBody | MessagesBody | ResponsesBody
+Body = Prompted | OtherBody
 
 # As vLLM (pydantic), "true" and 1 are taken for a boolean and "5" for a number: strict=False.
 _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
     Kind.CHAT: msgspec.json.Decoder(ChatBody, strict=False),
     Kind.COMPLETION: msgspec.json.Decoder(CompletionBody, strict=False),
+    Kind.MESSAGES: msgspec.json.Decoder(MessagesBody, strict=False),
+    Kind.RESPONSES: msgspec.json.Decoder(ResponsesBody, strict=False),
     Kind.OTHER: msgspec.json.Decoder(OtherBody, strict=False),
 }
+# Without these there is no prompt.
+_REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
 
 
 def inspect(kind: Kind, body: bytes) -> Body:
@@ -75,9 +108,10 @@ def inspect(kind: Kind, body: bytes) -> Body:
         raise RequestError(400, "The body is not valid JSON.", code="invalid_json") from None
     except RecursionError:
         raise RequestError(400, "The body is nested too deeply.", code="invalid_json") from None
-    if isinstance(parsed, ChatBody) and parsed.messages is ABSENT:
+    required = _REQUIRED.get(kind)
+    if required is not None and getattr(parsed, required) is ABSENT:
         raise RequestError(
-            400, "The field `messages` is required.", code="missing_field", param="messages"
+            400, f"The field `{required}` is required.", code="missing_field", param=required
         )
     return parsed
 

@@ -16,7 +16,7 @@ import msgspec
 
 from proxy import context, refusals
 from proxy.asked import Asking
-from proxy.body import ChatBody, CompletionBody, Kind, inspect
+from proxy.body import Kind, OtherBody, inspect
 from proxy.errors import INTERNAL, RequestError, error_body
 from proxy.fleet import NO_LIMIT, Fleet
 from proxy.model import ReplicaState
@@ -50,16 +50,22 @@ MEANINGS: dict[Reason, str] = {
 class _Which(msgspec.Struct):
     messages: msgspec.Raw = ABSENT
     prompt: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
 
 
 def _kind(body: bytes) -> Kind:
-    """Chat where there are messages, else completion."""
+    """Chat where there are messages (Anthropic's with a system prompt beside them), else a response
+    where there is an input, else completion."""
     try:
         which = msgspec.json.decode(body, type=_Which)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Kind.CHAT  # reading it so will say what is wrong
-    chat = which.messages is not ABSENT or which.prompt is ABSENT
-    return Kind.CHAT if chat else Kind.COMPLETION
+    if which.messages is not ABSENT:
+        return Kind.CHAT if which.system is ABSENT else Kind.MESSAGES
+    if which.input is not ABSENT:
+        return Kind.RESPONSES
+    return Kind.CHAT if which.prompt is ABSENT else Kind.COMPLETION
 
 
 class Explainer:
@@ -112,7 +118,7 @@ class Explainer:
     async def explain(self, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> dict[str, Any]:
         """The decision as JSON. Raises RequestError as the request itself would be refused."""
         request = inspect(_kind(body), body)
-        assert isinstance(request, ChatBody | CompletionBody)
+        assert not isinstance(request, OtherBody)
         model = request.model
         if model is not None and model in self._names:
             key = self._names.key(request, headers, b"")

@@ -172,13 +172,11 @@ class Gateway:
         # The whole body, before anything is decided: routing needs the prompt.
         body = exchange.body or await _body(exchange)
         life.read_s = time.monotonic()
-        if route.action in (Action.TOKENIZE, Action.DETOKENIZE) and await self._local.tokens(
-            exchange, route, body, life
-        ):
+        if route.tokens and await self._local.tokens(exchange, route, body, life):
             return
 
         if self._rules.on:
-            body = await rewrite.by_rules(body, self._rules)
+            body = await rewrite.by_rules(body, self._rules, route.kind)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
         request = inspect(route.kind, body)
         if self.naming.on:
@@ -188,7 +186,7 @@ class Gateway:
             model = self.fleet.resolve(model)
         life.model = model if model in self.fleet.models else families.OTHER
         if life.tenant:
-            body = await rewrite.for_tenant(body, request, route.path, life.tenant)
+            body = await rewrite.for_tenant(body, request, life.tenant)
         life.inspected_s = time.monotonic()
 
         unread = body
@@ -238,7 +236,7 @@ class Gateway:
             limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
             if prompt.tokens > limit_tokens and self._settings.tokens.context_check:
                 context.check(prompt, limit_tokens, text=not is_ids(request))
-            if self._forwards(model, request):
+            if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
                 body = await rewrite.with_ids(body, request, prompt)
         return (
             self.asking.query(model, request, prompt, known.reason, block_tokens, exchange.headers),

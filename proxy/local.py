@@ -6,9 +6,11 @@ Invariants:
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 
 from proxy import answers
+from proxy.body import MessagesBody
 from proxy.errors import RequestError
 from proxy.fleet import Fleet
 from proxy.life import Life
@@ -22,6 +24,12 @@ from proxy.wire.exchange import Exchange
 from proxy.wire.headers import Field
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
+_Asked = answers.TokenizeChat | answers.TokenizeText | answers.DetokenizeBody | MessagesBody
+_READERS: dict[Action, Callable[[bytes], _Asked]] = {
+    Action.TOKENIZE: answers.tokenize_request,
+    Action.DETOKENIZE: answers.detokenize_request,
+    Action.COUNT: answers.count_request,
+}
 
 
 class Local:
@@ -48,20 +56,21 @@ class Local:
         exchange.respond(200, _JSON, answer)
 
     async def tokens(self, exchange: Exchange, route: Route, body: bytes, life: Life) -> bool:
-        """/tokenize and /detokenize from the model's tokenizer; False where only a replica knows
-        the answer."""
-        tokenizing = route.action is Action.TOKENIZE
-        request = answers.tokenize_request(body) if tokenizing else answers.detokenize_request(body)
+        """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
+        False where only a replica knows the answer."""
+        request = _READERS[route.action](body)
         named = request.model and self._names.usual(request.model)
         model = self._fleet.resolve(named)
         life.model = model if model in self._fleet.models else families.OTHER
         tokenizer = self._tokens.tokenizer(model or "")
         if tokenizer is None:
             return False
+        context_tokens = self._fleet.max_model_tokens(model)
         if isinstance(request, answers.DetokenizeBody):
             make = partial(answers.detokenize, tokenizer, request)
+        elif isinstance(request, MessagesBody):
+            make = partial(answers.count, tokenizer, request, context_tokens)
         else:
-            context_tokens = self._fleet.max_model_tokens(model)
             make = partial(answers.tokenize, tokenizer, request, context_tokens)
         LOOP.mark(OTHER)
         try:

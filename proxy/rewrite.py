@@ -12,7 +12,7 @@ from functools import partial
 
 from proxy import forward
 from proxy.auth import tenant_salt
-from proxy.body import Body, ChatBody, CompletionBody, OtherBody
+from proxy.body import Body, ChatBody, CompletionBody, Kind, OtherBody
 from proxy.model import Prompt
 from proxy.rules import Rules
 from proxy.telemetry.stages import INSPECT, LOOP, OTHER, ROUTE
@@ -22,8 +22,6 @@ from proxy.telemetry.stages import INSPECT, LOOP, OTHER, ROUTE
 _SHORT_BODY_BYTES = 8 * 1024
 _NAMED_BODY_BYTES = 128 * 1024
 _COPIED_BODY_BYTES = 1024 * 1024
-# A body without a prompt that we read, whose cache_salt vLLM reads all the same.
-SALTED_PATHS = frozenset({"/v1/responses"})
 
 
 async def with_ids(body: bytes, request: ChatBody | CompletionBody, prompt: Prompt) -> bytes:
@@ -38,25 +36,19 @@ async def with_model(body: bytes, model: str) -> bytes:
     return await _made(make, len(body) <= _NAMED_BODY_BYTES, INSPECT) or body
 
 
-async def by_rules(body: bytes, rules: Rules) -> bytes:
+async def by_rules(body: bytes, rules: Rules, kind: Kind) -> bytes:
     """The body as the settings let it go on; raises RequestError 400."""
-    made = await _made(partial(rules.apply, body), len(body) <= _SHORT_BODY_BYTES, INSPECT)
+    made = await _made(partial(rules.apply, body, kind), len(body) <= _SHORT_BODY_BYTES, INSPECT)
     assert made is not None
     return made
 
 
-async def for_tenant(body: bytes, request: Body, path: str, tenant: str) -> bytes:
+async def for_tenant(body: bytes, request: Body, tenant: str) -> bytes:
     """The body with the tenant's cache_salt, which `request` gets too: from here on its prompt
     shares nothing with equal prompts of others."""
-    given: str | None = None
     if isinstance(request, OtherBody):
-        if path not in SALTED_PATHS:
-            return body
-    else:
-        given = request.cache_salt
-    salt = tenant_salt(tenant, given)
-    if not isinstance(request, OtherBody):
-        request.cache_salt = salt
+        return body
+    salt = request.cache_salt = tenant_salt(tenant, request.cache_salt)
     make = partial(forward.with_salt, body, salt)
     return await _made(make, len(body) <= _COPIED_BODY_BYTES) or body
 

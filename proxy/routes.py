@@ -18,6 +18,7 @@ class Action(Enum):
     GENERATE = "generate"  # a replica, chosen by the prompt's tokens
     FORWARD = "forward"  # a replica, chosen by load
     MODELS = "models"
+    COUNT = "count"  # here, where the tokenizer is known; else a replica
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
     HEALTH = "health"
@@ -26,13 +27,18 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """path: also the metric label. kind: how the body is read. ends_marked: its streams end with
-    `data: [DONE]` (those of `/v1/responses` and `/v1/messages` have ends of their own)."""
+    """path: also the metric label. kind: how the body is read. ends_marked: its streams have an
+    event that ends them (see `proxy.wire.dialect`)."""
 
     path: str
     action: Action
     methods: tuple[str, ...] = ("POST",)
     kind: Kind = Kind.OTHER
+
+    @property
+    def tokens(self) -> bool:
+        """Whether a tokenizer can answer it."""
+        return self.action in (Action.TOKENIZE, Action.DETOKENIZE, Action.COUNT)
 
     @property
     def ends_marked(self) -> bool:
@@ -55,14 +61,15 @@ FORWARDED = (
     "/score",
     "/pooling",
     "/classify",
-    "/v1/responses",
-    "/v1/messages",
 )
 ROUTES: dict[str, Route] = {
     route.path: route
     for route in (
         Route("/v1/chat/completions", Action.GENERATE, kind=Kind.CHAT),
         Route("/v1/completions", Action.GENERATE, kind=Kind.COMPLETION),
+        Route("/v1/messages", Action.GENERATE, kind=Kind.MESSAGES),
+        Route("/v1/messages/count_tokens", Action.COUNT),
+        Route("/v1/responses", Action.GENERATE, kind=Kind.RESPONSES),
         Route("/v1/models", Action.MODELS, _GET),
         Route("/tokenize", Action.TOKENIZE),
         Route("/detokenize", Action.DETOKENIZE),

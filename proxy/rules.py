@@ -8,6 +8,7 @@ Invariants:
 
 import msgspec
 
+from proxy.body import Kind
 from proxy.errors import RequestError
 from proxy.settings import RequestSettings
 
@@ -16,6 +17,7 @@ _encode = msgspec.json.Encoder().encode
 # Completions and chats say it so, newer chats and responses otherwise; the first is vLLM's default.
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _COUNT_FIELDS = ("n", "best_of")
+_PROMPT_FIELDS = dict.fromkeys(Kind, ("prompt", "messages")) | {Kind.RESPONSES: ("input",)}
 
 
 class Rules:
@@ -28,7 +30,7 @@ class Rules:
         self._choice_limit = settings.choice_limit_count
         self.on = settings != RequestSettings()
 
-    def apply(self, raw: bytes) -> bytes:
+    def apply(self, raw: bytes, kind: Kind = Kind.CHAT) -> bytes:
         """The body as it may go on; raises RequestError 400 for a field that is refused."""
         try:
             fields = _decode(raw)
@@ -47,11 +49,12 @@ class Rules:
             changed |= _cap(fields, _COUNT_FIELDS, self._choice_limit)
         if self._output_limit_tokens:
             changed |= _cap(fields, _OUTPUT_FIELDS, self._output_limit_tokens)
+            field = "max_output_tokens" if kind is Kind.RESPONSES else "max_tokens"
             if fields.keys().isdisjoint(_OUTPUT_FIELDS) and not fields.keys().isdisjoint(
-                ("prompt", "messages")
+                _PROMPT_FIELDS[kind]
             ):
                 # Left out, it would mean all that fits.
-                fields["max_tokens"] = msgspec.Raw(b"%d" % self._output_limit_tokens)
+                fields[field] = msgspec.Raw(b"%d" % self._output_limit_tokens)
                 changed = True
         return _encode(fields) if changed else raw
 

@@ -21,6 +21,8 @@ import h11
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 LIMIT_S = 20.0
 _RESET = struct.pack("ii", 1, 0)
 
@@ -143,6 +145,17 @@ class Answer:
         assert set(error) == {"message", "type", "param", "code"}
         assert isinstance(error["message"], str)
         assert isinstance(error["type"], str)
+        return error
+
+    @property
+    def refusal(self) -> dict[str, Any]:
+        """The error in Anthropic's shape; fails the test if it has another one."""
+        assert set(self.json) == {"type", "error", "request_id"}
+        assert self.json["type"] == "error"
+        error: dict[str, Any] = self.json["error"]
+        assert set(error) == {"type", "message"}
+        assert self.json["request_id"] == self.headers["request-id"]
+        assert self.headers["request-id"] == self.headers["x-request-id"]
         return error
 
     @property

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from proxy.simulator import vllm_errors
+from proxy.wire.dialect import Dialect
 
 ABSENT = msgspec.Raw(b"")
 _Count = Annotated[int, msgspec.Meta(le=16_384)]
@@ -54,13 +55,18 @@ class Body(msgspec.Struct):
     tokens: msgspec.Raw = ABSENT
     return_token_strs: bool | None = False
     kv_transfer_params: dict[str, Any] | None = None
+    # Of OpenAI's responses.
+    max_output_tokens: int | None = None
+    instructions: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    previous_response_id: str | None = None
 
 
 # Lax as vLLM's own models are: "3" is 3.
 _decoder = msgspec.json.Decoder(Body, strict=False)
 
 
-def decode(body: bytes, model: str) -> Body:
+def decode(body: bytes, model: str, dialect: Dialect = Dialect.CHAT) -> Body:
     """The body of a request to the model served as `model`."""
     try:
         decoded = _decoder.decode(body)
@@ -70,6 +76,11 @@ def decode(body: bytes, model: str) -> Body:
         raise vllm_errors.validation(text, f"body.{field}" if field else "body") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _not_json(body) from None
+    if dialect is not Dialect.CHAT:
+        # Fields of other dialects are nothing to these.
+        decoded.n, decoded.stream_options, decoded.return_token_ids = 1, None, False
+    if dialect is Dialect.MESSAGES:
+        _check_message(decoded)
     options = decoded.stream_options
     if options is not None and options.given and not decoded.stream:
         text = "Stream options can only be defined when `stream=True`."
@@ -86,6 +97,31 @@ def decode(body: bytes, model: str) -> Body:
     if decoded.n is not None and decoded.n < 1:
         raise vllm_errors.ReplicaError(f"n must be at least 1, got {decoded.n}.")
     return decoded
+
+
+def _check_message(decoded: Body) -> None:
+    """What Anthropic's dialect asks for in a body, as far as its types go."""
+    if decoded.model is None:
+        raise vllm_errors.missing("body.model", "<dict of items>")
+    if not decoded.model:
+        raise vllm_errors.validation("Value error, Model is required", "body.model")
+    if decoded.cache_salt == "":
+        text = "String should have at least 1 character"
+        raise vllm_errors.validation(text, "body.cache_salt")
+
+
+def check_output(decoded: Body) -> None:
+    """What Anthropic's dialect asks for where an answer is generated."""
+    if decoded.max_tokens is None:
+        raise vllm_errors.missing("body.max_tokens", "<dict of items>")
+    if decoded.max_tokens <= 0:
+        raise vllm_errors.validation("Value error, max_tokens must be positive", "body.max_tokens")
+
+
+def check_input(raw: msgspec.Raw) -> None:
+    """A response's input, as far as its own type goes."""
+    if bytes(required(raw, "input")).lstrip()[:1] not in (b'"', b"["):
+        raise vllm_errors.validation("Input should be a valid string", "body.input")
 
 
 def _not_json(body: bytes) -> vllm_errors.ReplicaError | vllm_errors.Unparsable:

@@ -27,6 +27,9 @@ _METHODS = {
     "/v1/chat/completions": ("POST",),
     "/v1/completions": ("POST",),
     "/v1/embeddings": ("POST",),
+    "/v1/messages": ("POST",),
+    "/v1/messages/count_tokens": ("POST",),
+    "/v1/responses": ("POST",),
     "/tokenize": ("POST",),
     "/detokenize": ("POST",),
     "/v1/models": ("GET",),
@@ -40,9 +43,9 @@ _METHODS = {
     "/sim/fault": ("GET", "POST", "DELETE"),
     "/sim/stats": ("GET",),
 }
-_JSON_BODIES = frozenset(
-    ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize")
-)
+_JSON_BODIES = frozenset(path for path, methods in _METHODS.items() if methods == ("POST",)) - {
+    "/reset_prefix_cache"
+}
 
 
 class _FaultOrder(Fault, frozen=True, kw_only=True):
@@ -122,7 +125,7 @@ class Endpoints:
             if reply.begun:
                 reply.die()
             else:
-                reply.respond(error.status, JSON, error.body())
+                reply.respond(error.status, JSON, error.body(exchange.head.dialect))
 
     async def _fail(self, exchange: Exchange, reply: Reply, fault: Fault) -> bool:
         """The faults that come before any answer; False: the fault comes later."""
@@ -156,6 +159,8 @@ class Endpoints:
             try:
                 if path == "/v1/embeddings":
                     await self._service.embed(exchange, reply)
+                elif path == "/v1/messages/count_tokens":
+                    await self._service.count(exchange, reply)
                 else:
                     await self._service.generate(exchange, reply, fault)
             finally:
@@ -191,7 +196,7 @@ class Endpoints:
     async def _tokenize(self, exchange: Exchange, reply: Reply) -> None:
         prompts = self._replica.prompts
         body = await exchange.read_body()
-        decoded = prompts.decode(body)
+        decoded = prompts.decode(exchange.path, body)
         special = decoded.add_special_tokens
         try:
             if memoryview(decoded.messages).nbytes:
@@ -216,7 +221,7 @@ class Endpoints:
 
     async def _detokenize(self, exchange: Exchange, reply: Reply) -> None:
         prompts = self._replica.prompts
-        decoded = prompts.decode(await exchange.read_body())
+        decoded = prompts.decode(exchange.path, await exchange.read_body())
         try:
             numbers = msgspec.json.decode(bodies.required(decoded.tokens, "tokens"), type=list[int])
             text = prompts.tokenizer.decode(pack(numbers))

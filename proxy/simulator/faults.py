@@ -36,7 +36,15 @@ PER_REQUEST: tuple[Kind, ...] = (
     "die-mid-stream",
     "stall",
 )
-GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+GENERATING = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/v1/responses",
+    }
+)
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,8 +61,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       status          answer `status` in vLLM's error shape
       garbage         answer bytes that are not HTTP
       abort           finish_reason "abort" after `after_chunks` tokens
-      error-event     engine death after `after_chunks` tokens: an error event and [DONE]; 500
-                      where the request does not stream
+      error-event     engine death after `after_chunks` tokens: what vLLM's streams say of it (an
+                      error event, but for responses); 500 where the request does not stream
       slow            prefill and decode take `factor` times as long
       drain           vLLM's shutdown drain: new requests wait for its end, then "abort"; health 200
       unhealthy       /health answers 503, everything else works

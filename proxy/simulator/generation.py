@@ -4,23 +4,23 @@ Invariants:
 - Streams are written from the engine's wake-up, without a task; the request's own task only
   waits for the end. Every token is one event and one HTTP chunk, as uvicorn sends them.
 - The order is vLLM's: head when the request is admitted, the role events with the first token of
-  any choice, one event per token, the usage event, [DONE].
+  any choice, one event per token, what its dialect closes with (of a chat usage and [DONE]).
 - A slow reader does not slow the engine (as in vLLM); what is buffered for it is bounded by the
   length of its answer.
 """
 
 import asyncio
-import json
 
 import msgspec
 
 from proxy.simulator import vllm_errors
 from proxy.simulator.engine import Sequence
 from proxy.simulator.faults import Fault
-from proxy.simulator.payloads import DONE, Choice, PromptDetails, Shapes, Usage
+from proxy.simulator.payloads import Choice, PromptDetails, Shapes, Usage
 from proxy.simulator.prompts import Job, Prompt
 from proxy.simulator.text import Answer
 from proxy.simulator.wire import EVENT_STREAM, JSON, Reply
+from proxy.wire.dialect import Dialect
 
 _CUTS = ("die-mid-stream", "stall", "error-event")
 
@@ -62,9 +62,9 @@ class Generation:
         self._report_cached = report_cached
         self._stream = bool(body.stream)
         self._ids = bool(body.return_token_ids)
-        self._usage = bool(options and options.include_usage)
+        self._usage = bool(options and options.include_usage) or job.dialect is not Dialect.CHAT
         self._continuous = self._usage and bool(options and options.continuous_usage_stats)
-        self._plain = not (self._ids or self._continuous)
+        self._plain = shapes.framed and not (self._ids or self._continuous)
         self._quoted: list[bytes] = []
         self._pending = 0
         self._roles = False
@@ -98,7 +98,7 @@ class Generation:
         """Ends the answer, or gives all of it."""
         if self._stream:
             if not self._reply.begun:
-                self._reply.begin(EVENT_STREAM)
+                self._begin()
             self._end_stream()
         else:
             self._whole()
@@ -121,7 +121,7 @@ class Generation:
         """Sends what is new of a choice."""
         reply = self._reply
         if not reply.begun:
-            reply.begin(EVENT_STREAM)
+            self._begin()
         if not sequence.produced:
             return
         if not self._roles:
@@ -142,6 +142,11 @@ class Generation:
         if sequence.done and choice.sent < sequence.produced and not self._stopped:
             self._send_token(choice, sequence.finish)
 
+    def _begin(self) -> None:
+        self._reply.begin(EVENT_STREAM)
+        for event in self._shapes.head():
+            self._write(event)
+
     def _send_roles(self) -> None:
         self._roles = True
         if not self._shapes.chat:
@@ -152,7 +157,8 @@ class Generation:
             usage.completion_tokens_details = None
         for choice in self.choices:
             ids = prompt.id_list if self._ids else None
-            self._write(self._shapes.role(choice.index, ids, usage))
+            for event in self._shapes.role(choice.index, ids, usage):
+                self._write(event)
 
     def _send_token(self, choice: _Choice, finish: str | None) -> None:
         """One token's event; finish: it is the last."""
@@ -188,9 +194,10 @@ class Generation:
         if fault is not None and fault.after_bytes is None:
             self._cut(fault)
             return
-        if self._usage:
-            self._write(self._shapes.usage(self._total(full=False)))
-        self._write(DONE)
+        usage = self._total(full=False) if self._usage else None
+        chat = self._job.dialect is Dialect.CHAT  # it has said all already
+        for event in self._shapes.closing([] if chat else self._ended_choices(), usage):
+            self._write(event)
         if fault is not None:
             self._cut(fault)
         elif not self._stopped:
@@ -217,24 +224,15 @@ class Generation:
         if fault.kind == "die-mid-stream":
             self._reply.die(reset=fault.reset)
         elif fault.kind == "error-event":
-            error = json.loads(vllm_errors.engine_dead().body())
-            self._reply.write(b"data: %b\n\n" % json.dumps(error).encode())
-            self._reply.write(DONE)
-            self._reply.finish()
+            told = self._shapes.failure(vllm_errors.engine_dead().message)
+            for event in told:
+                self._reply.write(event)
+            self._reply.finish() if told else self._reply.die()
         if fault.kind != "stall" and not self._done.done():
             self._done.set_result(None)
 
     def _whole(self) -> None:
-        choices = [
-            Choice(
-                choice.index,
-                choice.answer.text(choice.sequence.produced),
-                choice.sequence.finish,
-                choice.answer.ids(0, choice.sequence.produced) if self._ids else None,
-                choice.prompt.id_list if self._ids and not self._shapes.chat else None,
-            )
-            for choice in self.choices
-        ]
+        choices = self._ended_choices()
         prompt_ids = self._job.prompts[0].id_list if self._ids and self._shapes.chat else None
         body = self._shapes.whole(choices, self._total(full=True), prompt_ids)
         fault = self._fault
@@ -248,6 +246,18 @@ class Generation:
             self._reply.write(body[: min(cut, len(body) - 1)])
             if fault.kind == "die-mid-stream":
                 self._reply.die(reset=fault.reset)
+
+    def _ended_choices(self) -> list[Choice]:
+        return [
+            Choice(
+                choice.index,
+                choice.answer.text(choice.sequence.produced),
+                choice.sequence.finish,
+                choice.answer.ids(0, choice.sequence.produced) if self._ids else None,
+                choice.prompt.id_list if self._ids and not self._shapes.chat else None,
+            )
+            for choice in self.choices
+        ]
 
     def _total(self, *, full: bool) -> Usage:
         """full: the answer that is not a stream names every field."""

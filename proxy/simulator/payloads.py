@@ -6,6 +6,7 @@ Invariants:
 - Chunks of a stream differ only in their text, so each stream makes its frame once.
 """
 
+import json
 from typing import Literal
 
 import msgspec
@@ -167,7 +168,10 @@ def _event(chunk: _Chunk) -> bytes:
 
 
 class Shapes:
-    """The answers to one request. chat: else completions."""
+    """The answers to one request. chat: else completions. framed: events with a token's text
+    differ in nothing but the text."""
+
+    framed = True
 
     def __init__(self, *, chat: bool, id: str, created: int, model: str) -> None:  # noqa: A002
         self.chat = chat
@@ -201,12 +205,12 @@ class Shapes:
             )
         )  # fmt: skip
 
-    def role(self, index: int, prompt_ids: Ids, usage: Usage | UnsetType) -> bytes:
-        """The first event of each choice of a chat."""
+    def role(self, index: int, prompt_ids: Ids, usage: Usage | UnsetType) -> list[bytes]:
+        """The first events of each choice of a chat: one."""
         chunk = self._chunk([_ChatStreamChoice(index, _Delta("assistant", ""))], usage)
         chunk.prompt_token_ids = prompt_ids
         chunk.prompt_text = None
-        return _event(chunk)
+        return [_event(chunk)]
 
     def frame(self, index: int) -> tuple[bytes, bytes]:
         """What stands before and after the JSON string of the text in a plain event."""
@@ -235,6 +239,19 @@ class Shapes:
         if fingerprint:
             chunk.system_fingerprint = FINGERPRINT
         return _event(chunk)
+
+    def head(self) -> list[bytes]:
+        """The events that come before the first token."""
+        return []
+
+    def closing(self, choices: list[Choice], usage: Usage | None) -> list[bytes]:
+        """The events that come after the last token."""
+        return [DONE] if usage is None else [self.usage(usage), DONE]
+
+    def failure(self, message: str) -> list[bytes]:
+        """The events of a dead engine; none where the connection just ends."""
+        info = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
+        return [b"data: %b\n\n" % json.dumps({"error": info}).encode(), DONE]
 
     def usage(self, usage: Usage) -> bytes:
         """The event after the last choice, where stream_options.include_usage asked for it."""

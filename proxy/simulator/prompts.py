@@ -22,10 +22,18 @@ from proxy.simulator.prefix_cache import Blocks, chain
 from proxy.simulator.settings import SimulatorSettings
 from proxy.simulator.text import Answer, TokenTable
 from proxy.tokens.encode import pack
-from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
+from proxy.tokens.fields import (
+    ChatFields,
+    CompletionFields,
+    MessagesFields,
+    ResponsesFields,
+    Unrenderable,
+)
 from proxy.tokens.tokenizer import Tokenizer
+from proxy.wire.dialect import Dialect, dialect_of
 
 _CHAT = "/v1/chat/completions"
+_COUNT = "/v1/messages/count_tokens"
 _EMBEDDINGS = "/v1/embeddings"
 _INLINE_LIMIT_BYTES = 8 * 1024
 _COMPLETION_TOKENS = 16
@@ -66,6 +74,7 @@ class Job(msgspec.Struct, frozen=True):
     """A decoded body, its prompts, and each prompt's choices. from_text: the prompts go through
     the front end."""
 
+    dialect: Dialect
     body: Body
     prompts: tuple[Prompt, ...]
     plans: tuple[Plan, ...]
@@ -97,9 +106,9 @@ class Prompts:
         """The job of a body seen before."""
         return self._jobs.get((path, body))
 
-    def decode(self, body: bytes) -> Body:
+    def decode(self, path: str, body: bytes) -> Body:
         """The body of any request for the model."""
-        return bodies.decode(body, self.settings.model)
+        return bodies.decode(body, self.settings.model, dialect_of(path))
 
     async def make(self, path: str, body: bytes, decoded: Body) -> Job:
         """Tokenizes. Raises ReplicaError."""
@@ -124,10 +133,10 @@ class Prompts:
             self._check_ids(sequences)
         salt = decoded.cache_salt or ""
         prompts = tuple(self._prompt(ids, salt, cut=text) for ids in sequences)
-        plans = () if path == _EMBEDDINGS else tuple(self._plans(path, decoded, prompts))
+        plans = () if path in (_EMBEDDINGS, _COUNT) else tuple(self._plans(path, decoded, prompts))
         memory = sum(len(one.ids) + 56 * len(one.blocks) + 256 for one in prompts)
         memory += sum(16 * one.tokens + 56 * len(one.generated_blocks) + 256 for one in plans)
-        return Job(decoded, prompts, plans, text, 2 * len(body) + memory + 1024)
+        return Job(dialect_of(path), decoded, prompts, plans, text, 2 * len(body) + memory + 1024)
 
     def _plans(self, path: str, body: Body, prompts: tuple[Prompt, ...]) -> Iterator[Plan]:
         """Each prompt, n times."""
@@ -142,17 +151,24 @@ class Prompts:
     def _length(self, path: str, body: Body, prompt: Prompt) -> tuple[int, str]:
         """Tokens of the answer and why it ends. An answer asked for by length has that length:
         a simulated model never ends early."""
-        asked = body.max_tokens
-        if path == _CHAT:
+        asked, name = body.max_tokens, "max_tokens"
+        dialect = dialect_of(path)
+        limit = self.settings.context_tokens
+        room = limit - prompt.tokens
+        if dialect is Dialect.MESSAGES:
+            name = "max_completion_tokens"
+        elif dialect is Dialect.RESPONSES:
+            asked, name = body.max_output_tokens, "max_output_tokens"
+            if room < 1:
+                raise vllm_errors.no_room(limit, prompt.tokens)
+        elif path == _CHAT:
             asked = asked if body.max_completion_tokens is None else body.max_completion_tokens
         elif asked is None:
             asked = _COMPLETION_TOKENS
-        limit = self.settings.context_tokens
-        room = limit - prompt.tokens
         if room < 1 or (asked is not None and asked < 1):
             raise vllm_errors.no_output(0 if asked is None else min(asked, room))
         if asked is not None and asked > limit:
-            raise vllm_errors.too_much_output(limit, asked)
+            raise vllm_errors.too_much_output(limit, asked, name)
         if asked is None:
             return min(self.settings.output_tokens, room), "stop"
         return min(asked, room), "length"
@@ -173,6 +189,15 @@ class Prompts:
             if given is not None:
                 return (given,)
             return (self.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields)),)
+        dialect = dialect_of(path)
+        if dialect is Dialect.MESSAGES:
+            bodies.check_messages(decoded.messages)
+            if path != _COUNT:
+                bodies.check_output(decoded)
+            return (self.tokenizer.chat_ids(msgspec.json.decode(body, type=MessagesFields)),)
+        if dialect is Dialect.RESPONSES:
+            bodies.check_input(decoded.input)
+            return (self.tokenizer.chat_ids(msgspec.json.decode(body, type=ResponsesFields)),)
         name = "input" if path == _EMBEDDINGS else "prompt"
         fields = msgspec.json.decode(body, type=CompletionFields)
         if name == "input":
@@ -210,7 +235,7 @@ def forwarded_ids(decoded: Body) -> bytes | None:
 
 def has_text(path: str, decoded: Body) -> bool:
     """Whether the front end has work with this request."""
-    if path == _CHAT:
+    if path == _CHAT or dialect_of(path) is not Dialect.CHAT:
         return forwarded_ids(decoded) is None
     raw = bytes(decoded.input if path == _EMBEDDINGS else decoded.prompt)
     return raw.lstrip(b"[ \t\r\n")[:1] == b'"'

@@ -1,4 +1,4 @@
-"""What a replica computes: chats, completions, embeddings.
+"""What a replica computes: chats, completions, messages, responses, embeddings.
 
 Invariants:
 - A request that ends, however it ends, leaves nothing in the engine.
@@ -8,7 +8,8 @@ Invariants:
 import itertools
 import time
 
-from proxy.simulator import payloads
+from proxy.simulator import dialects, payloads
+from proxy.simulator.dialects import MessageShapes, ResponseShapes
 from proxy.simulator.engine import Sequence
 from proxy.simulator.faults import Fault
 from proxy.simulator.generation import Generation
@@ -16,6 +17,7 @@ from proxy.simulator.payloads import Shapes
 from proxy.simulator.prompts import Job, Plan, has_text
 from proxy.simulator.replica import Replica
 from proxy.simulator.wire import JSON, Reply
+from proxy.wire.dialect import Dialect
 from proxy.wire.server import Exchange
 
 _VECTOR_SIZE = 8
@@ -31,18 +33,15 @@ class Service:
         self._ids = itertools.count(1)
 
     async def generate(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
-        """A chat or a completion, from its body to the end of its answer."""
+        """A chat, a completion, a message or a response, from its body to the end of its answer."""
         body = await exchange.read_body()
-        chat = exchange.path == "/v1/chat/completions"
         job, ready_s = await self._tokenize(exchange.path, body)
         if not self._replica.serving.is_set():
             await self._replica.serving.wait()
             fault = Fault("abort")
-        name = ("chatcmpl-" if chat else "cmpl-") + self._request_id(exchange, job)
-        shapes = Shapes(chat=chat, id=name, created=int(time.time()), model=self._settings.model)
-        generation = Generation(
-            reply, job, shapes, fault, report_cached=self._settings.report_cached_tokens
-        )
+        shapes = self._shapes(exchange, job)
+        report_cached = self._settings.report_cached_tokens or job.dialect is Dialect.RESPONSES
+        generation = Generation(reply, job, shapes, fault, report_cached=report_cached)
         aborted_at = fault.after_chunks if fault is not None and fault.kind == "abort" else None
         every_token = bool(job.body.stream)
         for plan in job.plans:
@@ -72,6 +71,24 @@ class Service:
             generation.answer()
         finally:
             drive.abort(generation.sequences)
+
+    async def count(self, exchange: Exchange, reply: Reply) -> None:
+        """Tokens of a message's prompt. They use the front end alone."""
+        job, _ = await self._tokenize(exchange.path, await exchange.read_body())
+        reply.respond(200, JSON, dialects.counted(job.prompts[0].tokens))
+
+    def _shapes(self, exchange: Exchange, job: Job) -> Shapes:
+        """How the answer is written."""
+        model, created = self._settings.model, int(time.time())
+        if job.dialect is Dialect.RESPONSES:
+            name = job.body.request_id or "resp_" + self._new_id()
+            return ResponseShapes(name, created, model, job.body, job.plans[0].tokens)
+        name = self._request_id(exchange, job)
+        if job.dialect is Dialect.MESSAGES:
+            return MessageShapes("chatcmpl-" + name, model, job.prompts[0].tokens)
+        chat = exchange.path == "/v1/chat/completions"
+        name = ("chatcmpl-" if chat else "cmpl-") + name
+        return Shapes(chat=chat, id=name, created=created, model=model)
 
     async def embed(self, exchange: Exchange, reply: Reply) -> None:
         """Vectors that depend on the ids alone. They use the front end and the prefill."""
@@ -105,7 +122,7 @@ class Service:
         job = self._prompts.known(path, body)
         if job is not None:
             return job, front.enter(now, len(body)) if job.from_text else now
-        decoded = self._prompts.decode(body)
+        decoded = self._prompts.decode(path, body)
         ready_s = front.enter(now, len(body)) if has_text(path, decoded) else now
         return await self._prompts.make(path, body, decoded), ready_s
 
@@ -119,7 +136,10 @@ class Service:
         given = exchange.header(b"x-request-id")
         if given is not None:
             return given.decode("latin-1")
-        return job.body.request_id or f"{self._replica.port:04x}{next(self._ids):012x}"
+        return job.body.request_id or self._new_id()
+
+    def _new_id(self) -> str:
+        return f"{self._replica.port:04x}{next(self._ids):012x}"
 
 
 def _vector(fingerprint: int, size: int) -> list[float]:

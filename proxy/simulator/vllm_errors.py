@@ -9,6 +9,7 @@ import msgspec
 
 from proxy import context
 from proxy.errors import RequestError, TokenlaneError
+from proxy.wire.dialect import Dialect
 
 
 class _Info(msgspec.Struct):
@@ -55,8 +56,12 @@ class ReplicaError(TokenlaneError):
         self.kind = kind
         self.param = param
 
-    def body(self) -> bytes:
-        """JSON, without a newline."""
+    def body(self, dialect: Dialect = Dialect.CHAT) -> bytes:
+        """JSON, without a newline. Bodies of the wrong shape are refused before vLLM knows of
+        dialects."""
+        if dialect is Dialect.MESSAGES and self.kind != _PHRASES[400]:
+            error = {"type": self.kind, "message": self.message}
+            return msgspec.json.encode({"type": "error", "error": error})
         return msgspec.json.encode(_Body(_Info(self.message, self.kind, self.param, self.status)))
 
 
@@ -66,7 +71,7 @@ class Unparsable(ReplicaError):
     def __init__(self) -> None:
         super().__init__("There was an error parsing the body")
 
-    def body(self) -> bytes:
+    def body(self, dialect: Dialect = Dialect.CHAT) -> bytes:
         """JSON, without a newline."""
         return detail(self.message)
 
@@ -125,13 +130,28 @@ def no_output(asked_tokens: int) -> ReplicaError:
     return parameter(text, "max_tokens", asked_tokens)
 
 
-def too_much_output(limit_tokens: int, asked_tokens: int) -> ReplicaError:
-    """More output than context."""
+def too_much_output(limit_tokens: int, asked_tokens: int, name: str = "max_tokens") -> ReplicaError:
+    """More output than context. name: of the field that says so."""
     text = (
-        f"max_tokens={asked_tokens} cannot be greater than max_model_len={limit_tokens}. "
+        f"{name}={asked_tokens} cannot be greater than max_model_len={limit_tokens}. "
         "Please request fewer output tokens."
     )
-    return parameter(text, "max_tokens", asked_tokens)
+    return parameter(text, name, asked_tokens)
+
+
+def no_room(limit_tokens: int, prompt_tokens: int) -> ReplicaError:
+    """A response's prompt that fills the context."""
+    text = (
+        f"The engine prompt length {prompt_tokens} exceeds the max_model_len {limit_tokens}. "
+        "Please reduce prompt."
+    )
+    return ReplicaError(text, kind="invalid_request_error", param="input")
+
+
+def unknown_response(name: str) -> ReplicaError:
+    """404: there is none, or it is on another server."""
+    text = f"Response with id '{name}' not found."
+    return ReplicaError(text, status=404, kind="invalid_request_error", param="response_id")
 
 
 def busy() -> ReplicaError:

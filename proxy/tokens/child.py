@@ -16,10 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from proxy.body import ChatBody, CompletionBody
 from proxy.errors import ConfigError
 from proxy.settings import TokenSettings
-from proxy.tokens.frames import LENGTHS, Asked, Ready, Start, frame, made
+from proxy.tokens.frames import KINDS, LENGTHS, Asked, Ready, Start, frame, made
 from proxy.tokens.job import TokenJob
 from proxy.tokens.ladder import Speed
 from proxy.tokens.prefixes import TokenCaches
@@ -27,8 +26,7 @@ from proxy.tokens.tokenizer import Tokenizer
 
 _NICENESS = 10
 
-_chat = msgspec.json.Decoder(ChatBody).decode
-_completion = msgspec.json.Decoder(CompletionBody).decode
+_decoders = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
 
 
 def _exactly(sock: socket.socket, size_bytes: int) -> bytes:
@@ -64,7 +62,7 @@ def serve(sock: socket.socket) -> None:
         job = TokenJob(
             tokenizer,
             speed,
-            _chat(payload) if asked.chat else _completion(payload),
+            _decoders[asked.kind].decode(payload),
             caches,
             key=b"",
             size_bytes=asked.size_bytes,

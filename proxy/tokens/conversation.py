@@ -215,16 +215,17 @@ def _flat(content: Any) -> str:
     return "\n".join(part["text"] for part in content)
 
 
-def tool_list(tools: Any) -> list[dict[str, Any]] | None:
+def tool_list(tools: Any, *, may_be_empty: bool = False) -> list[dict[str, Any]] | None:
     """The template's `tools`: known keys only, in vLLM's order, with its nulls.
 
-    Raises RequestError(400) for an empty list, Unrenderable for shapes vLLM refuses.
+    Raises RequestError(400) for an empty list (a chat's own; other dialects may have one),
+    Unrenderable for shapes vLLM refuses.
     """
     if tools is None:
         return None
     if not isinstance(tools, list):
         raise Unrenderable("tool-shape")
-    if not tools:
+    if not tools and not may_be_empty:
         raise RequestError(
             400, "`tools` must not be empty: name a tool, or leave the field out.", param="tools"
         )

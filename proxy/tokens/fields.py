@@ -9,7 +9,7 @@ Invariants:
   the request goes on as text, and the replica decides.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ class Unrenderable(TokenlaneError):
     """Ids cannot be known here. `reason`: closed set of words, used as a metric label:
 
     multimodal content-part message-shape tool-shape field-shape json template-kwargs
-    request-template own-renderer no-chat-template forwarded-ids truncation suffix
+    request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
     """
 
     def __init__(self, reason: str) -> None:
@@ -56,6 +56,43 @@ class CompletionFields(msgspec.Struct, omit_defaults=True):
     add_special_tokens: msgspec.Raw = ABSENT
     truncate_prompt_tokens: msgspec.Raw = ABSENT
     truncation_side: msgspec.Raw = ABSENT
+
+
+class _Converted(msgspec.Struct, omit_defaults=True):
+    """Dialects that vLLM converts into chats: without these fields of a chat."""
+
+    truncate_prompt_tokens: ClassVar[msgspec.Raw] = ABSENT
+    truncation_side: ClassVar[msgspec.Raw] = ABSENT
+    add_special_tokens: ClassVar[msgspec.Raw] = ABSENT
+
+
+class MessagesFields(_Converted, omit_defaults=True):
+    """What decides the ids of a request in Anthropic's dialect."""
+
+    messages: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    thinking: msgspec.Raw = ABSENT
+    output_config: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+class ResponsesFields(_Converted, omit_defaults=True):
+    """What decides the ids of a request in the dialect of OpenAI's responses."""
+
+    input: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
+    truncation: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    previous_response_id: msgspec.Raw = ABSENT
+    previous_input_messages: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+Conversation = ChatFields | MessagesFields | ResponsesFields
 
 
 def value(raw: msgspec.Raw) -> Any:

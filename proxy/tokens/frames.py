@@ -9,13 +9,19 @@ import struct
 
 import msgspec
 
-from proxy.body import ChatBody
+from proxy.body import ChatBody, CompletionBody, Kind, MessagesBody, Prompted, ResponsesBody
 from proxy.errors import RequestError
 from proxy.model import Prompt
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Tokenized, TokenJob
 
 LENGTHS = struct.Struct("<II")
+KINDS: dict[Kind, type[Prompted]] = {
+    Kind.CHAT: ChatBody,
+    Kind.COMPLETION: CompletionBody,
+    Kind.MESSAGES: MessagesBody,
+    Kind.RESPONSES: ResponsesBody,
+}
 
 
 class Start(msgspec.Struct):
@@ -34,7 +40,7 @@ class Asked(msgspec.Struct):
 
     number: int
     model: str
-    chat: bool
+    kind: Kind
     size_bytes: int
     block_tokens: int
     salt: bytes
@@ -69,7 +75,7 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
     header = Asked(
         number,
         job.tokenizer.model,
-        isinstance(job.body, ChatBody),
+        next(kind for kind, body in KINDS.items() if isinstance(job.body, body)),
         job.size_bytes,
         job.block_tokens,
         job.salt,

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from proxy.body import ChatBody, CompletionBody
+from proxy.body import Chatting, CompletionBody, Prompted
 from proxy.errors import RequestError
 from proxy.model import Prompt
 from proxy.routing.blocks import HASH_BYTES, block_hashes
@@ -80,7 +80,7 @@ class TokenJob:
         self,
         tokenizer: Tokenizer,
         speed: Speed,
-        body: ChatBody | CompletionBody,
+        body: Prompted,
         caches: TokenCaches,
         *,
         key: bytes,
@@ -108,10 +108,10 @@ class TokenJob:
         """Does a step per `next` and returns the prompt. Raises RequestError as vLLM would, and
         Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
         body = self.body
-        if isinstance(body, ChatBody):
-            sequences = [(yield from self._chat(body, piece_limit_s))]
-        else:
+        if isinstance(body, CompletionBody):
             sequences = yield from self._completions(body, piece_limit_s)
+        else:
+            sequences = [(yield from self._chat(body, piece_limit_s))]
         yield
         blocks = (yield from self._hashed(sequences[0])) if sequences else b""
         prompt = tuple(sequence.ids for sequence in sequences)
@@ -144,7 +144,7 @@ class TokenJob:
         self._speed.learn_encode(self._encoded_chars, self._encode_s)
         return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
 
-    def _chat(self, body: ChatBody, limit_s: float) -> Generator[None, None, _Sequence]:
+    def _chat(self, body: Chatting, limit_s: float) -> Generator[None, None, _Sequence]:
         if fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
             return _Sequence(self.tokenizer.chat_ids(body))

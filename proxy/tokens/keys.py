@@ -8,29 +8,43 @@ Invariants:
 """
 
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_digest
 
-from proxy.body import ChatBody, CompletionBody
-from proxy.tokens.fields import ABSENT, ChatFields, CompletionFields
+from proxy.body import ChatBody, CompletionBody, MessagesBody, Prompted, ResponsesBody
+from proxy.tokens.fields import (
+    ABSENT,
+    ChatFields,
+    CompletionFields,
+    MessagesFields,
+    ResponsesFields,
+)
+
+_NOTHING: Final = memoryview(b"")
 
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
-_CHAT_FIELDS = len(ChatFields.__struct_fields__)
-_COMPLETION_FIELDS = len(CompletionFields.__struct_fields__)
-_CHAT_ABSENT = (ABSENT,) * (_CHAT_FIELDS - 1)
-_COMPLETION_ABSENT = (ABSENT,) * (_COMPLETION_FIELDS - 1)
+_CHAT_FIELDS: Final = len(ChatFields.__struct_fields__)
+_CHAT_ABSENT: Final = (ABSENT,) * (_CHAT_FIELDS - 1)
+# Of the others also a number, so that equal bytes of two dialects are two prompts.
+_OTHERS: Final[dict[type, tuple[int, int]]] = {
+    CompletionBody: (len(CompletionFields.__struct_fields__), 0),
+    MessagesBody: (len(MessagesFields.__struct_fields__), 2),
+    ResponsesBody: (len(ResponsesFields.__struct_fields__), 3),
+}
 
 
-def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
+def token_key(model: str, body: Prompted) -> bytes:
     """A digest of everything that decides the prompt's ids and block hashes (16 bytes)."""
     values = msgspec.structs.astuple(body)
     if isinstance(body, ChatBody):
-        others, absent = values[1:_CHAT_FIELDS], _CHAT_ABSENT
+        others, absent, number = values[1:_CHAT_FIELDS], _CHAT_ABSENT, 1
     else:
-        others, absent = values[1:_COMPLETION_FIELDS], _COMPLETION_ABSENT
-    seed = _seed(absent is _CHAT_ABSENT, salt(model, body))
+        count, number = _OTHERS[_kind(body)]
+        others, absent = values[1:count], (ABSENT,) * (count - 1)
+    seed = _seed(number, salt(model, body))
     if others == absent:
         return xxh3_128_digest(values[0], seed)
     hasher = xxh3_128(values[0], seed)
@@ -42,7 +56,14 @@ def token_key(model: str, body: ChatBody | CompletionBody) -> bytes:
     return hasher.digest()
 
 
-def salt(model: str, body: ChatBody | CompletionBody) -> bytes:
+def _kind(body: Prompted) -> type:
+    """The struct it is, of those known here: others may be made of them."""
+    if isinstance(body, CompletionBody):
+        return CompletionBody
+    return MessagesBody if isinstance(body, MessagesBody) else ResponsesBody
+
+
+def salt(model: str, body: Prompted) -> bytes:
     """What keeps this prompt's blocks apart from equal ones: the model, and vLLM's cache_salt."""
     return salt_of(model, body.cache_salt)
 
@@ -60,18 +81,40 @@ def _plain_salt(model: str) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _seed(chat: bool, apart: bytes) -> int:
-    return xxh3_64_intdigest(apart, chat)
+def _seed(number: int, apart: bytes) -> int:
+    return xxh3_64_intdigest(apart, number)
 
 
-def prompt_bytes(body: ChatBody | CompletionBody) -> memoryview:
-    """The raw JSON of the prompt itself: its size predicts the work, its head names a prefix."""
-    return memoryview(body.messages if isinstance(body, ChatBody) else body.prompt)
+def prompt_bytes(body: Prompted) -> memoryview:
+    """The raw JSON of the prompt itself, without what is said in front of it."""
+    if isinstance(body, ChatBody | MessagesBody):
+        return memoryview(body.messages)
+    return memoryview(body.input if isinstance(body, ResponsesBody) else body.prompt)
 
 
-def is_ids(body: ChatBody | CompletionBody) -> bool:
+def front_bytes(body: Prompted) -> memoryview:
+    """The raw JSON of what a dialect says before its messages: the system prompt."""
+    if isinstance(body, MessagesBody):
+        return memoryview(body.system)
+    if isinstance(body, ResponsesBody):
+        return memoryview(body.instructions)
+    return _NOTHING
+
+
+def prompt_size_bytes(body: Prompted) -> int:
+    """Of both together: predicts the work."""
+    return prompt_bytes(body).nbytes + front_bytes(body).nbytes
+
+
+def head_bytes(body: Prompted, limit_bytes: int) -> bytes:
+    """The first bytes of both together: they name a prefix where ids are not known."""
+    front = bytes(front_bytes(body)[:limit_bytes])
+    return front + bytes(prompt_bytes(body)[: limit_bytes - len(front)])
+
+
+def is_ids(body: Prompted) -> bool:
     """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
-    if isinstance(body, ChatBody):
+    if not isinstance(body, CompletionBody):
         return False
     raw = memoryview(body.prompt)
     head = bytes(raw[:64]).replace(b" ", b"").lstrip(b"[\n\r\t")

@@ -11,7 +11,7 @@ Invariants:
 import asyncio
 import time
 
-from proxy.body import ChatBody, CompletionBody
+from proxy.body import Prompted
 from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
 from proxy.settings import TokenSettings
@@ -20,7 +20,7 @@ from proxy.tokens import ladder, short
 from proxy.tokens.cache import Budget, CacheCounts, PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
-from proxy.tokens.keys import is_ids, prompt_bytes, salt, token_key
+from proxy.tokens.keys import is_ids, prompt_size_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
 from proxy.tokens.openings import OpeningCache
 from proxy.tokens.prefixes import TokenCaches
@@ -110,7 +110,7 @@ class TokenService:
         self.threads.close()
         self.processes.close()
 
-    def known(self, model: str, body: ChatBody | CompletionBody) -> Outcome | bytes:
+    def known(self, model: str, body: Prompted) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
         to call `make` with."""
         if model not in self._tokenizers:
@@ -119,11 +119,11 @@ class TokenService:
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, Rung.CACHE)
 
-    async def make(self, model: str, body: ChatBody | CompletionBody, key: bytes) -> Outcome:
+    async def make(self, model: str, body: Prompted, key: bytes) -> Outcome:
         """The ids of a request, by one of the rungs below the cache. Raises RequestError where
         vLLM would refuse the prompt."""
         tokenizer = self._tokenizers[model]
-        raw = prompt_bytes(body)
+        size_bytes = prompt_size_bytes(body)
         speed = self._speeds[model]
         job = TokenJob(
             tokenizer,
@@ -131,21 +131,21 @@ class TokenService:
             body,
             self.caches[model],
             key=b"" if tokenizer.volatile else key,
-            size_bytes=raw.nbytes,
+            size_bytes=size_bytes,
             block_tokens=self._block_tokens,
             salt=salt(model, body),
         )
-        render_s = speed.render_s(raw.nbytes)
-        total_s = render_s + speed.encode_s(raw.nbytes)
+        render_s = speed.render_s(size_bytes)
+        total_s = render_s + speed.encode_s(size_bytes)
         # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
-        ids_gil_s = 0.0 if tokenizer.encoder.cuts else raw.nbytes * ladder.IDS_GIL_S_PER_BYTE
+        ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
         gil_s = max(render_s, ids_gil_s)
-        outcome = await self._climb(model, job, JobView(raw.nbytes, render_s, total_s, gil_s))
+        outcome = await self._climb(model, job, JobView(size_bytes, render_s, total_s, gil_s))
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome
 
-    async def prompt(self, model: str, body: ChatBody | CompletionBody) -> Outcome:
+    async def prompt(self, model: str, body: Prompted) -> Outcome:
         """The ids of a request: `known`, else `make`."""
         known = self.known(model, body)
         return known if isinstance(known, Outcome) else await self.make(model, body, known)

@@ -10,7 +10,7 @@ Invariants:
 
 import time
 
-from proxy.body import ChatBody
+from proxy.body import CompletionBody
 from proxy.errors import RequestError
 from proxy.model import Prompt
 from proxy.routing.blocks import block_hashes
@@ -33,7 +33,7 @@ def run(
                 return None
             return job.run()
         rendered_s = time.perf_counter()
-        if isinstance(job.body, ChatBody):
+        if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.size_bytes, rendered_s - began_s)
         prompt = _encoded(job, speed, openings, text, special, limit_s, stall_budget_s)
     except (RequestError, Unrenderable) as problem:
@@ -49,7 +49,7 @@ def _text(job: TokenJob) -> tuple[str | None, bool]:
     body = job.body
     if fields.value(body.truncate_prompt_tokens) is not None:
         return None, False
-    if isinstance(body, ChatBody):
+    if not isinstance(body, CompletionBody):
         job.text = job.tokenizer.chat_text(body)
         return job.text, fields.flag(body.add_special_tokens, False)
     special = fields.flag(body.add_special_tokens, True)

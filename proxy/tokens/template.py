@@ -10,6 +10,7 @@ Invariants:
 import json
 from collections.abc import Callable
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -115,6 +116,20 @@ class Template:
 
     def __repr__(self) -> str:
         return f"<Template {len(self.source)} characters, content as {self.content_format}>"
+
+    @cached_property
+    def system_first(self) -> bool:
+        """Whether it refuses a system message behind others, as vLLM finds out: with less than
+        what a template is rendered with, so that it may refuse for other reasons too."""
+        bare = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+        try:
+            bare.from_string(self.source).render(messages=messages, add_generation_prompt=False)
+        except Exception:  # noqa: BLE001 - a template can raise anything, see the head
+            return True
+        return False
 
     def render(
         self,

@@ -10,6 +10,7 @@ Invariants:
 """
 
 import logging
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ from typing import Any
 import msgspec
 
 from proxy.errors import ConfigError, RequestError
-from proxy.tokens import conversation, fields, folder, probe
+from proxy.tokens import conversation, fields, folder, messages, probe, responses
 from proxy.tokens.encode import Encoder, pack
 from proxy.tokens.fast import FastPaths, FastTemplate
-from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
+from proxy.tokens.fields import (
+    ChatFields,
+    CompletionFields,
+    Conversation,
+    ResponsesFields,
+    Unrenderable,
+)
 from proxy.tokens.template import Template
 
 log = logging.getLogger(__name__)
@@ -110,29 +117,60 @@ class Tokenizer:
 
     # Chat
 
-    def chat_text(self, request: ChatFields) -> str:
+    def chat_text(self, asked: Conversation) -> str:
         """The rendered prompt. Raises RequestError(400) as vLLM would, or Unrenderable."""
         if self._own_renderer:
             raise Unrenderable("own-renderer")
+        request = self.as_chat(asked)
         self._refuse_request_template(request)
-        tools = conversation.tool_list(fields.value(request.tools))
-        template = self._template(with_tools=tools is not None)
-        messages = conversation.conversation(
-            fields.value(request.messages), template.content_format
+        tools = conversation.tool_list(
+            fields.value(request.tools), may_be_empty=request is not asked
         )
-        if not template.knows_developer and any(
-            message["role"] == "developer" for message in messages
-        ):
-            messages = conversation.developer_as_system(messages)
+        template = self._template(with_tools=tools is not None)
+        turns = conversation.conversation(fields.value(request.messages), template.content_format)
+        if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
+            turns = conversation.developer_as_system(turns)
         return template.render(
-            messages,
+            turns,
             self._variables(request, template, tools),
             add_generation_prompt=fields.flag(request.add_generation_prompt, True),
             continue_final_message=fields.flag(request.continue_final_message, False),
             fast=self._fast_templates.get(template),
         )
 
-    def chat_ids(self, request: ChatFields) -> bytes:
+    def as_chat(self, request: Conversation) -> ChatFields:
+        """A request of any dialect as the chat that vLLM makes of it. Raises Unrenderable."""
+        if isinstance(request, ChatFields):
+            return request
+        if isinstance(request, ResponsesFields):
+            return responses.as_chat(request)
+        return messages.as_chat(
+            request, system_first=self._system_first, effort_of_none=lambda: self._effort_of_none
+        )
+
+    @cached_property
+    def _system_first(self) -> bool:
+        templates = {self._template(with_tools=with_tools) for with_tools in (False, True)}
+        return any(template.system_first for template in templates)
+
+    @cached_property
+    def _effort_of_none(self) -> str:
+        """What vLLM takes for thinking switched off: the least effort where the template refuses
+        `none`, or takes it for one of the others."""
+
+        def shown(effort: str) -> str | None:
+            hi = messages.encoded([{"role": "user", "content": "Hi"}])
+            probe = ChatFields(messages=hi, reasoning_effort=messages.encoded(effort))
+            try:
+                return self.chat_text(probe)
+            except (RequestError, Unrenderable):
+                return None
+
+        none = shown("none")
+        same = none is None or any(shown(effort) == none for effort in messages.EFFORTS)
+        return messages.EFFORTS[0] if same else "none"
+
+    def chat_ids(self, request: Conversation) -> bytes:
         """Packed ids of a chat request: `chat_text`, encoded, truncated."""
         special = fields.flag(request.add_special_tokens, False)
         cut = fields.truncation(request.truncate_prompt_tokens, request.truncation_side)

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from proxy.errors import RequestError, error_body
+from proxy.errors import RequestError
 from proxy.wire.chunked import LAST_CHUNK, BodyReader, frame
+from proxy.wire.dialect import Dialect, error_json
 from proxy.wire.headers import Field, lines, status_line
 from proxy.wire.heads import RequestHead
 
@@ -146,7 +147,7 @@ class Exchange:
         headers = [*_JSON, *error.headers]
         if error.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_s))
-        body = error_body(error.message, error.kind, param=error.param, code=error.code)
+        body = error_json(self.head.dialect, error, self.request_id)
         self.respond(error.status, headers, body)
 
     def begin(
@@ -227,6 +228,8 @@ class Exchange:
             length_line += b"connection: keep-alive\r\n"
         if server.add_request_id:
             length_line += b"x-request-id: %b\r\n" % self.request_id
+            if self.head.dialect is Dialect.MESSAGES:
+                length_line += b"request-id: %b\r\n" % self.request_id
         if not isinstance(headers, bytes):
             headers = lines(headers)
         return b"%b%b%b%b\r\n" % (status_line(status), headers, length_line, server.lines)

@@ -27,7 +27,8 @@ HOP_BY_HOP = frozenset(
     }
 )
 _REQUEST_DROPPED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
-_RESPONSE_DROPPED = HOP_BY_HOP | {b"content-length", b"x-request-id"}
+# The request's id is the gateway's to say, under both of its names.
+_RESPONSE_DROPPED = HOP_BY_HOP | {b"content-length", b"x-request-id", b"request-id"}
 # What a proxy before us says of its client: true only if it is one that we know.
 FORWARDED_FIELDS = frozenset(
     b"forwarded x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-prefix "

@@ -14,6 +14,7 @@ import httptools
 
 from proxy.errors import RequestError
 from proxy.wire import framing
+from proxy.wire.dialect import dialect_of
 from proxy.wire.framing import Headers
 from proxy.wire.headers import forwarded_fields, response_fields
 
@@ -27,12 +28,14 @@ _Head = TypeVar("_Head")
 class RequestHead:
     """A request's head and what follows from it. Shared by all requests with the same head.
 
-    target: origin form. path, query: its text. minor: of HTTP/1.x. headers: lower-case names, in
-    order. forwarded: the header lines a replica gets, without host, length and request id.
+    target: origin form. path, query: its text. dialect: of its answer. minor: of HTTP/1.x. headers:
+    lower-case names, in order. forwarded: the header lines a replica gets, without host, length and
+    request id.
     """
 
     __slots__ = (
         "chunked",
+        "dialect",
         "expects_continue",
         "forwarded",
         "headers",
@@ -57,6 +60,7 @@ class RequestHead:
         self.minor = line.minor
         self.target = target
         self.path, _, self.query = target.decode("ascii").partition("?")
+        self.dialect = dialect_of(self.path)
         self.headers = headers
         self.chunked = False
         self.keep_alive = framing.keep_alive(line.minor, headers)

@@ -8,7 +8,7 @@ Invariants:
   generated nothing (503, or `finish_reason: "abort"` first thing) can still be replaced.
 - A replica that dies mid-answer never looks like a clean end: an error event on an event
   boundary, then the connection breaks off; anywhere else it just breaks off. A stream that ends
-  without the marker its protocol asks for (`[DONE]`) has died, however well framed its end is.
+  without the marker its dialect asks for has died, however well framed its end is.
 """
 
 import asyncio
@@ -17,17 +17,18 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from proxy.errors import UpstreamError, error_body
+from proxy.errors import UpstreamError
 from proxy.routing.retry import Phase
 from proxy.wire.answer import Usage, read_answer
+from proxy.wire.dialect import Dialect, broken_off
 from proxy.wire.exchange import Exchange
 from proxy.wire.heads import ResponseHead
 from proxy.wire.sse import EventScanner
+from proxy.wire.typed import TypedScanner
 from proxy.wire.upstream import UpstreamConnection
 
 _HELD_LIMIT_BYTES = 64 * 1024
 _READ_LIMIT_BYTES = 256 * 1024
-_EVENT = b"data: %b\n\n"
 # The last chunk and its trailers, at the end of the last bytes of a chunked body.
 _LAST_CHUNK = re.compile(rb"(?:\A|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 
@@ -45,7 +46,7 @@ class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
     lines: the gateway's own header lines. may_retry: hold the answer as long as it pays.
-    marked: a stream that is whole ends with `[DONE]`.
+    marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
     Times are time.monotonic() seconds, 0.0 where it did not happen.
@@ -76,6 +77,7 @@ class Relay:
         on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
+        self._dialect = exchange.head.dialect
         self._connection = connection
         self._lines = lines
         self._may_retry = may_retry
@@ -113,7 +115,8 @@ class Relay:
         self.head = head
         self._length_bytes = length_bytes
         if head.stream:
-            self._scanner = EventScanner()
+            chat = self._dialect is Dialect.CHAT
+            self._scanner = EventScanner() if chat else TypedScanner(self._dialect)
             if not self._may_retry:
                 self._begin()
             return
@@ -210,10 +213,8 @@ class Relay:
             return
         scanner = self._scanner
         if scanner is not None and scanner.at_boundary and at_edge:
-            body = error_body(
-                "The replica failed while it was answering.", "server_error", code="upstream_failed"
-            )
-            self._exchange.write(_EVENT % body)
+            events = scanner.events if isinstance(scanner, TypedScanner) else 0
+            self._exchange.write(broken_off(self._dialect, self._exchange.request_id, events))
         # Whoever has the replica's connection next must not feel this client.
         self._exchange.on_flow = None
         self._exchange.abort()
@@ -286,10 +287,10 @@ class Relay:
             self._read(b"".join(self._pieces))
 
     def _read(self, body: bytes) -> None:
-        answer = read_answer(body)
+        answer = read_answer(body, self._dialect)
         if answer is not None:
             self.usage = answer.usage
-            self.aborted = b'"abort"' in body and answer.aborted
+            self.aborted = answer.aborted
 
     def _generated_nothing(self) -> bool:
         """The answer says so, or is a stream that ended before its first token."""
@@ -297,9 +298,9 @@ class Relay:
         status = self.head.status
         if status == 503:
             return True
-        if self._scanner is not None and status == 200 and not self.first_token_s:
-            return True
         tokens = self.usage.completion_tokens if self.usage is not None else 0
+        if self._scanner is not None and status == 200 and not self.first_token_s:
+            return not tokens
         return self.aborted and not tokens
 
     def _settle(self, end: RelayEnd) -> None:

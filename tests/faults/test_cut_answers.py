@@ -120,15 +120,16 @@ class Ending:
     """A replica that ends its stream early with the best of manners, as what stands before it may.
     count: events before the end."""
 
-    def __init__(self, framing: str) -> None:
+    def __init__(self, framing: str, events: tuple[bytes, ...] = EVENTS) -> None:
         self.framing = framing
+        self.events = events
         self.count = 0
 
     async def __call__(self, peer: Peer) -> None:
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
                 await peer.asked()
-                await peer.send(FRAMINGS[self.framing](*EVENTS[: self.count]))
+                await peer.send(FRAMINGS[self.framing](*self.events[: self.count]))
                 if self.framing == "last-chunk-apart":
                     await peer.send(chunk(b""))
                 if self.framing == "open-ended":
