@@ -85,17 +85,22 @@ class PoolView(NamedTuple):
     loop_late_s: float = 0.0
 
 
-def _short(job: JobView, _pool: PoolView, settings: TokenSettings) -> bool:
+# Asked for by the rules that need it: a look costs as much as a small job's render.
+Look = Callable[[], PoolView]
+
+
+def _short(job: JobView, _look: Look, settings: TokenSettings) -> bool:
     """Cheaper where it stands than the price of handing it over, as far as can be told before the
     render: it begins here, and goes on elsewhere if what is unknown of its text is too long."""
     return job.render_s <= settings.thread_hop_s
 
 
-def _threads(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
+def _threads(job: JobView, look: Look, settings: TokenSettings) -> bool:
     """The queue has room: in jobs, in bytes and in time. An empty queue takes any size. A job
     that would hold the GIL for longer than the stall budget has no place in this process."""
-    if job.gil_s > settings.stall_budget_s and _processes(job, pool, settings):
+    if job.gil_s > settings.stall_budget_s and _processes(job, look, settings):
         return False
+    pool = look()
     if pool.queued_jobs == 0:
         return pool.threads > 0
     return (
@@ -106,8 +111,9 @@ def _threads(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
     )
 
 
-def _processes(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
+def _processes(job: JobView, look: Look, settings: TokenSettings) -> bool:
     """One of them has room. An idle one takes any size."""
+    pool = look()
     if pool.processes == 0:
         return False
     return pool.process_bytes == 0 or (
@@ -115,10 +121,11 @@ def _processes(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
     )
 
 
-def _local(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
+def _local(job: JobView, look: Look, settings: TokenSettings) -> bool:
     """One at a time, in pieces no longer than the stall budget. The render is one piece; whether
     the text can be cut small enough shows after it, and if it cannot the job bails then. A loop
     that is late has no time to give: jobs on it would starve everything else."""
+    pool = look()
     if settings.fallback == "bail" and (
         pool.local_busy or pool.loop_late_s > settings.stall_budget_s
     ):
@@ -126,7 +133,7 @@ def _local(job: JobView, pool: PoolView, settings: TokenSettings) -> bool:
     return job.render_s <= settings.stall_budget_s
 
 
-Admission = Callable[[JobView, PoolView, TokenSettings], bool]
+Admission = Callable[[JobView, Look, TokenSettings], bool]
 
 RUNGS: tuple[tuple[Rung, Admission], ...] = (
     (Rung.SHORT, _short),
@@ -136,9 +143,9 @@ RUNGS: tuple[tuple[Rung, Admission], ...] = (
 )
 
 
-def choose(job: JobView, pool: PoolView, settings: TokenSettings, *, begun: bool = False) -> Rung:
+def choose(job: JobView, look: Look, settings: TokenSettings, *, begun: bool = False) -> Rung:
     """The first rung that admits the job, or bail. begun: the short one had it already."""
     for rung, admits in RUNGS[1:] if begun else RUNGS:
-        if admits(job, pool, settings):
+        if admits(job, look, settings):
             return rung
     return Rung.BAIL

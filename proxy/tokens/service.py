@@ -10,6 +10,7 @@ Invariants:
 
 import asyncio
 import time
+from functools import partial
 
 from proxy.body import Prompted
 from proxy.errors import RequestError
@@ -80,6 +81,8 @@ class TokenService:
         }
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
+        self._look_short = partial(self._pool, True)
+        self._look_long = partial(self._pool, False)
 
     @property
     def block_tokens(self) -> int:
@@ -152,8 +155,8 @@ class TokenService:
 
     async def _climb(self, model: str, job: TokenJob, view: JobView) -> Outcome:
         is_short = view.total_s <= self._settings.short_lane_s
-        pool = self._pool(is_short)
-        rung = ladder.choose(view, pool, self._settings)
+        look = self._look_short if is_short else self._look_long
+        rung = ladder.choose(view, look, self._settings)
         if rung is Rung.SHORT:
             result = short.run(
                 job,
@@ -165,7 +168,7 @@ class TokenService:
             if result is not None:
                 self._finished(job, result)
                 return _outcome(result, rung)
-            rung = ladder.choose(view, pool, self._settings, begun=True)
+            rung = ladder.choose(view, look, self._settings, begun=True)
         LOOP.mark(OTHER)
         if rung is Rung.THREADS:
             done = await self.threads.submit(job, view.total_s, short=is_short)
@@ -180,13 +183,13 @@ class TokenService:
             return await self._local(job)
         return Outcome(None, Rung.BAIL, "overload")
 
-    def _pool(self, is_short: bool) -> PoolView:
+    def _pool(self, short: bool) -> PoolView:
         threads, processes = self.threads, self.processes
         return PoolView(
             threads.count,
             threads.queued_jobs,
             threads.queued_bytes,
-            threads.wait_s(short=is_short),
+            threads.wait_s(short=short),
             self._permit.locked(),
             processes.ready_count,
             processes.outstanding_bytes,
