@@ -42,7 +42,7 @@ from proxy.settings import Settings
 from proxy.telemetry import families
 from proxy.telemetry.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE, TOKENIZE_LOCAL
 from proxy.telemetry.trace_context import Trace
-from proxy.tokens.keys import is_ids
+from proxy.tokens.keys import is_ids, prompt_size_bytes
 from proxy.tokens.service import TokenService
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import request_head
@@ -222,10 +222,15 @@ class Gateway:
             LOOP.mark(ROUTE)
             return self.asking.unread(request, block_tokens, exchange.headers), body
         # Ids, off the loop where they take long. Not having them is no error: it is a reason.
+        limit_tokens = NO_LIMIT
+        if self._settings.tokens.context_check:
+            limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
         LOOP.mark(TOKENIZE_LOCAL)
         known = self._tokens.known(model or "", request)
         if isinstance(known, bytes):
-            known = await self._tokens.make(model or "", request, known)
+            # What has fewer bytes than the context has tokens fits; the rest has to be counted.
+            needed = prompt_size_bytes(request) > limit_tokens
+            known = await self._tokens.make(model or "", request, known, needed=needed)
         else:
             known.run_s = time.monotonic() - life.inspected_s
         LOOP.mark(ROUTE)
@@ -233,8 +238,7 @@ class Gateway:
         prompt = known.prompt
         if prompt is not None:
             # What no replica has room for is refused before one computes anything.
-            limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
-            if prompt.tokens > limit_tokens and self._settings.tokens.context_check:
+            if prompt.tokens > limit_tokens:
                 context.check(prompt, limit_tokens, text=not is_ids(request))
             if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
                 body = await rewrite.with_ids(body, request, prompt)

@@ -125,6 +125,7 @@ HELP = {
     "tokens.thread_hop_s": "price of handing a prompt to a thread",
     "tokens.stall_budget_s": "longest piece of tokenizing on the event loop",
     "tokens.fallback": "what happens to a prompt that no rung takes",
+    "tokens.needed_wait_s": "longest wait of what may be too long, where the ladder is full",
     "tokens.context_check": "refuse prompts that no replica has room for",
     "tokens.forward_tokens": "whose ids go to the replica in the place of text",
     "routing.policy": "how replicas are chosen",

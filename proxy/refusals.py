@@ -51,6 +51,17 @@ def overloaded(retry_after_s: int, *, own: bool) -> RequestError:
     )
 
 
+def uncounted() -> RequestError:
+    """Whether the prompt fits could not be told in time: 503."""
+    return RequestError(
+        503,
+        "The prompt may be longer than the model's context, and there was no time to count it.",
+        kind="server_error",
+        code="tokenizer_overloaded",
+        retry_after_s=1,
+    )
+
+
 def upstream(step: Step) -> RequestError:
     """What the retry table says when nothing is tried any more: 502, 503 or 504."""
     messages = {

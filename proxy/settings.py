@@ -91,8 +91,9 @@ class TokenSettings(Section, frozen=True):
     than this never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread
     and wake up for its result; shorter ones run on the loop. forward_tokens: which requests' ids go
     to the replica in the place of their text, so that it need not tokenize again. context_check:
-    refuse what no replica has room for. Where nothing wants ids, the policy included, none are
-    made.
+    refuse what no replica has room for. needed_wait_s: a prompt that may be too long waits so long
+    for its ids where the ladder is full, and is then turned away. Where nothing wants ids, the
+    policy included, none are made.
     """
 
     folders: dict[str, str] = {}
@@ -122,6 +123,7 @@ class TokenSettings(Section, frozen=True):
     stall_budget_s: float = 0.002
     fallback: Literal["wait", "bail"] = "bail"
     context_check: bool = True
+    needed_wait_s: float = 10.0
     forward_tokens: Literal["off", "completions", "all"] = "completions"
 
 

@@ -1,11 +1,14 @@
 """The life of a request against replicas made of raw bytes: what reaches them, what comes back."""
 
+import asyncio
 import gc
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
+from proxy.body import CompletionBody, Kind, inspect
 from proxy.model import CacheChange, FleetState, ReplicaState, Standing
 from proxy.routes import FORWARDED
 from proxy.settings import Price, RoutingSettings, ServerSettings, Settings, TokenSettings
@@ -27,7 +30,7 @@ from tests.raw import (
     stream,
     until,
 )
-from tests.support import Bench, demo_tokenizer, gateway, replicas
+from tests.support import Bench, demo_tokenizer, gateway, replicas, slow_tokenizer
 
 CANARY = "Xq7canary"
 
@@ -380,6 +383,30 @@ async def test_the_replicas_count_is_compared_with_ours(streamed: bool) -> None:
             await bench.ask(post(CHAT, chat(stream=streamed)))
             await until(lambda: bench.metric(families.MISMATCHES, "demo", upstream.url[7:]) == 1)
             assert bench.metric(families.ACTUAL_CACHED, "demo") == 16
+
+
+async def test_what_may_be_too_long_is_counted_or_refused() -> None:
+    """Where the ladder is full; what surely fits goes on without its ids."""
+    tokens = TokenSettings(
+        thread_hop_s=0.0, stall_budget_s=0.0, threads=2, queue_limit_jobs=1, needed_wait_s=0.001
+    )
+    async with Upstream(answering(ok(b"{}"))) as upstream:
+        (one,) = replicas([upstream.url]).replicas
+        state = fleet(msgspec.structs.replace(one, max_model_tokens=400))
+        async with gateway(
+            state=state, settings=Settings(tokens=tokens), tokenizer=slow_tokenizer()
+        ) as bench:
+            client = await bench.client()
+            huge = inspect(Kind.COMPLETION, json_bytes({"prompt": "many words. " * 100_000}))
+            assert isinstance(huge, CompletionBody)
+            worked_on = asyncio.get_running_loop().create_task(bench.tokens.prompt("demo", huge))
+            await until(lambda: bench.tokens.threads.queued_jobs == 1)
+            short = await client.ask(post(CHAT, chat("hello")))
+            long = await client.ask(post(CHAT, chat("hello " * 400)))
+            assert short.status == 200
+            assert (long.status, long.headers["retry-after"]) == (503, "1")
+            assert long.json["error"]["code"] == "tokenizer_overloaded"
+            await worked_on
 
 
 async def test_tokenize_and_detokenize_are_answered_here() -> None:

@@ -12,6 +12,7 @@ import asyncio
 import time
 from functools import partial
 
+from proxy import refusals
 from proxy.body import Prompted
 from proxy.errors import RequestError
 from proxy.model import Prompt, Rung
@@ -26,8 +27,12 @@ from proxy.tokens.ladder import JobView, PoolView, Speed
 from proxy.tokens.openings import OpeningCache
 from proxy.tokens.prefixes import TokenCaches
 from proxy.tokens.processes import LostError, ProcessPool
+from proxy.tokens.room import Room
 from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer
+
+# Why there are no ids: no rung had room.
+_FULL = "overload"
 
 
 class Outcome:
@@ -61,6 +66,7 @@ class TokenService:
         self._speeds = {model: Speed() for model in tokenizers}
         self._block_tokens = block_tokens
         self._permit = asyncio.Lock()
+        self._room = Room()
         self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
         self.cache = PromptCache(
             Budget(
@@ -122,9 +128,12 @@ class TokenService:
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, Rung.CACHE)
 
-    async def make(self, model: str, body: Prompted, key: bytes) -> Outcome:
-        """The ids of a request, by one of the rungs below the cache. Raises RequestError where
-        vLLM would refuse the prompt."""
+    async def make(
+        self, model: str, body: Prompted, key: bytes, *, needed: bool = False
+    ) -> Outcome:
+        """The ids of a request, by one of the rungs below the cache. needed: it waits for them
+        where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
+        where what is needed cannot be had in time."""
         tokenizer = self._tokenizers[model]
         size_bytes = prompt_size_bytes(body)
         speed = self._speeds[model]
@@ -143,7 +152,10 @@ class TokenService:
         # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
         ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
         gil_s = max(render_s, ids_gil_s)
-        outcome = await self._climb(model, job, JobView(size_bytes, render_s, total_s, gil_s))
+        view = JobView(size_bytes, render_s, total_s, gil_s)
+        outcome = await self._climb(model, job, view)
+        if needed and outcome.reason == _FULL:
+            outcome = await self._patiently(model, job, view)
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome
@@ -181,7 +193,22 @@ class TokenService:
             return _outcome(done.result, rung, done.queue_s)
         if rung is Rung.LOCAL:
             return await self._local(job)
-        return Outcome(None, Rung.BAIL, "overload")
+        return Outcome(None, Rung.BAIL, _FULL)
+
+    async def _patiently(self, model: str, job: TokenJob, view: JobView) -> Outcome:
+        began_s = time.monotonic()
+        until_s = began_s + self._settings.needed_wait_s
+        again = False
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0.0 or not await self._room.wait(left_s, again=again):
+                raise refusals.uncounted()
+            waited_s = time.monotonic() - began_s
+            outcome = await self._climb(model, job, view)
+            if outcome.reason != _FULL:
+                outcome.queue_s += waited_s
+                return outcome
+            again = True
 
     def _pool(self, short: bool) -> PoolView:
         threads, processes = self.threads, self.processes
@@ -208,6 +235,9 @@ class TokenService:
         return _outcome(result, Rung.LOCAL, started_s - queued_s)
 
     def _finished(self, job: TokenJob, result: Tokenized) -> None:
+        if self._room:
+            # Once the pool has taken this job off its books.
+            asyncio.get_running_loop().call_soon(self._room.made)
         if (
             result.prompt is not None
             and job.key

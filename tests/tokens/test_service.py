@@ -14,7 +14,7 @@ from proxy.body import ChatBody, CompletionBody, Kind, inspect
 from proxy.errors import RequestError
 from proxy.model import Rung
 from proxy.settings import TokenSettings
-from proxy.tokens.service import TokenService
+from proxy.tokens.service import Outcome, TokenService
 from tests.raw import until
 from tests.support import demo_tokenizer, slow_tokenizer
 
@@ -74,6 +74,29 @@ async def test_a_tokenizer_may_serve_another_name() -> None:
     made.close()
     assert outcome.rung is Rung.SHORT
     assert outcome.prompt is not None
+
+
+async def needed(tokens: TokenService, body: ChatBody | CompletionBody) -> Outcome:
+    key = tokens.known("demo", body)
+    assert isinstance(key, bytes)
+    return await tokens.make("demo", body, key, needed=True)
+
+
+async def test_what_is_needed_waits_for_room() -> None:
+    async with with_a_full_queue(stall_budget_s=0.0) as tokens:  # nothing is local
+        assert (await tokens.prompt("demo", text("hello"))).reason == "overload"
+        first, second = await asyncio.gather(
+            needed(tokens, text("hello one")), needed(tokens, text("hello two"))
+        )
+        assert first.rung is second.rung is Rung.THREADS
+        assert first.queue_s > 0.0
+
+
+async def test_what_is_needed_is_refused_after_its_time() -> None:
+    async with with_a_full_queue(stall_budget_s=0.0, needed_wait_s=0.001) as tokens:
+        with pytest.raises(RequestError, match="no time to count") as refused:
+            await needed(tokens, text("hello"))
+        assert (refused.value.status, refused.value.retry_after_s) == (503, 1)
 
 
 async def test_threads() -> None:
