@@ -64,6 +64,9 @@ soak: $(STAMP_DEV) ## all faults at once under load, MINUTES long; nothing lost,
 drain: $(STAMP_DEV) ## 200 gateways that take over from each other under load; no request lost
 	$(BIN)/python -m pytest --long tests/soak/test_drain.py $(ARGS)
 
+reload: $(STAMP_DEV) ## 200 reloads under load, with broken files, removed replicas and changed keys
+	$(BIN)/python -m pytest --long tests/faults/test_reload.py $(ARGS)
+
 # atheris is not locked: it has no wheels for every Python, and nothing here depends on it.
 fuzz: ## coverage-guided search (atheris), MINUTES for each of 6 targets; a crash leaves its input
 	$(MAKE) --no-print-directory VENV=.venv-fuzz .venv-fuzz/.stamp-dev

@@ -49,11 +49,11 @@ class Account:
 
     __slots__ = ("limit", "limit_tokens", "name", "parents", "queue", "rank", "running", "tokens")
 
-    def __init__(self, name: str, rank: int, limit: int, limit_tokens: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.rank = rank
-        self.limit = limit
-        self.limit_tokens = limit_tokens
+        self.rank = 0
+        self.limit = 0
+        self.limit_tokens = 0
         self.running = 0
         self.tokens = 0
         self.queue: list[Ticket] = []
@@ -105,10 +105,8 @@ class Admission:
     ) -> None:
         self._workers = workers
         self._tenants = tenants
-        self._limit = share(settings.concurrency_limit_count, workers)
-        self._limit_tokens = share(settings.queued_limit_tokens, workers)
-        self._queue_limit = share(settings.queue_limit_count, workers)
-        self._lead_s = settings.sibling_lead_s
+        self._limit = self._limit_tokens = self._queue_limit = 0
+        self._lead_s = 0.0
         self._accounts: dict[str, Account] = {}
         # By class, tenants with something waiting; the first is next.
         self._turns: list[deque[Account]] = [deque() for _ in CLASSES]
@@ -117,6 +115,26 @@ class Admission:
         self.tokens = 0
         self._left_s = 0.0
         self._gap_s = 0.0
+        self.configure(settings, tenants, workers)
+
+    def configure(
+        self, settings: AdmissionSettings, tenants: Mapping[str, Tenant], workers: int = 1
+    ) -> list[Ticket]:
+        """Other limits; who is admitted by that. Who was admitted stays so, and who waits keeps
+        its place in the queue, within its tenant's class."""
+        self._workers = workers
+        self._tenants = tenants
+        self._limit = share(settings.concurrency_limit_count, workers)
+        self._limit_tokens = share(settings.queued_limit_tokens, workers)
+        self._queue_limit = share(settings.queue_limit_count, workers)
+        self._lead_s = settings.sibling_lead_s
+        for account in self._accounts.values():
+            rank = account.rank
+            self._limits(account)
+            if account.queue and account.rank != rank:
+                self._turns[rank].remove(account)
+                self._turns[account.rank].append(account)
+        return self._fill()
 
     def ask(
         self, tenant: str, tokens: int, now: float, parent: int = 0
@@ -185,14 +203,15 @@ class Admission:
     def _account(self, name: str) -> Account:
         account = self._accounts.get(name)
         if account is None:
-            tenant = self._tenants.get(name) or Tenant()
-            account = self._accounts[name] = Account(
-                name,
-                CLASSES.index(tenant.priority),
-                share(tenant.concurrency_limit_count, self._workers),
-                share(tenant.queued_limit_tokens, self._workers),
-            )
+            account = self._accounts[name] = Account(name)
+            self._limits(account)
         return account
+
+    def _limits(self, account: Account) -> None:
+        tenant = self._tenants.get(account.name) or Tenant()
+        account.rank = CLASSES.index(tenant.priority)
+        account.limit = share(tenant.concurrency_limit_count, self._workers)
+        account.limit_tokens = share(tenant.queued_limit_tokens, self._workers)
 
     def _takes(self, tokens: int) -> bool:
         return _fits(self.running, 1, self._limit) and _fits(

@@ -46,6 +46,12 @@ class Asking:
 
     def __init__(self, settings: RoutingSettings, draw: Callable[[], int]) -> None:
         self._draw = draw
+        self._reads_head = False
+        self._session_headers: tuple[bytes, ...] = ()
+        self.configure(settings)
+
+    def configure(self, settings: RoutingSettings) -> None:
+        """From the next request on."""
         self._reads_head = settings.policy == PrefixHash.name
         self._session_headers = tuple(
             name.lower().encode("utf-8")

@@ -49,6 +49,14 @@ class Failures:
         self._on_suspect = on_suspect
         self.budget = RetryBudget(settings.retry_budget_ratio, settings.retry_budget_burst_count)
 
+    def configure(self, settings: UpstreamSettings) -> None:
+        """From the next failure on."""
+        if settings != self._settings:
+            self._settings = settings
+            self.budget = RetryBudget(
+                settings.retry_budget_ratio, settings.retry_budget_burst_count
+            )
+
     def failed(self, replica: Replica, happened: str) -> None:
         """A replica failed a request, in whatever way."""
         self._recorder.failed(replica.state.id, happened)

@@ -8,9 +8,10 @@ How a worker is started, which `proxy.worker` and `proxy.supervisor` agree on:
 - The worker loads its tokenizers, listens with SO_REUSEPORT on `settings.server`, and sends
   Ready; or it sends Failed with one sentence for the operator and exits with code 2.
 - Afterwards: Fleet, Learned and Cached downwards (Learned is what another worker routed, Cached
-  what a replica says of its cache), Learned, Suspect, Routed, Stalled and Beats upwards, Explain
-  downwards and an Explained for each upwards, Drain downwards once. A worker that got Drain stops
-  listening, finishes what is in flight within `drain_deadline_s`, and exits 0.
+  what a replica says of its cache), Reload downwards and a Reloaded for each upwards, Learned,
+  Suspect, Routed, Stalled and Beats upwards, Explain downwards and an Explained for each upwards,
+  Drain downwards once. A worker that got Drain stops listening, finishes what is in flight within
+  `drain_deadline_s`, and exits 0.
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
@@ -29,10 +30,11 @@ from typing import TypeVar, cast
 import msgspec
 
 from proxy.model import CacheChange, FleetState, RoutingSample
-from proxy.settings import Settings
+from proxy.settings import Key, Settings
 from proxy.telemetry.stall import Stall
 
-FRAME_LIMIT_BYTES = 16 * 1024 * 1024
+# A hundred thousand keys are some 15 MB.
+FRAME_LIMIT_BYTES = 64 * 1024 * 1024
 BACKLOG_LIMIT_BYTES = 1024 * 1024
 _LENGTH_BYTES = 4
 
@@ -44,7 +46,8 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hello(Message, frozen=True):
-    """Who the worker is and what it works with. port: the one to bind, never 0."""
+    """Who the worker is and what it works with. port: the one to bind, never 0. keys: of clients;
+    None where all may come in."""
 
     worker: int
     settings: Settings
@@ -53,6 +56,22 @@ class Hello(Message, frozen=True):
     fleet: FleetState
     host: str
     port: int
+    keys: tuple[Key, ...] | None
+
+
+class Reload(Message, frozen=True):
+    """Other settings and clients' keys (None: all may come in), whole. The worker says Reloaded."""
+
+    number: int
+    settings: Settings
+    keys: tuple[Key, ...] | None
+
+
+class Reloaded(Message, frozen=True):
+    """A Reload is in force, or cannot be and nothing has changed; then `reason` says why."""
+
+    number: int
+    reason: str = ""
 
 
 class Fleet(Message, frozen=True):
@@ -130,8 +149,8 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-Down = Hello | Fleet | Learned | Cached | Explain | Drain
-Up = Ready | Failed | Learned | Suspect | Routed | Stalled | Beats | Explained
+Down = Hello | Fleet | Reload | Learned | Cached | Explain | Drain
+Up = Ready | Failed | Reloaded | Learned | Suspect | Routed | Stalled | Beats | Explained
 
 _down = msgspec.msgpack.Decoder(Down)
 _up = msgspec.msgpack.Decoder(Up)
@@ -219,7 +238,7 @@ class WorkerEnd:
     """The worker's end of its channel. Callbacks run on the loop and must not block.
 
     on_lost: the supervisor is gone. Called once, and not if this side closed the channel.
-    on_explain: gets (number, headers, body); `explained` answers.
+    on_explain: gets (number, headers, body); `explained` answers. on_reload: `reloaded` does.
     """
 
     def __init__(
@@ -231,7 +250,9 @@ class WorkerEnd:
         on_lost: Callable[[], None],
         on_cached: Callable[[CacheChange], None] = lambda _: None,
         on_explain: Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None] | None = None,
+        on_reload: Callable[[Reload], None] = lambda _: None,
     ) -> None:
+        self._on_reload = on_reload
         self._on_cached = on_cached
         self._on_explain = on_explain
         self._on_fleet = on_fleet
@@ -255,6 +276,10 @@ class WorkerEnd:
     def failed(self, reason: str) -> None:
         """The worker cannot start; `reason` is one sentence for the operator."""
         self._wire.send(Failed(reason))
+
+    def reloaded(self, number: int, reason: str = "") -> None:
+        """The answer to a Reload."""
+        self._wire.send(Reloaded(number, reason))
 
     def learned(self, slot: int, blocks: bytes) -> bool:
         """Tells the other workers of a routed prefix; False if it was dropped."""
@@ -292,6 +317,8 @@ class WorkerEnd:
                     self._hello.set_result(message)
             case Fleet(state):
                 self._on_fleet(state)
+            case Reload():
+                self._on_reload(message)
             case Learned(slot, blocks):
                 self._on_learned(slot, blocks)
             case Cached(change):
@@ -319,7 +346,7 @@ class SupervisorEnd:
         """Takes over this end of the socketpair."""
         await _open(self._wire, end)
 
-    def send(self, message: Hello | Fleet | Explain | Drain) -> None:
+    def send(self, message: Hello | Fleet | Reload | Explain | Drain) -> None:
         """Sends a control message; nothing happens if the worker is gone."""
         self._wire.send(message)
 

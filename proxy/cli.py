@@ -27,7 +27,14 @@ import msgspec
 from proxy import __version__
 from proxy.config import ConfigProblems, printed, schema
 from proxy.errors import ConfigError
-from proxy.flags import admin_flags, config_flag, gateway_flags, loaded, setting_flags
+from proxy.flags import (
+    admin_flags,
+    config_file,
+    config_flag,
+    gateway_flags,
+    loaded,
+    setting_flags,
+)
 from proxy.options import unknown_variables
 from proxy.settings import Settings
 
@@ -55,13 +62,15 @@ def _model_folder(text: str) -> tuple[str, str]:
 
 def _serve(args: argparse.Namespace) -> int:
     from proxy import supervisor
+    from proxy.control.reload import Given
     from proxy.telemetry.logs import setup_logs
 
     setup_logs("supervisor")
     settings = _settings(args)
     for name in unknown_variables(os.environ):
         log.warning("the variable %s means nothing; tokenlane serve --help lists all", name)
-    return supervisor.serve(settings, _say)
+    given = Given(config_file(args), lambda: loaded(args))
+    return supervisor.serve(settings, _say, given=given)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -220,6 +229,12 @@ def _replicas(args: argparse.Namespace) -> int:
     return replicas(args, _settings(args).admin, _say)
 
 
+def _reload(args: argparse.Namespace) -> int:
+    from proxy.control.change_verbs import reload
+
+    return reload(args, _settings(args).admin, _say)
+
+
 def _replay(args: argparse.Namespace) -> int:
     from proxy.replay import command
 
@@ -306,6 +321,9 @@ def parser() -> argparse.ArgumentParser:
     change.add_argument("--admin", metavar="URL", help="admin port of a running gateway")
     change.add_argument("--json", action="store_true", help="print JSON")
     admin_flags(change, token=True)
+    again = verb("reload", _reload, "have a running gateway read its settings anew")
+    again.add_argument("--admin", metavar="URL", help="admin port of a running gateway")
+    admin_flags(again, token=True)
     _replay_flags(verb("replay", _replay, "replay a trace through the routing, in simulated time"))
     check = verb("check-config", _check_config, "say whether the settings would serve")
     gateway_flags(check)

@@ -237,8 +237,16 @@ def load(
     return Loaded(settings, origins)
 
 
+def placed(sentence: str, loaded: Loaded) -> str:
+    """A sentence that begins with a setting's path, with where that setting is from."""
+    known = [path for path in loaded.origins if sentence.startswith((f"{path}:", f"{path} "))]
+    origin = loaded.origins[known[0]] if known else DEFAULT
+    return sentence if origin == DEFAULT else f"{origin}: {sentence}"
+
+
 def printed(loaded: Loaded) -> str:
-    """The settings in force as YAML that can be loaded again, each line with its origin."""
+    """The settings in force as YAML that can be loaded again, each line with its origin, and
+    `restart` where a reload does not put it in force."""
     lines = []
     section = ""
     for dotted, value in leaves(loaded.settings):
@@ -251,7 +259,8 @@ def printed(loaded: Loaded) -> str:
         )
         text = text.removesuffix("...\n").rstrip()
         indent = "  " if head else ""
-        lines.append(f"{indent}{name}: {text}".ljust(44) + f"  # {loaded.origins[dotted]}")
+        live = "" if OPTIONS[dotted].live else "; restart"
+        lines.append(f"{indent}{name}: {text}".ljust(44) + f"  # {loaded.origins[dotted]}{live}")
     return "\n".join(lines)
 
 

@@ -82,7 +82,7 @@ class Explainer:
         *,
         check_context: bool = True,
     ) -> None:
-        self._names = names
+        self.names = names
         self._check_context = check_context
         self._fleet = fleet
         self._router = router
@@ -120,9 +120,9 @@ class Explainer:
         request = inspect(_kind(body), body)
         assert not isinstance(request, OtherBody)
         model = request.model
-        if model is not None and model in self._names:
-            key = self._names.key(request, headers, b"")
-            model = request.model = self._names.model(model, key, self._fleet.ready)
+        if model is not None and model in self.names:
+            key = self.names.key(request, headers, b"")
+            model = request.model = self.names.model(model, key, self._fleet.ready)
         model = self._fleet.resolve(model)
         known = await self._tokens.prompt(model or "", request)
         limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)

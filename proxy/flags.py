@@ -98,11 +98,17 @@ def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False) -> None
         _option(parser, OPTIONS[path])
 
 
-def loaded(args: argparse.Namespace) -> Loaded:
-    """Defaults, then the file, then variables, then the flags that were given."""
-    file = args.config
+def config_file(args: argparse.Namespace) -> Path | None:
+    """The file that was given, by flag or variable."""
+    file: Path | None = args.config
     if file is None and os.environ.get(CONFIG_VARIABLE):
         file = Path(os.environ[CONFIG_VARIABLE])
+    return file
+
+
+def loaded(args: argparse.Namespace) -> Loaded:
+    """Defaults, then the file, then variables, then the flags that were given."""
+    file = config_file(args)
     flags: dict[str, tuple[str, Any]] = {}
     for path, value in vars(args).items():
         option = OPTIONS.get(path)

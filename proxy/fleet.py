@@ -33,6 +33,13 @@ class Replica:
         self.label = state.id.encode("ascii", "replace")
         self.pool = ReplicaPool(state.url, settings, key, tls)
 
+    def renew(
+        self, settings: UpstreamSettings, key: Secret | None, tls: ssl.SSLContext | None
+    ) -> None:
+        """New connections from now on; those in use end with their requests."""
+        self.pool.close()
+        self.pool = ReplicaPool(self.state.url, settings, key, tls)
+
 
 class Fleet:
     """The replicas by slot. key: shown to all of them. tls: for those on https.
@@ -59,6 +66,18 @@ class Fleet:
         self.names: tuple[str, ...] = ()
         self.context_tokens: dict[str, int] = {}
         self.state = FleetState(version=0, replicas=())
+
+    def configure(
+        self, settings: UpstreamSettings, key: Secret | None, tls: ssl.SSLContext | None
+    ) -> None:
+        """From the next attempt on. A key or context that is the same object is unchanged."""
+        renewed = key is not self._key or tls is not self._tls
+        self._settings, self._key, self._tls = settings, key, tls
+        for replica in self._replicas.values():
+            if renewed:
+                replica.renew(settings, key, tls)
+            else:
+                replica.pool.settings = settings
 
     def update(self, state: FleetState) -> None:
         """A new snapshot."""

@@ -7,13 +7,14 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
 from proxy import refusals
 from proxy.admission import CLASSES, Admission, State, Ticket, Why
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN
+from proxy.settings import AdmissionSettings, Tenant
 
 # Tenant and reason; class and seconds waited.
 OnShed = Callable[[str, str], object]
@@ -31,6 +32,13 @@ class Gate:
         self.on_shed = on_shed
         self.on_admitted = on_admitted
         self.waiting: dict[Ticket, asyncio.Future[None]] = {}
+
+    def configure(
+        self, settings: AdmissionSettings, tenants: Mapping[str, Tenant], workers: int
+    ) -> None:
+        """From now on, for those that wait too; who has a place keeps it."""
+        self.deadline_s = settings.queue_deadline_s
+        self.wake(self.admission.configure(settings, tenants, workers))
 
     def place(self, tenant: str, size_bytes: int, parent: int = 0) -> "Place":
         """For a request whose body has so many bytes. parent: as for `Admission.ask`."""

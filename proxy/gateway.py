@@ -78,13 +78,7 @@ class Gateway:
         self._rules = Rules(settings.requests)
         self._lines = AnswerLines()
         self.gate: Gate | None = None
-        if limited(settings.admission, settings.auth.tenants):
-            self.gate = Gate(
-                Admission(settings.admission, settings.auth.tenants, settings.server.workers),
-                settings.admission.queue_deadline_s,
-                recorder.shed,
-                recorder.admitted,
-            )
+        self._limit(settings)
         self.fleet = Fleet(settings.upstream, replica_key, tls)
         self.router = Router(settings.routing, board, health=settings.health)
         self.asking = Asking(settings.routing, self.router.draw)
@@ -92,14 +86,57 @@ class Gateway:
         self._local = Local(self.fleet, tokens, self.naming.names)
         self._failures = Failures(settings.upstream, self.router, recorder, on_suspect)
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
+        self._wants_ids = self._wanted(settings)
+        self.draining = False
+        self.in_hand: dict[Life, bytes] = {}
+
+    def configure(
+        self,
+        settings: Settings,
+        door: Door | None,
+        replica_key: Secret | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Other settings, whole, for what comes; what is under way goes on. Of its tokens' and
+        blocks' settings a gateway keeps those of its start. Raises ConfigError for a policy that
+        there is not, and then nothing is different. A key or context that is the same object is
+        unchanged."""
+        self.router.configure(settings.routing, settings.health)
+        before, self._settings = self._settings, settings
+        self._door = door
+        self._rules = Rules(settings.requests)
+        self._limit(settings)
+        self.fleet.configure(settings.upstream, replica_key, tls)
+        self.asking.configure(settings.routing)
+        self._failures.configure(settings.upstream)
+        if (settings.models, settings.routing) != (before.models, before.routing):
+            # Copies that are under way end with the old one.
+            self.naming = Naming(
+                settings, self.fleet, self.router, self._tokens, self.asking, self._recorder
+            )
+            self._local = Local(self.fleet, self._tokens, self.naming.names)
+        self._wants_ids = self._wanted(settings)
+
+    def _wanted(self, settings: Settings) -> bool:
         # Where nothing consumes ids, none are made.
-        self._wants_ids = (
+        return (
             self.router.uses_prefix
             or settings.tokens.context_check
             or settings.tokens.forward_tokens != "off"
         )
-        self.draining = False
-        self.in_hand: dict[Life, bytes] = {}
+
+    def _limit(self, settings: Settings) -> None:
+        admission, tenants = settings.admission, settings.auth.tenants
+        workers = settings.server.workers
+        if self.gate is not None:
+            self.gate.configure(admission, tenants, workers)
+        elif limited(admission, tenants):
+            self.gate = Gate(
+                Admission(admission, tenants, workers),
+                admission.queue_deadline_s,
+                self._recorder.shed,
+                self._recorder.admitted,
+            )
 
     def update(self, state: FleetState) -> None:
         """A new snapshot of the replicas."""

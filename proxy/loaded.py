@@ -1,18 +1,19 @@
-"""What a worker reads from files before it serves: keys, certificates, tokenizers; and opens: its
-log and its traces.
+"""What a worker reads from files before it serves: the key for replicas, certificates, tokenizers;
+and opens: its log and its traces.
 
 Invariants:
 - A mistake in any of it is one ConfigError, before the port is opened.
 """
 
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from proxy.channel import Hello
-from proxy.keyring import client_keys, replica_key
+from proxy.keyring import replica_key
 from proxy.secret import Secret
-from proxy.settings import Key, TokenSettings
+from proxy.settings import Key, TokenSettings, UpstreamSettings
 from proxy.telemetry.access import AccessLog
 from proxy.telemetry.traces import Tracer
 from proxy.tls import server_context, upstream_context
@@ -36,12 +37,11 @@ class Loaded(NamedTuple):
     def of(cls, hello: Hello) -> Self:
         """Raises ConfigError."""
         settings = hello.settings
-        https = any(url.startswith("https:") for url in settings.backends)
         return cls(
-            client_keys(settings.auth),
+            hello.keys,
             replica_key(settings.upstream),
             server_context(settings.server),
-            upstream_context(settings.upstream) if https else None,
+            upstream_tls(settings.upstream, settings.backends),
             AccessLog(settings.log, hello.worker) if settings.log.access != "off" else None,
             Tracer(settings.tracing, hello.worker) if settings.tracing.endpoint else None,
         )
@@ -51,6 +51,13 @@ class Loaded(NamedTuple):
         for teller in (self.access, self.tracer):
             if teller is not None:
                 teller.close()
+
+
+def upstream_tls(settings: UpstreamSettings, backends: Iterable[str]) -> ssl.SSLContext | None:
+    """For https:// backends, where there are any or could be. Raises ConfigError."""
+    set_up = settings.tls_ca_file or settings.tls_cert_file
+    https = any(url.startswith("https:") for url in backends)
+    return upstream_context(settings) if set_up or https else None
 
 
 def load_tokenizers(settings: TokenSettings) -> Tokenizers:

@@ -31,6 +31,28 @@ _FLAGS = {
     "routing.policy": "--policy",
     "tokens.folders": "--tokenizer",
 }
+# Settings, or sections of them, that a reload puts in force; all others need a restart.
+_LIVE = (
+    "backends", "admin.token_file", "upstream", "auth", "admission", "requests", "models",
+    "control", "log", "health", "prices",
+    *(
+        f"server.{name}"
+        for name in (
+            "head_limit_bytes", "header_limit_count", "target_limit_bytes", "body_limit_bytes",
+            "pipelined_limit_bytes", "write_high_water_bytes", "idle_deadline_s",
+            "head_deadline_s", "body_deadline_s", "write_stall_deadline_s", "drain_deadline_s",
+            "trusted_peers",
+        )
+    ),
+    *(
+        f"routing.{name}"
+        for name in (
+            "policy", "alpha", "idle_alpha", "session_headers", "parent_headers",
+            "head_limit_tokens", "load_factor", "replica_limit_count", "refused_out_s",
+            "host_block_worth",
+        )
+    ),
+)  # fmt: skip
 # Other routers' words for the same.
 ALIASES = {"backends": ("--worker-urls", "--static-backends")}
 # What a mapping of texts looks like where it is typed.
@@ -203,6 +225,11 @@ class Option(msgspec.Struct, frozen=True):
     def unit(self) -> str | None:
         """What its number is in."""
         return next((unit for end, unit in _UNITS.items() if self.path.endswith(end)), None)
+
+    @property
+    def live(self) -> bool:
+        """A reload puts it in force; else a restart is needed."""
+        return any(self.path == one or self.path.startswith(one + ".") for one in _LIVE)
 
     @property
     def many(self) -> bool:

@@ -14,7 +14,7 @@ from proxy.entries import entry_of
 from proxy.life import Life
 from proxy.model import RoutingSample, Rung
 from proxy.samples import sample_of
-from proxy.settings import Price
+from proxy.settings import LogSettings, Price
 from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog
 from proxy.telemetry.metrics import HistogramRow, MetricsSegment
@@ -51,11 +51,11 @@ class Recorder:
         access: AccessLog | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        known = prices or {}
+        known: dict[str, Price] = {}
+        self._prices = known
         self.tracer = tracer
-        self._access = access
-        self._slow_s = access.settings.slow_s if access is not None else 0.0
-        self._sample_ratio = access.settings.sample_ratio if access is not None else 0.0
+        self._access: AccessLog | None = None
+        self._slow_s = self._sample_ratio = 0.0
         self._segment = segment
         self._stages = HistogramRow(
             [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
@@ -86,6 +86,22 @@ class Recorder:
             lambda tenant, kind: segment.counter(families.TENANT_TOKENS, tenant, kind)
         )
         self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
+        self.configure(prices or {}, access, access.settings if access is not None else None)
+
+    def configure(
+        self,
+        prices: Mapping[str, Price],
+        access: AccessLog | None,
+        log: LogSettings | None,
+    ) -> None:
+        """From the next request that ends. log: what to write down, where there is a log."""
+        self._access = access
+        self._slow_s = log.slow_s if log is not None else 0.0
+        self._sample_ratio = log.sample_ratio if log is not None else 0.0
+        if prices != self._prices:
+            self._prices.clear()
+            self._prices.update(prices)
+            self._model.cache_clear()
 
     def record(self, life: Life, status: int) -> None:
         """The request is over; status: what the client got (499: it left before)."""

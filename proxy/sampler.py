@@ -51,6 +51,11 @@ class LineGrowth:
         self._full = segment.counter(lost, "full")
         self._failed = segment.counter(lost, "failed")
 
+    def follow(self, writer: AccessLog | Tracer | None) -> None:
+        """From now on this one, which begins at zero."""
+        self.write()
+        self._writer, self._before = writer, LineCounts()
+
     def write(self) -> None:
         """As it is now."""
         if self._writer is None:
@@ -79,8 +84,9 @@ class Sampler:
         self._server = server
         self._tokens = tokens
         self._caches = CacheGrowth(segment)
+        self.access = LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED)
         self._lines = (
-            LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED),
+            self.access,
             LineGrowth(segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED),
         )
         self._connections = segment.gauge(families.CONNECTIONS)

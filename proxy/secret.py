@@ -5,6 +5,7 @@ Invariants:
   out by name (`reveal`), at the edge where it goes on a wire.
 """
 
+import hmac
 from typing import NoReturn
 
 
@@ -19,6 +20,10 @@ class Secret:
     def reveal(self) -> bytes:
         """What it holds."""
         return self._value
+
+    def same(self, other: "Secret | None") -> bool:
+        """Whether both hold the same; takes as long either way."""
+        return other is not None and hmac.compare_digest(self._value, other.reveal())
 
     def __repr__(self) -> str:
         return "***"

@@ -30,7 +30,8 @@ from proxy.control.kvevents import KvEvents
 from proxy.control.kvsources import configured
 from proxy.control.notify import notify
 from proxy.control.probes import Prober
-from proxy.control.roster import Roster
+from proxy.control.reload import Given, InForce, Reloader, read_all
+from proxy.control.roster import STATIC, Roster
 from proxy.control.sources import discover, with_folders
 from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
@@ -94,7 +95,8 @@ def check_networks(networks: Sequence[str]) -> None:
 
 class Supervisor:
     """One gateway. `say` gets the startup lines. `argv`: what a worker is started with.
-    `on_ready` is called with the data port's URL once it serves."""
+    `on_ready` is called with the data port's URL once it serves. `given`: where the settings came
+    from; without it they are never read anew."""
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Supervisor:
         say: Callable[[str], None],
         argv: Sequence[str] = WORKER_ARGV,
         on_ready: Callable[[str], None] | None = None,
+        given: Given | None = None,
     ) -> None:
         self._settings = settings
         self._say = say
@@ -116,10 +119,16 @@ class Supervisor:
         self._prober: Prober | None = None
         self._roster = Roster(self._table, SLOT_LIMIT, board.load, self._on_members)
         self._view.roster = self._roster
-        self._token = admin_token(settings.admin)
+        self._reloader = Reloader(given, read_all(settings), check_settings, self._apply)
+        self._view.reloader = self._reloader
+        self._view.more_samples.append(self._reloader.samples)
         self._changes = Changes(
-            self._roster, lambda: self._token, lambda slot: board.load(slot).requests
+            self._roster,
+            lambda: self._reloader.in_force.token,
+            lambda slot: board.load(slot).requests,
+            lambda: self._reloader.reload("a reload was asked for"),
         )
+        self._reloads: set[asyncio.Task[None]] = set()
         self._kv = KvEvents(
             settings,
             lambda: self._table.state,
@@ -138,13 +147,14 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         server = self._settings.server
         try:
             with ports.reserve(server.host, server.port, shared=server.share_port) as held:
                 return await self._with_admin(ports.address_of(held))
         finally:
             os.close(self._board_fd)
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
     async def _with_admin(self, address: tuple[str, int]) -> int:
@@ -180,6 +190,8 @@ class Supervisor:
         probing.add_done_callback(self._on_prober_end)
         following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")
         following.add_done_callback(self._on_prober_end)
+        watching = asyncio.get_running_loop().create_task(self._reloader.watch(), name="files")
+        watching.add_done_callback(self._on_prober_end)
         self._watch()
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
@@ -192,6 +204,7 @@ class Supervisor:
         finally:
             probing.cancel()
             following.cancel()
+            watching.cancel()
             await asyncio.wait((following,))
             if self._publish_timer is not None:
                 self._publish_timer.cancel()
@@ -206,6 +219,7 @@ class Supervisor:
             self._board_fd,
             self._totals,
             fleet=lambda: self._table.state,
+            keys=self._reloader.in_force.keys,
             on_suspect=prober.nudge,
             on_routed=self._view.watch.routed,
         )
@@ -238,6 +252,35 @@ class Supervisor:
 
     def _on_signal(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    def _on_hangup(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload_for("SIGHUP"), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload_for(self, why: str) -> None:
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        await self._reloader.reload(why)
+        notify("READY=1")
+
+    async def _apply(self, new: InForce) -> list[str]:
+        """Puts other settings in force, or says why not. The workers first: one of them may not
+        want them, and then all get the old ones back."""
+        settings, before = new.settings, self._reloader.in_force
+        upstream = replica_key(settings.upstream), upstream_context(settings.upstream)
+        if self._pool is not None:
+            sources = self._view.sources
+            problems = await self._pool.reload(with_folders(settings, sources), new.keys)
+            if problems:
+                await self._pool.reload(with_folders(before.settings, sources), before.keys)
+                return problems
+        self._settings = settings
+        self._table.settings = settings.control
+        self._view.configure(settings)
+        if self._prober is not None:
+            self._prober.configure(settings.control, *upstream)
+        self._roster.want(STATIC, settings.backends)
+        return []
 
     def _on_prober_end(self, task: asyncio.Task[None]) -> None:
         # Without probes the fleet would slowly become a lie: better to be restarted.
@@ -314,14 +357,16 @@ def serve(
     settings: Settings,
     say: Callable[[str], None],
     on_ready: Callable[[str], None] | None = None,
+    given: Given | None = None,
 ) -> int:
     """Runs a gateway in this process until a signal; its exit code. ConfigError at the start.
 
-    on_ready: called with the data port's URL once it serves.
+    on_ready: called with the data port's URL once it serves. given: where the settings came from;
+    without it they are never read anew.
     """
 
     async def run() -> int:
-        return await Supervisor(settings, say, on_ready=on_ready).run()
+        return await Supervisor(settings, say, on_ready=on_ready, given=given).run()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(run())

@@ -21,6 +21,13 @@ def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
     return _ours(context)
 
 
+def renew(context: ssl.SSLContext, settings: ServerSettings) -> None:
+    """The data port's certificate as its files have it now, for the connections to come. Raises
+    ConfigError, and then it stays."""
+    server_context(settings)
+    _load(context, "server", settings.tls_cert_file, settings.tls_key_file)
+
+
 def upstream_context(settings: UpstreamSettings) -> ssl.SSLContext:
     """For https:// backends: the CAs to believe (else the system's), and the certificate to show,
     if any. Raises ConfigError."""

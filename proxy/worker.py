@@ -21,7 +21,7 @@ from functools import partial
 import uvloop
 
 from proxy.auth import Door, dropped_fields
-from proxy.channel import Hello, WorkerEnd
+from proxy.channel import Hello, Reload, WorkerEnd
 from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.explain import Explainer
@@ -31,6 +31,7 @@ from proxy.loaded import Loaded, Tokenizers, load_tokenizers
 from proxy.model import CacheChange, FleetState
 from proxy.recorder import Recorder
 from proxy.sampler import Sampler
+from proxy.swap import Swap
 from proxy.telemetry import families, planted
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.logs import setup_logs
@@ -71,7 +72,12 @@ class Worker:
             on_drain=self._drain.set,
             on_lost=self._lost,
             on_explain=self._explain,
+            on_reload=self._reload,
         )
+        self._swap: Swap | None = None
+        # Of a worker that does not serve yet, the last one.
+        self._reload_waiting: Reload | None = None
+        self._reloading: set[asyncio.Task[None]] = set()
         self._explainer: Explainer | None = None
 
     def drain(self) -> None:
@@ -137,8 +143,15 @@ class Worker:
         gc.freeze()
         gc.set_threshold(_YOUNG_OBJECTS)
         monitor.start()
-        self._end.ready()
         sampler = Sampler(segment, gateway, server, tokens, loaded.access, loaded.tracer)
+        swap = self._swap = Swap(
+            hello.worker, settings, loaded,
+            gateway=gateway, server=server, recorder=recorder,
+            sampler=sampler, explainer=explainer,
+        )  # fmt: skip
+        self._end.ready()
+        if self._reload_waiting is not None:
+            self._reload(self._reload_waiting)
         while not self._drain.is_set():
             self._sample(sampler, recorder)
             self._end.beats(monitor.sample())
@@ -146,8 +159,8 @@ class Worker:
                 async with asyncio.timeout(_SAMPLE_PERIOD_S):
                     await self._drain.wait()
         gateway.draining = True
-        cut = await server.drain(settings.server.drain_deadline_s)
-        loaded.close()
+        cut = await server.drain(swap.settings.server.drain_deadline_s)
+        swap.loaded.close()
         self._sample(sampler, recorder)
         monitor.sample()
         monitor.stop()
@@ -208,6 +221,17 @@ class Worker:
     def _explain(self, number: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
         if self._explainer is not None:
             self._explainer.ask(number, headers, body)
+
+    def _reload(self, reload: Reload) -> None:
+        if self._swap is None:
+            self._reload_waiting = reload
+            return
+        task = asyncio.get_running_loop().create_task(self._swapped(self._swap, reload))
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _swapped(self, swap: Swap, reload: Reload) -> None:
+        self._end.reloaded(reload.number, await swap.apply(reload))
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")

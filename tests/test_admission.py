@@ -459,3 +459,23 @@ async def test_a_replica_gets_no_more_than_its_fill() -> None:
             for client in clients:
                 assert (await client.answer()).status == 200
             await until(lambda: bench.board.load(0) == bench.board.load(1) == Load(0, 0))
+
+
+def test_other_limits_admit_who_waits_and_turn_nobody_out() -> None:
+    admission = Admission(AdmissionSettings(concurrency_limit_count=1), {})
+    first, _ = admission.ask("a", 10, 0.0)
+    second, _ = admission.ask("a", 10, 0.0)
+    third, _ = admission.ask("b", 10, 0.0)
+    assert (first.state, second.state, third.state) == (
+        State.ADMITTED, State.WAITING, State.WAITING,
+    )  # fmt: skip
+    # b is of the better class now: it goes first, though it came last.
+    tenants = {"b": Tenant(priority="interactive")}
+    assert admission.configure(AdmissionSettings(concurrency_limit_count=2), tenants) == [third]
+    assert admission.configure(AdmissionSettings(concurrency_limit_count=1), tenants) == []
+    assert (admission.running, admission.waiting) == (2, 1)
+    assert admission.leave(first, 1.0) == []
+    assert admission.configure(AdmissionSettings(), {}) == [second]
+    assert admission.leave(third, 1.0) == []
+    assert admission.leave(second, 1.0) == []
+    assert (admission.running, admission.waiting, admission.tokens) == (0, 0, 0)

@@ -42,7 +42,7 @@ STALL = Stall(
     in_hand=(InHand("id", "/v1/models", "read"),),
     in_hand_count=1,
 )
-HELLO = Hello(1, SETTINGS, 7, 8, FLEET, "127.0.0.1", 8080)
+HELLO = Hello(1, SETTINGS, 7, 8, FLEET, "127.0.0.1", 8080, None)
 
 
 @dataclass

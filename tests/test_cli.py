@@ -144,8 +144,8 @@ def test_print_config_says_where_from(
     printed = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert "backends: ['http://127.0.0.1:9'] # --backend" in lines
-    assert f"port: 1000 # {file}:1" in lines
-    assert "workers: 3 # TOKENLANE_WORKERS" in lines
+    assert f"port: 1000 # {file}:1; restart" in lines
+    assert "workers: 3 # TOKENLANE_WORKERS; restart" in lines
     assert "policy: affinity # default" in lines
     # And it is a file again.
     (tmp_path / "printed.yaml").write_text(printed)

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 # Where it is read, and how often: for people and for other machines, who have no other clock.
 SHOWN = {
     "proxy/control/kvsocket.py": 1,  # how old an event is that another machine stamped
+    "proxy/control/reload.py": 2,  # when settings were read
     "proxy/control/screen.py": 1,
     "proxy/control/watch.py": 1,
     "proxy/gateway.py": 1,  # when a key expires is said in it

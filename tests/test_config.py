@@ -157,7 +157,7 @@ def test_what_is_printed_can_be_loaded(tmp_path: Path) -> None:
     again = load(written(tmp_path, text))
     assert again.settings == first.settings
     line = next(line for line in text.splitlines() if line.startswith("  port: 5"))
-    assert line.endswith("# TOKENLANE_PORT")
+    assert line.endswith("# TOKENLANE_PORT; restart")
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)

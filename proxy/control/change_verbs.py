@@ -1,4 +1,4 @@
-"""`tokenlane replicas`: the fleet of a running gateway, listed and changed over its admin port.
+"""`tokenlane replicas` and `tokenlane reload`: a running gateway changed over its admin port.
 
 Invariants:
 - The token is read where the gateway reads it (`admin.token_file`, or its variable), never from
@@ -51,6 +51,17 @@ def replicas(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str]
     width = max((len(row["id"]) for row in rows), default=0)
     for row in rows:
         say(f"{row['id']:<{width}}  {_state(row)}  ({row['origin']})")
+    return 0
+
+
+def reload(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], None]) -> int:
+    """0 where the settings that the gateway read anew are in force, else 1."""
+    told = ask(args, admin, "POST", "/reload", b"")
+    if told is None:
+        return 1
+    say(f"{told['outcome']}: {', '.join(told['changed']) or 'nothing is different'}")
+    if told["restart"]:
+        say(f"these need a restart: {', '.join(told['restart'])}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Changes over the admin port: replicas added, drained and removed.
+"""Changes over the admin port: replicas added, drained and removed, settings read anew.
 
 Invariants:
 - Without an admin token configured nothing can be changed, whoever asks: 403. With one, every
@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from proxy.control.reconcile import Member
+from proxy.control.reload import Report
 from proxy.control.roster import Roster
 from proxy.errors import ConfigError, error_body
 from proxy.keyring import ADMIN_TOKEN_VARIABLE
@@ -64,17 +65,20 @@ def allowed(token: Secret | None, authorization: str | None) -> web.Response | N
 
 
 class Changes:
-    """The verbs. token: what they want to see, as of now. in_flight: requests, by slot."""
+    """The verbs. token: what they want to see, as of now. in_flight: requests, by slot. reload:
+    reads the settings anew."""
 
     def __init__(
         self,
         roster: Roster,
         token: Callable[[], Secret | None],
         in_flight: Callable[[int], int],
+        reload: Callable[[], Awaitable[Report]],
     ) -> None:
         self._roster = roster
         self._token = token
         self._in_flight = in_flight
+        self._reload = reload
 
     def routes(self) -> list[web.RouteDef]:
         """For the admin port."""
@@ -82,6 +86,7 @@ class Changes:
             web.post("/replicas", self._guarded(self._add)),
             web.post("/replicas/{id}/drain", self._guarded(self._drain)),
             web.delete("/replicas/{id}", self._guarded(self._remove)),
+            web.post("/reload", self._guarded(self._reloaded)),
         ]
 
     def _guarded(self, handler: _Handler) -> _Handler:
@@ -121,6 +126,13 @@ class Changes:
     async def _remove(self, request: web.Request) -> web.Response:
         member = self._roster.remove(request.match_info["id"])
         return self._unknown() if member is None else _json({**self._row(member), "removed": True})
+
+    async def _reloaded(self, _: web.Request) -> web.Response:
+        report = await self._reload()
+        if report.problems:
+            message = f"The settings stay as they were: {'; '.join(report.problems)}."
+            return _refusal(422, message, "config_refused")
+        return _json(msgspec.to_builtins(report))
 
     def _unknown(self) -> web.Response:
         known = ", ".join(member.id for member in self._roster.members) or "none"

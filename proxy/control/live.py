@@ -135,6 +135,22 @@ class SettingRow(msgspec.Struct, kw_only=True):
     is_default: bool
 
 
+class ReloadRow(msgspec.Struct, kw_only=True):
+    """What became of the last time that settings were read."""
+
+    outcome: str
+    restart: list[str] = []
+    problems: list[str] = []
+
+
+class ConfigRow(msgspec.Struct, kw_only=True):
+    """Where settings are from, and what became of them. loaded_at_s: Unix time."""
+
+    file: str | None
+    loaded_at_s: float
+    last: ReloadRow
+
+
 class Live(msgspec.Struct, kw_only=True):
     """All of it. window_s: what rates and quantiles are over. series: by name, one point every
     period_s seconds, the newest last."""
@@ -158,3 +174,4 @@ class Live(msgspec.Struct, kw_only=True):
     models: list[ModelRow]
     decisions: list[DecisionRow]
     settings: list[SettingRow]
+    config: ConfigRow | None = None

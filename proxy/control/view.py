@@ -18,6 +18,7 @@ from proxy import __version__
 from proxy.control import fleet
 from proxy.control.fleet import ADVICE, FleetTable
 from proxy.control.live import Live
+from proxy.control.reload import Reloader
 from proxy.control.roster import STATIC, Roster
 from proxy.control.sources import Source, given
 from proxy.control.stalls import StallLog
@@ -49,11 +50,17 @@ class View:
         self.stall_log = StallLog()
         self.pool: WorkerPool | None = None
         self.roster: Roster | None = None
+        self.reloader: Reloader | None = None
         self.probe_failures: Counter[tuple[str, str]] = Counter()
         self.more_samples: list[Callable[[], Iterator[Sample]]] = []
         self.watch = Watch(settings, table, totals, board)
         self.registry = CollectorRegistry()
         self.registry.register(GatewayCollector(totals, self._samples))
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings are in force."""
+        self._settings = settings
+        self.watch.configure(settings)
 
     def announce(self, say: Callable[[str], None]) -> None:
         """The lines that greet the operator."""
@@ -147,6 +154,7 @@ class View:
             "draining": self.draining,
             "url": self.urls[0],
             "policy": settings.routing.policy,
+            "config": self.reloader.row() if self.reloader is not None else None,
             "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
             "models": fleet.models(self._table.replicas),
             "fleet_version": self._table.state.version,
@@ -161,6 +169,7 @@ class View:
             uptime_s=time.monotonic() - self._began,
             unready=self.unready(),
             workers=self.workers,
+            config=self.reloader.row() if self.reloader is not None else None,
         )
 
     def stalls(self) -> dict[str, Any]:

@@ -11,11 +11,14 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
+
+import msgspec
 
 from proxy import __version__, options
 from proxy.control import rows
 from proxy.control.fleet import FleetTable
-from proxy.control.live import DecisionRow, Live, Numbers, ReplicaRow, SettingRow
+from proxy.control.live import ConfigRow, DecisionRow, Live, Numbers, ReplicaRow, SettingRow
 from proxy.control.rates import Reading, Window, share
 from proxy.control.workers import Worker
 from proxy.model import ReplicaState, RoutingSample
@@ -49,6 +52,10 @@ class Watch:
         self._numbers = count(1)
         self._read(time.monotonic())
 
+    def configure(self, settings: Settings) -> None:
+        """Other settings are in force."""
+        self._settings = settings
+
     def tick(self, at_s: float) -> None:
         """One more reading. at_s: monotonic seconds."""
         self._read(at_s)
@@ -78,7 +85,13 @@ class Watch:
             self._decisions.append(rows.decision(next(self._numbers), sample, names))
 
     def live(
-        self, *, url: str, uptime_s: float, unready: str | None, workers: Iterable[Worker]
+        self,
+        *,
+        url: str,
+        uptime_s: float,
+        unready: str | None,
+        workers: Iterable[Worker],
+        config: dict[str, Any] | None = None,
     ) -> Live:
         """Everything, as it is now."""
         window = self._window()
@@ -101,6 +114,7 @@ class Watch:
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
             models=rows.models(window),
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
+            config=msgspec.convert(config, ConfigRow) if config is not None else None,
             settings=[
                 SettingRow(path=path, value=value, is_default=is_default)
                 for path, value, is_default in options.shown(self._settings)

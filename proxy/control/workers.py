@@ -27,6 +27,8 @@ from proxy.channel import (
     Hello,
     Learned,
     Ready,
+    Reload,
+    Reloaded,
     Routed,
     Stalled,
     SupervisorEnd,
@@ -36,7 +38,7 @@ from proxy.channel import (
 from proxy.control.stalls import StallLog
 from proxy.errors import ConfigError
 from proxy.model import FleetState, RoutingSample
-from proxy.settings import Settings
+from proxy.settings import Key, Settings
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.exposition import Totals
 from proxy.telemetry.metrics import create_segment
@@ -46,6 +48,7 @@ LAST_PAUSE_S = 5.0
 STEADY_S = 10.0
 START_TRIES = 3
 EXPLAIN_DEADLINE_S = 10.0
+RELOAD_DEADLINE_S = 10.0
 
 log = logging.getLogger("workers")
 
@@ -81,9 +84,10 @@ class Worker:
 
 
 class WorkerPool:
-    """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor
-    is added. `address`: host and port to serve on. started: done once all were ready, or failed
-    with ConfigError. stalls: what the workers told of theirs."""
+    """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor is
+    added. keys: of clients; None where all may come in. `address`: host and port to serve
+    on. started: done once all were ready, or failed with ConfigError. stalls: what the
+    workers told of theirs."""
 
     def __init__(
         self,
@@ -94,11 +98,13 @@ class WorkerPool:
         totals: Totals,
         *,
         fleet: Callable[[], FleetState],
+        keys: tuple[Key, ...] | None,
         on_suspect: Callable[[int], None],
         on_routed: Callable[[list[RoutingSample]], None] | None = None,
     ) -> None:
         self._argv = argv
         self._settings = settings
+        self._keys = keys
         self._address = address
         self._board_fd = board_fd
         self._board = SharedBoard(board_fd, None)
@@ -114,6 +120,9 @@ class WorkerPool:
         self.clean = True
         self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._questions = 0
+        # By worker, what it says to the latest Reload.
+        self._reloads: dict[int, asyncio.Future[str]] = {}
+        self._reload = 0
 
     def start(self) -> None:
         """Starts all workers and keeps them running from now on."""
@@ -133,6 +142,26 @@ class WorkerPool:
         for worker in self.workers:
             if worker.end is not None:
                 worker.end.send(Fleet(state))
+
+    async def reload(self, settings: Settings, keys: tuple[Key, ...] | None) -> list[str]:
+        """Tells every worker, and those that come; why some do not want it, in sentences.
+        Returns when all that serve have answered, or not within RELOAD_DEADLINE_S: a worker that
+        is slow gets there, for nothing that it was told is lost."""
+        self._settings, self._keys = settings, keys
+        self._reload += 1
+        loop = asyncio.get_running_loop()
+        asked = self._reloads = {}
+        for worker in self.workers:
+            if worker.end is not None:
+                if worker.state == "ready":
+                    asked[worker.number] = loop.create_future()
+                worker.end.send(Reload(self._reload, settings, keys))
+        if asked:
+            await asyncio.wait(asked.values(), timeout=RELOAD_DEADLINE_S)
+        for number, answer in asked.items():
+            if not answer.done():
+                log.warning("worker %d has not said yet that it has the new settings", number)
+        return sorted({one.result() for one in asked.values() if one.done()} - {""})
 
     async def explain(
         self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
@@ -256,6 +285,7 @@ class WorkerPool:
                 fleet=self._fleet(),
                 host=host,
                 port=port,
+                keys=self._keys,
             )
             # No await beyond this point: what changes after Hello must find this end in place.
             end.send(hello)
@@ -267,6 +297,9 @@ class WorkerPool:
             if process.returncode is None:
                 process.kill()
             worker.state, worker.end, worker.process, worker.pid = "dead", None, None, 0
+            said = self._reloads.get(worker.number)
+            if said is not None and not said.done():
+                said.set_result("")  # its successor begins with them
             end.close()
 
     def _received(self, worker: Worker, message: Up) -> None:
@@ -285,6 +318,10 @@ class WorkerPool:
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)
+            case Reloaded(number, reason):
+                said = self._reloads.get(worker.number)
+                if said is not None and number == self._reload and not said.done():
+                    said.set_result(reason)
             case Explained(number, status, body):
                 asked = self._asked.get(number)
                 if asked is not None and not asked.done():

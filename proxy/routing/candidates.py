@@ -47,6 +47,10 @@ class Marks:
         self._out_s = out_s
         self._until: dict[int, float] = {}
 
+    def configure(self, out_s: float) -> None:
+        """For the marks to come."""
+        self._out_s = out_s
+
     def fail(self, slot: int, now: float) -> None:
         """A connection was refused or timed out."""
         self._until[slot] = now + self._out_s

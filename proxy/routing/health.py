@@ -34,6 +34,10 @@ class Health:
         self._rising: dict[int, float | None] = {}
         self.troubled = False
 
+    def configure(self, settings: HealthSettings) -> None:
+        """From the next failure on; who is out stays out as long as was said."""
+        self._settings = settings
+
     def fleet(self, replicas: int) -> None:
         """So many replicas there are."""
         self._replicas = replicas

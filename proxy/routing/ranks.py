@@ -32,6 +32,10 @@ class Ranks:
         self._chosen: dict[int, int] = {}
         self._choices = 0
 
+    def configure(self, alpha: float) -> None:
+        """From the next choice on."""
+        self._alpha = alpha
+
     def choose(self, slot: int, query: Query, held: Sequence[int]) -> int:
         """The rank with the least to compute before this prompt's first token. held: leading
         blocks on each rank."""

@@ -77,6 +77,17 @@ class Router:
         self._ranks = Ranks(settings.alpha)
         self.siblings = Siblings()
 
+    def configure(self, settings: RoutingSettings, health: HealthSettings) -> None:
+        """From the next decision on; what is known of caches stays. The sizes of blocks, caches
+        and the index are those of the start. Raises ConfigError, and then nothing is different."""
+        self._policy = make_policy(settings)
+        self.uses_prefix = self._policy.uses_prefix
+        self._replica_limit = settings.replica_limit_count
+        self._marks.configure(settings.refused_out_s)
+        self.truth.configure(settings.host_block_worth)
+        self._ranks.configure(settings.alpha)
+        self.health.configure(health)
+
     def update(self, fleet: FleetState) -> None:
         """A new snapshot from the control plane."""
         gone = {replica.slot for replica in self._fleet.replicas}

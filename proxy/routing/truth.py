@@ -70,6 +70,10 @@ class Truth:
         rank.gpu.add_all(change.stored)
         rank.host.add_all(change.host_stored)
 
+    def configure(self, host_worth: float) -> None:
+        """From the next look on."""
+        self._host_worth = host_worth
+
     def known(self, slot: int) -> bool:
         """Whether the replica has said anything."""
         return slot in self._replicas

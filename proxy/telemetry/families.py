@@ -448,6 +448,25 @@ WORKER_RESTARTS = Family(
     "Workers started again after they died.",
     where="control",
 )
+CONFIG_RELOADS = Family(
+    "counter",
+    "tokenlane_config_reloads_total",
+    "Times the settings were read anew: applied, unchanged, or refused for a mistake in them.",
+    ("outcome",),
+    where="control",
+)
+CONFIG_GOOD = Family(
+    "gauge",
+    "tokenlane_config_last_reload_successful",
+    "Whether the settings last read are in force; 0: they were refused.",
+    where="control",
+)
+CONFIG_LOADED = Family(
+    "gauge",
+    "tokenlane_config_last_reload_success_timestamp_seconds",
+    "When the settings in force were read, in Unix time.",
+    where="control",
+)
 ACCESS_LINES = Family(
     "counter", "tokenlane_access_log_lines_total", "Lines written to the access log."
 )

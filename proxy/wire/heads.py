@@ -146,6 +146,16 @@ class RequestHeads:
         self._memo: _Memo[RequestHead] = _Memo()
         self._exact: _Memo[tuple[RequestHead, int]] = _Memo()
 
+    def configure(
+        self, header_limit_count: int, target_limit_bytes: int, dropped: frozenset[bytes]
+    ) -> None:
+        """From the next head on."""
+        self._dropped = dropped
+        self._header_limit_count = header_limit_count
+        self._target_limit_bytes = target_limit_bytes
+        self._memo = _Memo()
+        self._exact = _Memo()
+
     def parse(self, data: bytes) -> tuple[RequestHead, int]:
         """A whole head (with its empty line) and its body's length in bytes (0 if it is chunked).
 

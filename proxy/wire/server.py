@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
+def _networks(settings: ServerSettings) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    return [ipaddress.ip_network(network, strict=False) for network in settings.trusted_peers]
+
+
 def _guarded(handler: Handler) -> Handler:
     """`handler`, with an answer to whatever it raises."""
 
@@ -76,9 +80,7 @@ class HttpServer:
         self.run = handler if guarded else _guarded(handler)
         self.lines = lines(fields)
         self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes, dropped)
-        self._trusted = [
-            ipaddress.ip_network(network, strict=False) for network in settings.trusted_peers
-        ]
+        self._trusted = _networks(settings)
         # What a stranger says of who is behind it goes no further.
         self._heads_of_strangers = RequestHeads(
             settings.header_limit_count, settings.target_limit_bytes, dropped | FORWARDED_FIELDS
@@ -91,6 +93,15 @@ class HttpServer:
         self._empty = asyncio.Event()
         self._made_ids = itertools.count()
         self._id_prefix = os.urandom(10).hex().encode()
+
+    def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
+        """From the next requests on, those of open connections too; what a connection began with
+        (its first deadline, whether its peer is trusted) stays."""
+        limits = settings.header_limit_count, settings.target_limit_bytes
+        self.settings = settings
+        self._trusted = _networks(settings)
+        self.heads.configure(*limits, dropped)
+        self._heads_of_strangers.configure(*limits, dropped | FORWARDED_FIELDS)
 
     def heads_of(self, peer: object) -> RequestHeads:
         """What reads the heads of a connection. peer: its address, as a socket says it."""

@@ -288,6 +288,7 @@ class ReplicaPool:
             self.lines += b"authorization: Bearer %b\r\n" % key.reveal()
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
+        self._closed = False
 
     def __repr__(self) -> str:
         return (
@@ -336,6 +337,9 @@ class ReplicaPool:
 
     def give_back(self, connection: UpstreamConnection) -> None:
         """An answer ended cleanly; the connection waits for the next request."""
+        if self._closed:
+            connection.close()
+            return
         self._idle.append(connection)
         if len(self._idle) > self.settings.idle_limit_count:
             self._idle.popleft().close()
@@ -353,5 +357,6 @@ class ReplicaPool:
 
     def close(self) -> None:
         """Closes idle connections; those in use end with their requests."""
+        self._closed = True
         while self._idle:
             self._idle.popleft().close()

@@ -3,6 +3,8 @@
 from scripts.dashboard.overview import SIDE_BY_SIDE
 from scripts.dashboard.panel import Board, Panel, Query, Row, quantile, rate, total, where
 
+_LOADED = "tokenlane_config_last_reload_success_timestamp_seconds"
+
 _LOOP = Row(
     "The loop",
     (
@@ -154,6 +156,16 @@ _LADDER = Row(
                 Query(total("tokenlane_workers", "state"), "{{state}}"),
             ),
             "Since the gateway started; its counters go on counting across them.",
+        ),
+        Panel(
+            "Settings read anew",
+            "short",
+            (
+                Query(total("tokenlane_config_reloads_total", "outcome"), "{{outcome}}"),
+                Query(f"min(tokenlane_config_last_reload_successful{where()})", "in force"),
+                Query(f"time() - max({_LOADED}{where()})", "seconds ago"),
+            ),
+            "Since the gateway started. In force 0: those last read were refused.",
         ),
         Panel(
             "Access log",

@@ -13,6 +13,7 @@ from aiohttp import web
 from proxy.cli import main
 from proxy.control.changes import Changes
 from proxy.control.fleet import FleetTable
+from proxy.control.reload import Report
 from proxy.control.roster import Roster
 from proxy.model import Load
 from proxy.secret import Secret
@@ -29,9 +30,13 @@ class Plane:
         self.token = Secret(token.encode()) if token else None
         self.table = FleetTable(("http://a:1",), ControlSettings())
         self.roster = Roster(self.table, 2, lambda _: Load(3, 0), lambda _added, _gone: None)
-        self.changes = Changes(self.roster, lambda: self.token, lambda _: 3)
+        self.report = Report("unchanged")
+        self.changes = Changes(self.roster, lambda: self.token, lambda _: 3, self._reload)
         self.session = aiohttp.ClientSession()
         self.url = ""
+
+    async def _reload(self) -> Report:
+        return self.report
 
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -68,6 +73,7 @@ VERBS = [
     ("POST", "/replicas", {"url": "http://b:1"}),
     ("POST", "/replicas/a:1/drain", None),
     ("DELETE", "/replicas/a:1", None),
+    ("POST", "/reload", None),
 ]
 
 
@@ -147,6 +153,19 @@ async def test_what_is_no_replica_is_refused_in_a_sentence(
         assert words in told["error"]["message"]
         assert "secret" not in str(told)
         assert plane.ids == ["a:1"]
+
+
+async def test_a_reload_says_what_became_of_it() -> None:
+    async with serving(TOKEN) as plane:
+        plane.report = Report("applied", ("routing.policy",), ("server.port",))
+        status, told = await plane.ask("POST", "/reload")
+        assert (status, told["outcome"], told["changed"], told["restart"]) == (
+            200, "applied", ["routing.policy"], ["server.port"],
+        )  # fmt: skip
+        plane.report = Report("refused", problems=("gateway.yaml:3: is not YAML",))
+        status, told = await plane.ask("POST", "/reload")
+        assert (status, told["error"]["code"]) == (422, "config_refused")
+        assert "gateway.yaml:3: is not YAML" in told["error"]["message"]
 
 
 async def test_the_verbs_say_why_not(capsys: pytest.CaptureFixture[str]) -> None:

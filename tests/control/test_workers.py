@@ -75,6 +75,7 @@ class Bench:
             self.board_fd,
             self.totals,
             fleet=lambda: FleetState(1, ()),
+            keys=None,
             on_suspect=self.on_suspect,
         )
 

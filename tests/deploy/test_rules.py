@@ -87,6 +87,10 @@ CASES = {
         {"tokenlane_worker_restarts_total{}": "0+1x60"},
         {"tokenlane_worker_restarts_total{}": "0x8 1x60"},
     ),
+    "TokenlaneConfigRefused": Case(
+        {"tokenlane_config_last_reload_successful{}": "0x60"},
+        {"tokenlane_config_last_reload_successful{}": "1x60"},
+    ),
     "TokenlaneFailures": Case(
         requests("0+90x60", "0+10x60"), requests("0+99x60", "0+1x60")
     ),

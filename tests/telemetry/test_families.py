@@ -10,6 +10,7 @@ from proxy.telemetry.families import BY_NAME, FAMILIES, TOKENIZE, TOKENIZE_QUEUE
 UNITS = ("_seconds", "_bytes", "_tokens", "_total", "_ratio", "_requests", "_info")
 COUNTS = {
     "tokenlane_token_cache_entries",
+    "tokenlane_config_last_reload_successful",
     "tokenlane_connections",
     "tokenlane_upstream_connections",
     "tokenlane_replica_ejected",

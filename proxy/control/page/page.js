@@ -308,6 +308,11 @@ function models() {
 function settings() {
   const changed = live.settings.filter((row) => !row.is_default);
   $("changed").textContent = `${changed.length} differ from the defaults`;
+  const last = live.config?.last, notes = [];
+  if (last?.problems.length) notes.push(`The settings last read were refused: ${last.problems.join("; ")}`);
+  if (last?.restart.length) notes.push(`Need a restart: ${last.restart.join(", ")}`);
+  $("reloaded").hidden = !notes.length;
+  $("reloaded").textContent = notes.join(". ");
   if (!$("config").open) return;
   const rows = [...changed, ...live.settings.filter((row) => row.is_default)];
   $("settings").replaceChildren(el("tbody", {}, ...rows.map((row) => el("tr", {},
