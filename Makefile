@@ -8,6 +8,7 @@ MINUTES    ?= 1
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check
 STAMP_RUN  := $(VENV)/.stamp-run
+STAMP_DOCS := .venv-docs/.stamp-docs
 STAMP_DEV  := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
@@ -88,6 +89,9 @@ bench-full: $(STAMP_DEV) ## the same in its long form
 dashboards: $(STAMP_DEV) ## deploy/grafana from scripts/dashboard
 	$(BIN)/python -m scripts.dashboard
 
+docs: $(STAMP_DOCS) ## the site, out of docs/*.md: build/site
+	.venv-docs/bin/python -m scripts.site build/site
+
 bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md from the last run's bench/results/latest.json
 	$(BIN)/python -m bench.docs $(ARGS)
 
@@ -113,6 +117,9 @@ lock: ## resolve the requirements anew (needs uv)
 	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' -q -o requirements-dev.txt \
 		--extra dev -c requirements.txt pyproject.toml
+	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' -q -o requirements-docs.txt \
+		-c requirements-dev.txt --group docs
 
 clean: ## remove what was built, the virtual environments included
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -135,4 +142,10 @@ $(STAMP_RUN): requirements.txt pyproject.toml | $(BIN)/python
 
 $(STAMP_DEV): requirements-dev.txt $(STAMP_RUN)
 	$(PIP) install -q --require-hashes -r requirements-dev.txt
+	@touch $@
+
+# An environment of its own: nothing else needs a site's generator.
+$(STAMP_DOCS): requirements-docs.txt
+	$(MAKE) --no-print-directory VENV=.venv-docs .venv-docs/bin/python
+	.venv-docs/bin/python -m pip --disable-pip-version-check install -q --require-hashes -r requirements-docs.txt
 	@touch $@

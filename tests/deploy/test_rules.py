@@ -225,7 +225,7 @@ def test_every_alert_has_its_case() -> None:
     assert set(CASES) == set(alerts())
     for name, alert in alerts().items():
         assert alert["labels"]["severity"] in {"critical", "warning", "info"}, name
-        assert set(alert["annotations"]) == {"summary", "description"}, name
+        assert set(alert["annotations"]) == {"summary", "description", "runbook"}, name
 
 
 def test_every_recorded_series_is_asked_for() -> None:

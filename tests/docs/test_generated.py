@@ -1,0 +1,52 @@
+"""Pages that are written by the code are what it would write now; the site has every page."""
+
+import re
+from pathlib import Path
+
+from scripts import site
+from scripts.reference import markdown
+from tests.deploy.rules import alerts
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_configuration_reference_is_up_to_date() -> None:
+    page = ROOT / "docs" / "configuration.md"
+    made = "run: python -m scripts.reference > docs/configuration.md"
+    assert page.read_text(encoding="utf-8") == markdown(), made
+
+
+def test_every_page_is_in_the_sites_margin(tmp_path: Path) -> None:
+    site.gather(tmp_path)
+    listed = [page for pages in site.PARTS.values() for page in pages.split()]
+    assert sorted([*listed, "index"]) == sorted(page.stem for page in tmp_path.glob("*.md"))
+
+
+def test_links_of_the_site_stay_in_it(tmp_path: Path) -> None:
+    site.gather(tmp_path)
+    for page in tmp_path.glob("*.md"):
+        for _, _, target, _ in site.LINK.findall(page.read_text(encoding="utf-8")):
+            assert re.match(r"https?:", target) or (tmp_path / target).is_file(), (
+                page.name,
+                target,
+            )
+
+
+def test_links_are_turned() -> None:
+    pages = {"index.md", "a.md", "examples.md"}
+    text = "[a](a.md#x) [r](../README.md) [config/](../config) [code](../proxy/x.py) [w](https://w)"
+    assert site.turned(text, "docs", pages) == (
+        "[a](a.md#x) [r](index.md) [config/](examples.md) code (`proxy/x.py`) [w](https://w)"
+    )
+
+
+def test_alerts_name_their_heading_in_the_runbook() -> None:
+    text = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^## (.*)$", text, re.MULTILINE)
+    }
+    for name, alert in alerts().items():
+        page, _, anchor = alert["annotations"]["runbook"].partition("#")
+        assert (page, anchor in headings) == ("docs/runbook.md", True), name
+        assert f"`{name}`" in text, name
