@@ -4,9 +4,11 @@ Invariants:
 - Work is bounded before it is read: requests in hand and the prompt tokens that replicas have still
   to compute, of all together and of each tenant. A request larger than a whole budget runs alone.
 - The better class goes first. Within a class tenants take turns, whatever they have waiting.
-- A tenant's own requests keep their order, but that one whose parent waits for several counts as
-  having come with the first of them, at most `sibling_lead_s` before it did. So what a parent
-  waits for ends before what came between, and nobody is overtaken by what comes later than that.
+- What is longer than `long_prompt_tokens` waits in the worst class, whoever asks.
+- A tenant's own requests of one class keep their order, but that one whose parent waits for
+  several counts as having come with the first of them, at most `sibling_lead_s` before it did. So
+  what a parent waits for ends before what came between, and nobody is overtaken by what comes
+  later than that.
 - A full queue turns away who has most waiting in the worst class: a tenant that floods displaces
   its own requests, not those of others.
 - Every ticket leaves once (`leave`), admitted or not; what it held is then free.
@@ -44,10 +46,9 @@ class Why(Enum):
 
 
 class Account:
-    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class. queue: the
-    next first."""
+    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class."""
 
-    __slots__ = ("limit", "limit_tokens", "name", "parents", "queue", "rank", "running", "tokens")
+    __slots__ = ("limit", "limit_tokens", "name", "parents", "rank", "running", "tokens")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +57,6 @@ class Account:
         self.limit_tokens = 0
         self.running = 0
         self.tokens = 0
-        self.queue: list[Ticket] = []
         self.parents = Parents()
 
     def takes(self, tokens: int) -> bool:
@@ -64,14 +64,26 @@ class Account:
         return _fits(self.running, 1, self.limit) and _fits(self.tokens, tokens, self.limit_tokens)
 
 
+class Line:
+    """What of one tenant waits in one class. queue: the next first."""
+
+    __slots__ = ("account", "queue", "rank")
+
+    def __init__(self, account: Account, rank: int) -> None:
+        self.account = account
+        self.rank = rank
+        self.queue: list[Ticket] = []
+
+
 class Ticket:
     """One request's claim. tokens: of its prompt, estimated; 0 once they are computed. order_s:
-    what it came at, as far as its tenant's order goes. parent: who waits for it, or 0."""
+    what it came at, as far as its line's order goes. parent: who waits for it, or 0."""
 
-    __slots__ = ("account", "order_s", "parent", "state", "tokens")
+    __slots__ = ("account", "line", "order_s", "parent", "state", "tokens")
 
-    def __init__(self, account: Account, tokens: int, order_s: float, parent: int) -> None:
-        self.account = account
+    def __init__(self, line: Line, tokens: int, order_s: float, parent: int) -> None:
+        self.line = line
+        self.account = line.account
         self.parent = parent
         self.tokens = tokens
         self.order_s = order_s
@@ -105,11 +117,12 @@ class Admission:
     ) -> None:
         self._workers = workers
         self._tenants = tenants
-        self._limit = self._limit_tokens = self._queue_limit = 0
+        self._limit = self._limit_tokens = self._queue_limit = self._long_tokens = 0
         self._lead_s = 0.0
         self._accounts: dict[str, Account] = {}
-        # By class, tenants with something waiting; the first is next.
-        self._turns: list[deque[Account]] = [deque() for _ in CLASSES]
+        self._lines: dict[tuple[str, int], Line] = {}
+        # By class, lines with something waiting; the first is next.
+        self._turns: list[deque[Line]] = [deque() for _ in CLASSES]
         self.running = 0
         self.waiting = 0
         self.tokens = 0
@@ -128,12 +141,15 @@ class Admission:
         self._limit_tokens = share(settings.queued_limit_tokens, workers)
         self._queue_limit = share(settings.queue_limit_count, workers)
         self._lead_s = settings.sibling_lead_s
+        self._long_tokens = settings.long_prompt_tokens
         for account in self._accounts.values():
-            rank = account.rank
             self._limits(account)
-            if account.queue and account.rank != rank:
-                self._turns[rank].remove(account)
-                self._turns[account.rank].append(account)
+        waiting = [ticket for turns in self._turns for line in turns for ticket in line.queue]
+        self._lines.clear()
+        self._turns = [deque() for _ in CLASSES]
+        for ticket in sorted(waiting, key=_order_s):
+            ticket.line = self._line(ticket.account.name, ticket.tokens)
+            self._queue(ticket)
         return self._fill()
 
     def ask(
@@ -141,28 +157,27 @@ class Admission:
     ) -> tuple[Ticket, Ticket | None]:
         """A new claim, and the one it displaced. It is admitted, waits, or is gone at once.
         parent: a number for who waits for it and others, 0 for nobody."""
-        account = self._account(tenant)
+        line = self._line(tenant, tokens)
+        account = line.account
         order_s = now
         if parent:
             since_s = account.parents.asked(parent, now, self._lead_s)
             order_s = max(since_s, now - self._lead_s)
-        ticket = Ticket(account, tokens, order_s, parent)
+        ticket = Ticket(line, tokens, order_s, parent)
         # Whoever waits was here before, unless only its own limits hold it.
-        if not self._next() and self._takes(tokens) and not account.queue and account.takes(tokens):
+        if not self._next() and self._takes(tokens) and not line.queue and account.takes(tokens):
             self._admit(ticket)
             return ticket, None
         displaced = None
         if self.waiting >= self._queue_limit:
-            displaced = self._worse_than(account)
+            displaced = self._worse_than(line)
             if displaced is None:
                 ticket.state = State.GONE
                 account.parents.ended(parent, now)
                 return ticket, None
             self._unqueue(displaced)
             displaced.account.parents.ended(displaced.parent, now)
-        if not account.queue:
-            self._turns[account.rank].append(account)
-        insort(account.queue, ticket, key=_order_s)  # of equals the first stays first
+        self._queue(ticket)
         self.waiting += 1
         return ticket, displaced
 
@@ -200,6 +215,15 @@ class Admission:
         """When what waits now will have been served, about; whole seconds."""
         return min(max(math.ceil((self.waiting + 1) * self._gap_s), 1), _RETRY_LIMIT_S)
 
+    def _line(self, name: str, tokens: int) -> Line:
+        account = self._account(name)
+        is_long = self._long_tokens and tokens > self._long_tokens
+        rank = len(CLASSES) - 1 if is_long else account.rank
+        line = self._lines.get((name, rank))
+        if line is None:
+            line = self._lines[name, rank] = Line(account, rank)
+        return line
+
     def _account(self, name: str) -> Account:
         account = self._accounts.get(name)
         if account is None:
@@ -228,38 +252,44 @@ class Admission:
     def _next(self) -> Ticket | None:
         """Whose turn it is, of those whose own limits let them."""
         for turns in self._turns:
-            for account in turns:
-                if account.takes(account.queue[0].tokens):
-                    return account.queue[0]
+            for line in turns:
+                if line.account.takes(line.queue[0].tokens):
+                    return line.queue[0]
         return None
 
     def _fill(self) -> list[Ticket]:
         admitted = []
         while (ticket := self._next()) is not None and self._takes(ticket.tokens):
-            account = ticket.account
+            line = ticket.line
             self._unqueue(ticket)
-            if account.queue:  # its next turn comes after everybody else's
-                turns = self._turns[account.rank]
-                turns.remove(account)
-                turns.append(account)
+            if line.queue:  # its next turn comes after everybody else's
+                turns = self._turns[line.rank]
+                turns.remove(line)
+                turns.append(line)
             self._admit(ticket)
             admitted.append(ticket)
         return admitted
 
+    def _queue(self, ticket: Ticket) -> None:
+        line = ticket.line
+        if not line.queue:
+            self._turns[line.rank].append(line)
+        insort(line.queue, ticket, key=_order_s)  # of equals the first stays first
+
     def _unqueue(self, ticket: Ticket) -> None:
-        account = ticket.account
-        account.queue.remove(ticket)
-        if not account.queue:
-            self._turns[account.rank].remove(account)
+        line = ticket.line
+        line.queue.remove(ticket)
+        if not line.queue:
+            self._turns[line.rank].remove(line)
         ticket.state = State.GONE
         self.waiting -= 1
 
-    def _worse_than(self, account: Account) -> Ticket | None:
+    def _worse_than(self, line: Line) -> Ticket | None:
         """The last claim of who has most waiting in the worst class, if that is worse."""
-        for rank in range(len(CLASSES) - 1, account.rank - 1, -1):
+        for rank in range(len(CLASSES) - 1, line.rank - 1, -1):
             if self._turns[rank]:
                 longest = max(self._turns[rank], key=lambda one: len(one.queue))
-                if rank == account.rank and len(longest.queue) <= len(account.queue) + 1:
+                if rank == line.rank and len(longest.queue) <= len(line.queue) + 1:
                     return None
                 return longest.queue[-1]
         return None

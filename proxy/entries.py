@@ -43,6 +43,7 @@ def entry_of(life: Life, status: int, why: str, prefix_block_tokens: int = 0) ->
         cached_tokens=life.cached_tokens,
         cached_tokens_actual=usage.cached_tokens if usage is not None else None,
         output_tokens=output_tokens,
+        cost=life.cost,
         tenant=life.tenant,
         marks=marks,
         mark_tokens=mark_tokens,

@@ -84,7 +84,7 @@ class Place:
             raise gate.refuse(ticket, Why.FULL)
         if ticket.state is State.WAITING:
             await self._wait(gate, ticket)
-        gate.on_admitted(CLASSES[ticket.account.rank], time.monotonic() - now_s)
+        gate.on_admitted(CLASSES[ticket.line.rank], time.monotonic() - now_s)
         return self
 
     async def _wait(self, gate: Gate, ticket: Ticket) -> None:

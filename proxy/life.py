@@ -23,6 +23,7 @@ class Life:
     outcome: ok, gateway_error, client_gone, upstream_error or truncated.
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
+    cost: estimated, where the model has a price.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
     place: where places are limited. copy_to: the model that gets a copy of it.
     """
@@ -40,6 +41,7 @@ class Life:
     decision: Decision | None = None
     relay: Relay | None = None
     cached_tokens: int | None = None
+    cost: float | None = None
     copy_to: str | None = None
     read_s = 0.0
     inspected_s = 0.0

@@ -101,6 +101,7 @@ HELP = {
     "admission.queued_limit_tokens": "most prompt tokens waiting at replicas; 0: any",
     "admission.queue_limit_count": "most requests that wait for a place",
     "admission.queue_deadline_s": "longest wait for a place",
+    "admission.long_prompt_tokens": "prompts guessed longer than this wait in class batch; 0: none",
     "admission.sibling_lead_s": (
         "what a parent waits for counts as so much older at most; 0: no order but that of arrival"
     ),

@@ -237,11 +237,9 @@ def _charge(model: _ModelMetrics, life: Life, relay: Relay, output_tokens: int) 
     elif tokens is not None and tokens.prompt is not None:
         prompt_tokens = tokens.prompt.tokens
     cached_tokens = min(cached_tokens, prompt_tokens)
-    model.cost.inc(
-        (
-            (prompt_tokens - cached_tokens) * price.input_per_million
-            + cached_tokens * price.cached_input_per_million
-            + output_tokens * price.output_per_million
-        )
-        / 1e6
-    )
+    life.cost = (
+        (prompt_tokens - cached_tokens) * price.input_per_million
+        + cached_tokens * price.cached_input_per_million
+        + output_tokens * price.output_per_million
+    ) / 1e6
+    model.cost.inc(life.cost)

@@ -293,14 +293,16 @@ class AuthSettings(Section, frozen=True):
 class AdmissionSettings(Section, frozen=True):
     """What the gateway takes on at once (0: any): requests, and prompt tokens that replicas have
     not computed yet, guessed by the size of bodies. More wait, so many and so long. Workers share
-    the limits evenly. Tenants have limits of their own (`auth.tenants`). sibling_lead_s: what a
-    parent waits for (`routing.parent_headers`) counts as having come with the first of it, so much
+    the limits evenly. Tenants have limits of their own (`auth.tenants`). long_prompt_tokens: what
+    is guessed longer waits in class batch, whoever asks; 0: nothing. sibling_lead_s: what a parent
+    waits for (`routing.parent_headers`) counts as having come with the first of it, so much
     earlier at most; 0: all in the order they came."""
 
     concurrency_limit_count: Count = 0
     queued_limit_tokens: Count = 0
     queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 1000
     queue_deadline_s: float = 5.0
+    long_prompt_tokens: Count = 0
     sibling_lead_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
 
 

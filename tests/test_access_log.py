@@ -32,7 +32,8 @@ def fleet() -> Iterator[FleetProcess]:
 
 def serving(fleet: FleetProcess, folder: Path, **log: Any) -> Gateway:
     config = folder / "gateway.yaml"
-    config.write_text(json.dumps({"log": log}))
+    price = {"input_per_million": 2.0, "output_per_million": 10.0}
+    config.write_text(json.dumps({"log": log, "prices": {"demo": price}}))
     flags = ("--config", str(config), "--tokenizer", f"demo={demo_folder()}")
     return Gateway("serve", "--backend", fleet.urls[0], "--workers", "2", *flags)
 
@@ -77,6 +78,9 @@ def test_a_line_for_every_request(fleet: FleetProcess, tmp_path: Path) -> None:
     assert whole["prompt_tokens_predicted"] == whole["prompt_tokens_actual"] > 0
     assert whole["cached_tokens_predicted"] == whole["cached_tokens_actual"] == 0
     assert whole["output_tokens"] > 0
+    cost = 2.0 * whole["prompt_tokens_actual"] + 10.0 * whole["output_tokens"]
+    assert whole["estimated_cost"] == pytest.approx(cost / 1e6)
+    assert "estimated_cost" not in unknown
     assert len(whole["request_id"]) >= 16
     stages = {"read", "inspect", "tokens", "route", "attempt", "first_byte", "relay"}
     assert set(whole["stages_s"]) == stages

@@ -29,9 +29,14 @@ TENANTS = {
 }
 
 
-def admission(concurrency: int = 0, tokens: int = 0, queue: int = 100) -> Admission:
+def admission(
+    concurrency: int = 0, tokens: int = 0, queue: int = 100, long_tokens: int = 0
+) -> Admission:
     settings = AdmissionSettings(
-        concurrency_limit_count=concurrency, queued_limit_tokens=tokens, queue_limit_count=queue
+        concurrency_limit_count=concurrency,
+        queued_limit_tokens=tokens,
+        queue_limit_count=queue,
+        long_prompt_tokens=long_tokens,
     )
     return Admission(settings, TENANTS)
 
@@ -73,6 +78,31 @@ def test_the_better_class_goes_first() -> None:
         [first] = admitted
         order.append(first.account.name)
     assert order == ["fast", "a", "slow"]
+
+
+def test_what_is_long_waits_in_the_worst_class() -> None:
+    made = admission(concurrency=1, long_tokens=50)
+    first, _ = made.ask("x", 0, 0.0)
+    for name, tokens in (("fast", 51), ("slow", 1), ("fast", 50), ("a", 1)):
+        made.ask(name, tokens, 0.0)
+    order = []
+    while admitted := made.leave(first, 0.0):
+        [first] = admitted
+        order.append((first.account.name, first.tokens))
+    assert order == [("fast", 50), ("a", 1), ("fast", 51), ("slow", 1)]
+    assert (made.running, made.waiting, made.tokens) == (0, 0, 0)
+
+
+def test_a_tenants_limit_is_for_its_long_and_short_ones_together() -> None:
+    made = admission(concurrency=10, long_tokens=50)
+    first, _ = made.ask("small", 60, 0.0)
+    second, _ = made.ask("small", 1, 0.0)
+    third, _ = made.ask("small", 60, 0.0)
+    assert [one.state for one in (first, second, third)] == [
+        State.ADMITTED, State.WAITING, State.WAITING,
+    ]  # fmt: skip
+    assert made.leave(first, 1.0) == [second]
+    assert made.leave(second, 1.0) == [third]
 
 
 def test_a_tenants_limit_holds_nobody_else() -> None:

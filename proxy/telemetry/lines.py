@@ -25,6 +25,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     ended_s: time.monotonic(). why: failed, slow or sampled. stages_s: of families.STAGES, as far
     as the request came. bail: why no ids. cached_tokens: predicted, and as the replica reports it.
+    cost: estimated, in the prices' unit.
     marks: of the prompt's beginning, one for each mark_tokens (proxy.telemetry.prefix).
     """
 
@@ -49,6 +50,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     cached_tokens: int | None = None
     cached_tokens_actual: int | None = None
     output_tokens: int | None = None
+    cost: float | None = None
     tenant: str = ""
     marks: bytes = b""
     mark_tokens: int = 0
@@ -90,6 +92,7 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
         "cached_tokens_predicted": entry.cached_tokens,
         "cached_tokens_actual": entry.cached_tokens_actual,
         "output_tokens": entry.output_tokens,
+        "estimated_cost": None if entry.cost is None else round(entry.cost, 9),
         "ttft_s": None if entry.ttft_s is None else _seconds(entry.ttft_s),
         "duration_s": _seconds(entry.duration_s),
         "stages_s": dict(zip(STAGES, map(_seconds, entry.stages_s), strict=False)),
