@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy import context
+from proxy.adapters import bases
 from proxy.body import ChatBody, CompletionBody, Kind, MessagesBody, inspect
 from proxy.errors import RequestError
 from proxy.model import FleetState
@@ -72,6 +73,7 @@ def models(
         if served:
             limits = [limit for model in served if (limit := contexts[model]) is not None]
             contexts[name], roots[name] = min(limits, default=None), served[0]
+    parents = bases(fleet.replicas)
     cards = [
         {
             "id": name,
@@ -79,7 +81,7 @@ def models(
             "created": created_s,
             "owned_by": "vllm",
             "root": roots[name],
-            "parent": None,
+            "parent": parents.get(name),
             "max_model_len": context,
         }
         for name, context in contexts.items()

@@ -130,13 +130,13 @@ async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
         return await asyncio.gather(*(probe(session, url) for url in urls))
 
 
-def check_replicas(report: Report, settings: Settings) -> dict[str, str]:
-    """Asks every replica; where the models are that they serve."""
+def check_replicas(report: Report, settings: Settings) -> dict[str, str | None]:
+    """Asks every replica; where the models are that they serve, None for adapters of others."""
     try:
         urls = [base_url(backend) for backend in settings.backends]
     except ConfigError:
         return {}  # said before
-    roots: dict[str, str] = {}
+    roots: dict[str, str | None] = {}
     for url, found in zip(urls, asyncio.run(_probed(urls, settings)), strict=True):
         if not found.good:
             report.fail(f"replica {url}: {ADVICE[found.reason]}")
@@ -153,7 +153,8 @@ def check_replicas(report: Report, settings: Settings) -> dict[str, str]:
                 " is vLLM started with --disable-log-stats?"
             )
         for model in found.models or ():
-            roots.setdefault(model, found.roots.get(model, ""))
+            adapter = model in found.adapters
+            roots.setdefault(model, None if adapter else found.roots.get(model, ""))
     return roots
 
 
@@ -171,12 +172,15 @@ def check_names(report: Report, settings: Settings, served: Collection[str]) -> 
 
 
 def check_tokenizers(
-    report: Report, settings: Settings, roots: Mapping[str, str], environ: Mapping[str, str]
+    report: Report,
+    settings: Settings,
+    roots: Mapping[str, str | None],
+    environ: Mapping[str, str],
 ) -> None:
     """Loads every tokenizer that the gateway would use."""
     places = {model: (Path(at), "given") for model, at in settings.tokens.folders.items()}
     for model, root in roots.items():
-        if model in places or not settings.tokens.discover:
+        if model in places or root is None or not settings.tokens.discover:
             continue
         found = finder.find(model, root, environ)
         if found.folder is None:

@@ -8,6 +8,7 @@ Invariants:
 import ssl
 import time
 
+from proxy.adapters import bases
 from proxy.errors import RequestError
 from proxy.model import FleetState, ReplicaState
 from proxy.secret import Secret
@@ -47,6 +48,7 @@ class Fleet:
     models: everything some replica serves, in the fleet's order. ready: of these, what one that is
     up and not draining serves.
     context_tokens: by model, the longest prompt that some replica takes, where all have said it.
+    bases: of those that are adapters (LoRA), the model that each is one of.
     names: other names for some of them, for those who ask for what nobody serves.
     """
 
@@ -65,6 +67,7 @@ class Fleet:
         self.ready: frozenset[str] = frozenset()
         self.names: tuple[str, ...] = ()
         self.context_tokens: dict[str, int] = {}
+        self.bases: dict[str, str] = {}
         self.state = FleetState(version=0, replicas=())
 
     def configure(
@@ -99,6 +102,7 @@ class Fleet:
         self.ready = frozenset(
             name for now in state.replicas if now.up and not now.draining for name in now.models
         )
+        self.bases = bases(state.replicas)
         self.context_tokens = {}
         for model in self.models:
             limits = [now.max_model_tokens for now in state.replicas if model in now.models]
@@ -122,14 +126,15 @@ class Fleet:
         Raises RequestError 404 for a model that nobody serves, 400 where one must be named.
         """
         if model is None:
-            if len(self.models) > 1:
+            whole = [name for name in self.models if name not in self.bases]
+            if len(whole) > 1:
                 raise RequestError(
                     400,
                     f"The field `model` is required here. Served: {self._served()}.",
                     code="missing_field",
                     param="model",
                 )
-            return self.models[0] if self.models else None
+            return whole[0] if whole else None
         if model not in self.models:
             # A replica that never answered a probe may yet turn out to have it.
             if not self._complete:

@@ -143,6 +143,7 @@ class Gateway:
         LOOP.mark(ROUTE)
         self.fleet.update(state)
         self.router.update(state)
+        self._tokens.adopt(self.fleet.bases)
         self._tokens.rehash(self.router.block_tokens())
         LOOP.mark(OTHER)
 

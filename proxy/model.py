@@ -48,7 +48,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
     slot: its row in the shared load board, stable for the replica's life.
     url: scheme, host and port, no path. started_s: process start (0 if unknown); a new value
     means an empty cache, and so does a new incarnation. cache_blocks: KV blocks (None if unknown).
-    kv_usage: 0..1. adapters: those of the models that are adapters (LoRA) of another.
+    kv_usage: 0..1. adapters: those of the models that are adapters (LoRA), with the model that
+    each is one of.
     """
 
     id: str
@@ -65,7 +66,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
     kv_usage: float = 0.0
     started_s: float = 0.0
     incarnation: int = 0
-    adapters: tuple[str, ...] = ()
+    adapters: dict[str, str] = {}
 
 
 class FleetState(msgspec.Struct, frozen=True):

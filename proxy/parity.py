@@ -84,7 +84,11 @@ class Parity:
 
     def trusts(self, model: str) -> bool:
         """Whether no replica was ever seen to count this model's tokens otherwise."""
-        return model not in self._distrusted
+        if not self._distrusted:
+            return True
+        tokenizer = self._tokenizer(model)  # an adapter's is that of its model
+        names = {model} if tokenizer is None else {model, tokenizer.model}
+        return self._distrusted.isdisjoint(names)
 
     def differs(self, model: str, replica: str) -> None:
         """A replica counted otherwise."""
@@ -111,6 +115,8 @@ class Parity:
 
     async def _ask(self, state: ReplicaState, replica: Replica) -> None:
         for model in state.models:
+            if model in state.adapters:
+                continue
             tokenizer = self._tokenizer(model)
             if tokenizer is None:
                 continue

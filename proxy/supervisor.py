@@ -22,6 +22,7 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from proxy.adapters import bases
 from proxy.control import ports
 from proxy.control.admin import admin_app
 from proxy.control.changes import Changes
@@ -197,7 +198,8 @@ class Supervisor:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._settings.control.probe_deadline_s
             await _unless(self._stop, prober.first_round.wait(), deadline_s)
-            served = models(self._table.replicas)
+            adapters = bases(self._table.replicas)
+            served = [one for one in models(self._table.replicas) if one not in adapters]
             sources = await discover(self._settings, served, self._table.roots)
             self._view.sources = sources
             return await self._with_workers(address, prober)

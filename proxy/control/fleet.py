@@ -23,7 +23,8 @@ class Probe(msgspec.Struct, frozen=True):
     """One look at a replica.
 
     reason: `ok`, or why it failed (closed set, metric label): refused timeout status protocol.
-    models and scrape: None if they could not be read. adapters: those of the models. roots: by
+    models and scrape: None if they could not be read. adapters: those of the models, with
+    the model of each. roots: by
     model, the folder or the hub's name that the replica has it from.
     """
 
@@ -31,7 +32,7 @@ class Probe(msgspec.Struct, frozen=True):
     models: tuple[str, ...] | None = None
     max_model_tokens: int | None = None
     scrape: Scrape | None = None
-    adapters: tuple[str, ...] = ()
+    adapters: dict[str, str] = {}
     roots: dict[str, str] = {}
 
     @property

@@ -111,10 +111,10 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     return Probe(
         "ok",
         models=tuple(card.id for card in cards),
-        adapters=tuple(card.id for card in cards if card.parent is not None),
+        adapters={card.id: card.parent for card in cards if card.parent is not None},
         max_model_tokens=min(limits, default=None),
         scrape=scrape,
-        roots={card.id: card.root for card in cards if card.root},
+        roots={card.id: card.root for card in cards if card.root and card.parent is None},
     )
 
 

@@ -6,6 +6,7 @@ Invariants:
 """
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -66,8 +67,8 @@ class Body(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Body, strict=False)
 
 
-def decode(body: bytes, model: str, dialect: Dialect = Dialect.CHAT) -> Body:
-    """The body of a request to the model served as `model`."""
+def decode(body: bytes, models: Sequence[str], dialect: Dialect = Dialect.CHAT) -> Body:
+    """The body of a request to one of these models."""
     try:
         decoded = _decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -88,8 +89,7 @@ def decode(body: bytes, model: str, dialect: Dialect = Dialect.CHAT) -> Body:
     if decoded.cache_salt == "":
         text = "Parameter 'cache_salt' must be a non-empty string if provided."
         raise vllm_errors.parameter(text, "cache_salt")
-    if decoded.model and decoded.model != model:
-        raise vllm_errors.unknown_model(model, decoded.model)
+    check_model(decoded, models)
     if decoded.temperature is not None and decoded.temperature < 0:
         given = decoded.temperature
         text = f"temperature must be non-negative, got {given}."
@@ -97,6 +97,12 @@ def decode(body: bytes, model: str, dialect: Dialect = Dialect.CHAT) -> Body:
     if decoded.n is not None and decoded.n < 1:
         raise vllm_errors.ReplicaError(f"n must be at least 1, got {decoded.n}.")
     return decoded
+
+
+def check_model(decoded: Body, models: Sequence[str]) -> None:
+    """A model that is named must be one of these."""
+    if decoded.model and decoded.model not in models:
+        raise vllm_errors.unknown_model(models[0], decoded.model)
 
 
 def _check_message(decoded: Body) -> None:

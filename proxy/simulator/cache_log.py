@@ -44,14 +44,17 @@ class CacheLog:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._events: list[Event] = []
+        self._numbers = {"": 0}
 
-    def stored(self, blocks: Sequence[bytes], first: int, ids: bytes, salt: str) -> None:
+    def stored(
+        self, blocks: Sequence[bytes], first: int, ids: bytes, salt: str, adapter: str = ""
+    ) -> None:
         """Blocks from index `first` on are visible now. blocks: of the sequence from its start,
-        made of the packed `ids`."""
+        made of the packed `ids`. adapter: the LoRA adapter that computed them, if one did."""
         width = self._block_tokens * 4
-        extra: list[Any] = [None] * (len(blocks) - first)
+        extra: list[Any] = [[adapter] if adapter else None for _ in blocks[first:]]
         if salt and not first:
-            extra[0] = [salt]
+            extra[0] = [*(extra[0] or ()), salt]
         self._events.append(
             {
                 "type": "BlockStored",
@@ -59,9 +62,9 @@ class CacheLog:
                 "parent_block_hash": _number(blocks[first - 1]) if first else None,
                 "token_ids": array("I", ids[first * width : len(blocks) * width]).tolist(),
                 "block_size": self._block_tokens,
-                "lora_id": None,
+                "lora_id": self._numbers.setdefault(adapter, len(self._numbers)) or None,
                 "medium": "GPU",
-                "lora_name": None,
+                "lora_name": adapter or None,
                 "extra_keys": extra,
             }
         )

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Row
 import msgspec
 
 from proxy.errors import RequestError
-from proxy.simulator import bodies, metrics, payloads, vllm_errors
+from proxy.simulator import bodies, lora, metrics, payloads, vllm_errors
 from proxy.simulator.faults import Fault
 from proxy.simulator.replica import Replica
 from proxy.simulator.service import Service
@@ -21,6 +21,7 @@ from proxy.simulator.vllm_errors import ReplicaError
 from proxy.simulator.wire import JSON, Reply
 from proxy.tokens.encode import pack
 from proxy.tokens.fields import ChatFields, Unrenderable
+from proxy.wire.dialect import dialect_of
 from proxy.wire.server import Exchange
 
 _METHODS = {
@@ -40,12 +41,17 @@ _METHODS = {
     "/metrics": ("GET",),
     "/reset_prefix_cache": ("POST",),
     "/kv_event_sources": ("GET",),
+    "/v1/load_lora_adapter": ("POST",),
+    "/v1/unload_lora_adapter": ("POST",),
     "/sim/fault": ("GET", "POST", "DELETE"),
     "/sim/stats": ("GET",),
 }
 _JSON_BODIES = frozenset(path for path, methods in _METHODS.items() if methods == ("POST",)) - {
     "/reset_prefix_cache"
 }
+
+
+_LORA = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
 
 
 class _FaultOrder(Fault, frozen=True, kw_only=True):
@@ -154,6 +160,8 @@ class Endpoints:
             await self._tokenize(exchange, reply)
         elif path == "/detokenize":
             await self._detokenize(exchange, reply)
+        elif path in _LORA:
+            lora.change(self._replica, await exchange.read_body(), reply, path)
         else:
             self._replica.in_flight += 1
             try:
@@ -180,7 +188,8 @@ class Endpoints:
             created = int(replica.drive.started_s)
             model, most = settings.model, settings.context_tokens
             root = settings.folder or model  # as vLLM: what it was told to load
-            reply.respond(200, JSON, payloads.models(model, root, created, most))
+            listed = payloads.models(model, root, created, most, replica.adapters)
+            reply.respond(200, JSON, listed)
         elif path == "/metrics":
             drive = replica.drive
             content_type = (b"content-type", metrics.CONTENT_TYPE)
@@ -196,7 +205,7 @@ class Endpoints:
     async def _tokenize(self, exchange: Exchange, reply: Reply) -> None:
         prompts = self._replica.prompts
         body = await exchange.read_body()
-        decoded = prompts.decode(exchange.path, body)
+        decoded = bodies.decode(body, self._replica.models, dialect_of(exchange.path))
         special = decoded.add_special_tokens
         try:
             if memoryview(decoded.messages).nbytes:
@@ -221,7 +230,8 @@ class Endpoints:
 
     async def _detokenize(self, exchange: Exchange, reply: Reply) -> None:
         prompts = self._replica.prompts
-        decoded = prompts.decode(exchange.path, await exchange.read_body())
+        body = await exchange.read_body()
+        decoded = bodies.decode(body, self._replica.models, dialect_of(exchange.path))
         try:
             numbers = msgspec.json.decode(bodies.required(decoded.tokens, "tokens"), type=list[int])
             text = prompts.tokenizer.decode(pack(numbers))

@@ -40,11 +40,12 @@ class Sequence:
     answer is complete (empty: they are not cached). every_token: progress is wanted for each
     token, not only at the end. finish: why it will end, then why it ended: stop, length, abort,
     rejected. produced: tokens there so far. cached_tokens, created_cache_tokens: of the prompt,
-    found in the cache and added to it. owner: the caller's. ids, salt: what the blocks are made
-    of, where somebody is told of them.
+    found in the cache and added to it. owner: the caller's. ids, salt, adapter: what the blocks are
+    made of, where somebody is told of them.
     """
 
     __slots__ = (
+        "adapter",
         "blocks",
         "cached_tokens",
         "created_cache_tokens",
@@ -79,6 +80,7 @@ class Sequence:
         owner: Any = None,
         ids: bytes = b"",
         salt: str = "",
+        adapter: str = "",
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.blocks = blocks
@@ -89,6 +91,7 @@ class Sequence:
         self.owner = owner
         self.ids = ids
         self.salt = salt
+        self.adapter = adapter
         self.phase = Phase.FRONT
         self.cached_tokens = 0
         self.created_cache_tokens = 0
@@ -236,7 +239,7 @@ class Engine:
         sequence.private -= len(blocks)
         if fresh and self.log is not None:
             held = sequence.held
-            self.log.stored(held, len(held) - fresh, sequence.ids, sequence.salt)
+            self.log.stored(held, len(held) - fresh, sequence.ids, sequence.salt, sequence.adapter)
 
     def _prefilled(self, sequence: Sequence, at_s: float) -> None:
         self._prefilling = None

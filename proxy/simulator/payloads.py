@@ -296,8 +296,8 @@ class _Model(msgspec.Struct):
     created: int
     owned_by: str
     root: str
-    parent: None
-    max_model_len: int
+    parent: str | None
+    max_model_len: int | None
     permission: list[_Permission]
 
 
@@ -306,11 +306,17 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def models(model: str, root: str, created: int, max_model_tokens: int) -> bytes:
-    """The answer of /v1/models."""
+def models(
+    model: str, root: str, created: int, max_model_tokens: int, adapters: dict[str, str]
+) -> bytes:
+    """The answer of /v1/models. adapters: by name, where each is from."""
     permission = _Permission(f"modelperm-{created:016x}", "model_permission", created)
-    row = _Model(model, "model", created, "vllm", root, None, max_model_tokens, [permission])
-    return msgspec.json.encode(_Models("list", [row]))
+    rows = [_Model(model, "model", created, "vllm", root, None, max_model_tokens, [permission])]
+    rows += [
+        _Model(name, "model", created, "vllm", path, model, None, [permission])
+        for name, path in adapters.items()
+    ]
+    return msgspec.json.encode(_Models("list", rows))
 
 
 class _Tokens(msgspec.Struct):

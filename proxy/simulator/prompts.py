@@ -106,9 +106,9 @@ class Prompts:
         """The job of a body seen before."""
         return self._jobs.get((path, body))
 
-    def decode(self, path: str, body: bytes) -> Body:
-        """The body of any request for the model."""
-        return bodies.decode(body, self.settings.model, dialect_of(path))
+    def adapter(self, body: Body) -> str:
+        """The LoRA adapter that a request names; empty for the model itself."""
+        return "" if body.model in (None, "", self.settings.model) else str(body.model)
 
     async def make(self, path: str, body: bytes, decoded: Body) -> Job:
         """Tokenizes. Raises ReplicaError."""
@@ -131,7 +131,7 @@ class Prompts:
         text = has_text(path, decoded)
         if not text:
             self._check_ids(sequences)
-        salt = decoded.cache_salt or ""
+        salt = self._salt(decoded)
         prompts = tuple(self._prompt(ids, salt, cut=text) for ids in sequences)
         plans = () if path in (_EMBEDDINGS, _COUNT) else tuple(self._plans(path, decoded, prompts))
         memory = sum(len(one.ids) + 56 * len(one.blocks) + 256 for one in prompts)
@@ -145,7 +145,7 @@ class Prompts:
             for copy in range(body.n or 1):
                 seed = (body.seed or 0) * 8191 + position * 127 + copy
                 answer = self.table.answer(prompt.fingerprint, seed, tokens)
-                blocks = self._generated(prompt, answer, tokens, body.cache_salt or "")
+                blocks = self._generated(prompt, answer, tokens, self._salt(body))
                 yield Plan(prompt, answer, tokens, finish, blocks)
 
     def _length(self, path: str, body: Body, prompt: Prompt) -> tuple[int, str]:
@@ -172,6 +172,11 @@ class Prompts:
         if asked is None:
             return min(self.settings.output_tokens, room), "stop"
         return min(asked, room), "length"
+
+    def _salt(self, body: Body) -> str:
+        """What keeps its blocks apart: vLLM's hashes know adapters too."""
+        adapter, salt = self.adapter(body), body.cache_salt or ""
+        return f"{adapter}\0{salt}" if adapter else salt
 
     def _generated(self, prompt: Prompt, answer: Answer, tokens: int, salt: str) -> Blocks:
         """The last token of an answer is never fed back, so it is in no cache."""

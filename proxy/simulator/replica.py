@@ -27,7 +27,7 @@ _FOREVER_S = 10.0**9
 class Replica:
     """index: its place in the fleet. in_flight: generating requests, from body to last byte.
     publisher: of its KV events, where the settings want them. executions: told what the engine
-    takes."""
+    takes. adapters: LoRA adapters that are loaded, by name, with where each is from."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Replica:
         self.port = 0
         self.host = ""
         self.publisher: KvPublisher | None = None
+        self.adapters = self._configured()
         self.drive = Drive(settings)
         self._holder: socket.socket | None = None
         self._server: HttpServer | None = None
@@ -67,6 +68,14 @@ class Replica:
     def url(self) -> str:
         """Base URL, no path."""
         return f"http://{self.host}:{self.port}"
+
+    @property
+    def models(self) -> list[str]:
+        """Names it answers to, the model's own first."""
+        return [self.settings.model, *self.adapters]
+
+    def _configured(self) -> dict[str, str]:
+        return {name: name for name in self.settings.adapter_names}
 
     # Life
 
@@ -112,6 +121,7 @@ class Replica:
             await asyncio.sleep(0)
         if fault.kind == "kill":
             self.drive.stop()
+            self.adapters = self._configured()
             if self.publisher is None:
                 self.drive = Drive(self.settings)
             else:

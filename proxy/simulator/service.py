@@ -8,7 +8,7 @@ Invariants:
 import itertools
 import time
 
-from proxy.simulator import dialects, payloads
+from proxy.simulator import bodies, dialects, payloads
 from proxy.simulator.dialects import MessageShapes, ResponseShapes
 from proxy.simulator.engine import Sequence
 from proxy.simulator.faults import Fault
@@ -17,7 +17,7 @@ from proxy.simulator.payloads import Shapes
 from proxy.simulator.prompts import Job, Plan, has_text
 from proxy.simulator.replica import Replica
 from proxy.simulator.wire import JSON, Reply
-from proxy.wire.dialect import Dialect
+from proxy.wire.dialect import Dialect, dialect_of
 from proxy.wire.server import Exchange
 
 _VECTOR_SIZE = 8
@@ -57,6 +57,7 @@ class Service:
                 generated_blocks=plan.generated_blocks if finish != "abort" else (),
                 ids=self._cached_ids(plan),
                 salt=job.body.cache_salt or "",
+                adapter=self._prompts.adapter(job.body),
             )
             generation.add(plan.prompt, plan.answer, sequence, self._prompts.table.quoted)
         if aborted_at == 0:
@@ -79,7 +80,7 @@ class Service:
 
     def _shapes(self, exchange: Exchange, job: Job) -> Shapes:
         """How the answer is written."""
-        model, created = self._settings.model, int(time.time())
+        model, created = job.body.model or self._settings.model, int(time.time())
         if job.dialect is Dialect.RESPONSES:
             name = job.body.request_id or "resp_" + self._new_id()
             return ResponseShapes(name, created, model, job.body, job.plans[0].tokens)
@@ -121,8 +122,9 @@ class Service:
         front = self._replica.drive.front
         job = self._prompts.known(path, body)
         if job is not None:
+            bodies.check_model(job.body, self._replica.models)
             return job, front.enter(now, len(body)) if job.from_text else now
-        decoded = self._prompts.decode(path, body)
+        decoded = bodies.decode(body, self._replica.models, dialect_of(path))
         ready_s = front.enter(now, len(body)) if has_text(path, decoded) else now
         return await self._prompts.make(path, body, decoded), ready_s
 

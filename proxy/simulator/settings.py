@@ -15,7 +15,9 @@ from proxy.errors import ConfigError
 class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A replica's model, cache, speeds and limits. The defaults are instant and unlimited.
 
-    model: served name. folder: the tokenizer's folder (None: the demo model shipped here).
+    model: served name. adapters: LoRA adapters loaded from the start, names with commas between
+    them; more at run time, by vLLM's `/v1/load_lora_adapter`.
+    folder: the tokenizer's folder (None: the demo model shipped here).
     max_model_tokens: prompt and answer together.
     block_tokens, cache_blocks: KV cache geometry; cache_blocks None never evicts.
     cache_generated: full blocks of generated tokens are cached too (they are in vLLM).
@@ -38,6 +40,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """
 
     model: str = "demo"
+    adapters: str = ""
     folder: str | None = None
     max_model_tokens: int = 131_072
     block_tokens: int = 16
@@ -76,6 +79,11 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise ConfigError(f"simulator: {name} must be positive, or null for no limit")
         if self.token_interval_s < 0 or self.keep_alive_s <= 0:
             raise ConfigError("simulator: token_interval_s and keep_alive_s cannot be negative")
+
+    @property
+    def adapter_names(self) -> list[str]:
+        """Those of `adapters`."""
+        return [name.strip() for name in self.adapters.split(",") if name.strip()]
 
     @property
     def context_tokens(self) -> int:

@@ -65,6 +65,7 @@ class TokenService:
         self._tokenizers = tokenizers
         self._speeds = {model: Speed() for model in tokenizers}
         self._block_tokens = block_tokens
+        self._bases: dict[str, str] = {}
         self._permit = asyncio.Lock()
         self._room = Room()
         self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
@@ -101,9 +102,18 @@ class TokenService:
             self._block_tokens = block_tokens
             self.cache.clear()
 
+    def adopt(self, bases: dict[str, str]) -> None:
+        """Which models are adapters, and of which: they speak with that one's tokenizer, unless
+        they have one of their own."""
+        self._bases = bases
+
     def tokenizer(self, model: str) -> Tokenizer | None:
         """The tokenizer of a model, if there is one."""
-        return self._tokenizers.get(model)
+        return self._tokenizers.get(self._own(model))
+
+    def _own(self, model: str) -> str:
+        """Whose tokenizer and caches a model uses."""
+        return model if model in self._tokenizers else self._bases.get(model, model)
 
     def cache_counts(self) -> dict[str, CacheCounts]:
         """By kind of cache, all models together."""
@@ -122,7 +132,7 @@ class TokenService:
     def known(self, model: str, body: Prompted) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
         to call `make` with."""
-        if model not in self._tokenizers:
+        if self._own(model) not in self._tokenizers:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         key = token_key(model, body)
         prompt = self.cache.get(key)
@@ -134,14 +144,15 @@ class TokenService:
         """The ids of a request, by one of the rungs below the cache. needed: it waits for them
         where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
         where what is needed cannot be had in time."""
-        tokenizer = self._tokenizers[model]
+        own = self._own(model)
+        tokenizer = self._tokenizers[own]
         size_bytes = prompt_size_bytes(body)
-        speed = self._speeds[model]
+        speed = self._speeds[own]
         job = TokenJob(
             tokenizer,
             speed,
             body,
-            self.caches[model],
+            self.caches[own],
             key=b"" if tokenizer.volatile else key,
             size_bytes=size_bytes,
             block_tokens=self._block_tokens,
@@ -153,9 +164,9 @@ class TokenService:
         ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
         gil_s = max(render_s, ids_gil_s)
         view = JobView(size_bytes, render_s, total_s, gil_s)
-        outcome = await self._climb(model, job, view)
+        outcome = await self._climb(own, job, view)
         if needed and outcome.reason == _FULL:
-            outcome = await self._patiently(model, job, view)
+            outcome = await self._patiently(own, job, view)
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome

@@ -1,12 +1,16 @@
 """KV events end to end over real sockets: a simulated fleet publishes, a worker's truth follows."""
 
 import time
+from array import array
 from random import Random
 
 import pytest
 
 from proxy.model import Standing
+from proxy.routing.blocks import block_hashes
+from proxy.tokens.keys import salt_of
 from tests.control.kv import BLOCK, Follower, scene, until
+from tests.simulator.client import TEXT, Client
 
 
 def ids(name: int, tokens: int) -> list[int]:
@@ -25,6 +29,26 @@ async def test_what_is_computed_is_known_and_what_is_cleared_is_not() -> None:
         await until(lambda: not it.follower.held(0))
         assert it.follower.changes[-1].forget
         assert time.monotonic() - began_s < 5.0  # in earnest a few ms
+
+
+async def test_an_adapters_blocks_are_its_own() -> None:
+    prompt = ids(1, 96)
+    packed = array("I", prompt).tobytes()
+
+    def ours(model: str) -> set[int]:
+        return set(memoryview(block_hashes(packed, BLOCK, salt_of(model, ""))).cast("Q"))
+
+    async with scene() as it:
+        it.fleet.replicas[0].adapters["sql"] = "/adapters/sql"
+        client = it.clients[0] = await Client.connect(it.fleet.replicas[0].url)
+        for cached in (0, 80):
+            client.send(TEXT, {"model": "sql", "prompt": prompt, "max_tokens": 1})
+            usage = (await client.answer()).json["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+        await until(lambda: len(it.follower.held(0)) == 6)
+        assert it.follower.held(0) == ours("sql")
+        await it.send(0, prompt)
+        await until(lambda: it.follower.held(0) == ours("sql") | ours("demo"))
 
 
 async def test_what_was_stored_before_anybody_listened_is_asked_for() -> None:
