@@ -41,6 +41,7 @@ COMPILED = [
     "proxy/routing/siblings.py",
     "proxy/routing/truth.py",
     "proxy/telemetry/board.py",
+    "proxy/telemetry/heartbeat.py",
     "proxy/telemetry/metrics.py",
     "proxy/telemetry/stages.py",
     "proxy/tokens/cache.py",

@@ -242,8 +242,9 @@ class LogSettings(Section, frozen=True):
 
 
 class StallSettings(Section, frozen=True):
-    """The stall monitor. beat_s: between the heartbeats of a working loop; idle_beat_s: of one
-    with little to do. threshold_s: a beat this late is a stall, and charged to a cause."""
+    """The stall monitor. beat_s: between the heartbeats of a working loop, which is woken for one
+    after three times that; idle_beat_s: of one with little to do. threshold_s: a beat this late is
+    a stall, and charged to a cause."""
 
     beat_s: float = 0.005
     idle_beat_s: float = 0.020

@@ -1,11 +1,12 @@
-"""An alarm whose deadline moves without waking anybody: a Linux timerfd.
+"""Kernel timers whose deadline moves without waking anybody: Linux timerfds.
 
 A loop that is well pushes the deadline before it passes, at the price of one system call, and the
 thread that waits for it sleeps on. (`threading` has nothing of this kind: there a moved deadline
-wakes the one who waits.)
+wakes the one who waits.) A loop that listens to one that repeats sets no timer of its own, and
+knows when it was due to the microsecond.
 
 Invariants:
-- Setting it keeps the GIL: a loop that gave it up here could wait a long time to get it back.
+- Setting one keeps the GIL: a loop that gave it up here could wait a long time to get it back.
 """
 
 import ctypes
@@ -28,12 +29,14 @@ class _Deadline(ctypes.Structure):
 
 
 class Alarm:
-    """One alarm: set by one thread, waited for by another. OSError where there are no timerfds."""
+    """One timer: set by one thread, waited for by the same or another. OSError where there are no
+    timerfds. blocks: whether `wait` does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, blocks: bool = True) -> None:
         libc = ctypes.PyDLL(None, use_errno=True)
-        self._descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_CLOEXEC)
-        if self._descriptor < 0:
+        flags = os.O_CLOEXEC if blocks else os.O_CLOEXEC | os.O_NONBLOCK
+        self.descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, flags)
+        if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "no timerfd")
         self._settime = libc.timerfd_settime
         self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -44,12 +47,22 @@ class Alarm:
         """Goes off in `delay_s` seconds (> 0) and not when it would have before."""
         ns = max(1, int(delay_s * _NS_PER_S))
         self._deadline.s, self._deadline.ns = divmod(ns, _NS_PER_S)
-        self._settime(self._descriptor, 0, self._address, None)
+        self._settime(self.descriptor, 0, self._address, None)
 
-    def wait(self) -> None:
-        """Returns when it goes off, without holding the GIL."""
-        os.read(self._descriptor, _COUNT_BYTES)
+    def repeat(self, period_s: float) -> None:
+        """As set, and again after each `period_s`."""
+        interval = divmod(int(period_s * _NS_PER_S), _NS_PER_S)
+        self._deadline.interval_s, self._deadline.interval_ns = interval
+        self.set(period_s)
+
+    def wait(self) -> int:
+        """How often it went off since the last call. Waits, without holding the GIL, until it did;
+        0 at once where it does not block."""
+        try:
+            return int.from_bytes(os.read(self.descriptor, _COUNT_BYTES), "little")
+        except BlockingIOError:
+            return 0
 
     def close(self) -> None:
         """Gives the descriptor back; nobody may be waiting."""
-        os.close(self._descriptor)
+        os.close(self.descriptor)

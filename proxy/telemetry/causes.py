@@ -11,6 +11,8 @@ The questions, in this order:
    else the process as a whole did not run                                   -> os
 5. The watchdog could look. The loop's thread slept in marked code           -> the stage
    was ready to run and did not, or slept where it waits for events          -> os
+   It was over before there was anything to look at: by the marks the same,
+   and by whether the kernel took the CPU from the loop's thread
 
 Invariants:
 - A thread that waits for the GIL wakes up once every switch interval to ask for it: so its
@@ -43,6 +45,8 @@ _HOMES = (
 _SELECTORS = ("uvloop/__init__.py", "asyncio/runners.py", "asyncio/base_events.py", "selectors.py")
 
 _OWN_SHARE = 1 / 3
+# The watchdog cannot be expected to have looked in less.
+_WATCH_S = 0.001
 # Of the times that a thread which waits for the GIL should have asked for it: on a busy machine
 # its sleeps are longer.
 _ASKED_SHARE = 1 / 3
@@ -68,8 +72,9 @@ class Evidence(NamedTuple):
     seconds of the loop's thread when it came. cpu_s: of these, what was used while it was late, as
     far as that can be told. others_cpu_s (of the process's other threads), gc_s (in the garbage
     collector), waits (voluntary context switches of the loop's thread), looks and spans (long
-    stretches in one stage): since the beat before. watchdog_waits: of the watchdog, since its alarm
-    was set."""
+    stretches in one stage), preempted (involuntary context switches): since the beat before.
+    watchdog_waits: of the watchdog, since its alarm was set. watch_s: how long the watchdog had for
+    its looks."""
 
     length_s: float
     ended_s: float
@@ -81,6 +86,8 @@ class Evidence(NamedTuple):
     watchdog_waits: int
     switch_interval_s: float
     looks: Sequence[Look]
+    watch_s: float
+    preempted: int = 0
     spans: Sequence[Span] = ()
 
 
@@ -98,7 +105,7 @@ def decide(evidence: Evidence) -> Verdict:
     first = looks[0] if looks else None
     if evidence.gc_s >= half_s:
         return Verdict("gc", first.stack if first is not None else ())
-    kept = first is None or first.kept_s >= half_s
+    kept = first is None or first.kept_s >= evidence.watch_s / 2
     if evidence.cpu_s >= evidence.length_s * _OWN_SHARE or (
         not kept and _ran_since(looks[0], evidence)
     ):
@@ -107,6 +114,9 @@ def decide(evidence: Evidence) -> Verdict:
     others = watchdog_queued or evidence.others_cpu_s >= half_s
     if others and _queued(evidence.waits, evidence):
         return Verdict("gil", first.stack if first is not None else ())
+    if first is None and evidence.watch_s < _WATCH_S:
+        marked = _stage(evidence)
+        return Verdict("os", ()) if evidence.preempted or marked.cause == "other" else marked
     if kept:
         held = _stage(evidence)
         return held if watchdog_queued and held.cause != "other" else Verdict("os", ())

@@ -105,6 +105,8 @@ class StallMonitor:
             others_cpu_s=others_cpu_s,
             gc_s=gc_s,
             waits=after.waits - before.waits,
+            preempted=after.preempted - before.preempted,
+            watch_s=max(0.0, after.at_s - max(late.due_s, late.alarm_s)),
             watchdog_waits=self.dog.waits() - len(looks),
             switch_interval_s=sys.getswitchinterval(),
             looks=looks,

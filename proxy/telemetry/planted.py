@@ -11,7 +11,8 @@ Every EVERY-th time a worker's loop enters STAGE it is held for SECONDS, in one 
     collect  the garbage collector walks a big heap                         cause: gc
     stop     the process is stopped (SIGSTOP), a moment later               cause: os
 
-LOG: a file that gets a line for each, `BEGAN_S ENDED_S` of time.monotonic(), when it is over.
+LOG: a file that gets a line for each when it is over, `BEGAN_S ENDED_S CPU_S`: two times of
+time.monotonic(), and what it used of a CPU meanwhile.
 
 Invariants:
 - Without the variable nothing of this is installed, and a mark costs what it costs.
@@ -145,13 +146,13 @@ class Plant:
         )
 
     def _timed(self, stall: Callable[[], object]) -> None:
-        began_s = time.monotonic()
+        began_s, cpu_s = time.monotonic(), time.thread_time()
         stall()
-        self._note(began_s, time.monotonic())
+        self._note(began_s, time.monotonic(), time.thread_time() - cpu_s)
 
-    def _note(self, began_s: float, ended_s: float) -> None:
+    def _note(self, began_s: float, ended_s: float, cpu_s: float) -> None:
         if self._log >= 0:
-            os.write(self._log, b"%.6f %.6f\n" % (began_s, ended_s))
+            os.write(self._log, b"%.6f %.6f %.6f\n" % (began_s, ended_s, cpu_s))
 
     def _hogging(self, seconds: float) -> Callable[[], object]:
         hold = _holding(seconds)
@@ -180,7 +181,7 @@ class Plant:
         def note() -> None:
             for line in said:
                 began, ended = line.split()
-                self._note(float(began), float(ended))
+                self._note(float(began), float(ended), 0.0)
 
         thread = threading.Thread(target=note, name="stopped", daemon=True)
         thread.start()

@@ -6,7 +6,8 @@ Invariants:
 - A mark looks at the clock: a stretch in one stage that was long is known exactly, even if no
   other thread could run meanwhile (a C call that holds the GIL) or none was given a CPU.
 - What listens to marks costs those that nobody listens to nothing: a stretch longer than
-  `limit_s` is rare, and a listener lowers that below zero.
+  `limit_s` is rare, the time `work_s` is passed by one mark alone, and a listener to all of them
+  lowers the limit below zero.
 """
 
 import time
@@ -29,6 +30,8 @@ OTHER: Final = 9
 LONG_S: Final = 0.0005
 _SPAN_LIMIT_COUNT: Final = 1000
 
+_NEVER_S: Final = 1e18
+
 # Stage, and time.monotonic() at its beginning and end.
 Span = tuple[int, float, float]
 
@@ -40,8 +43,9 @@ class LoopStage:
         self.stage = OTHER
         self.since_s = time.monotonic()
         self.limit_s = LONG_S
+        self.work_s = _NEVER_S
         self.spans: list[Span] = []
-        self._on_work: Callable[[], object] | None = None
+        self._on_work: Callable[[float, float], object] | None = None
         self._on_mark: Callable[[int], object] | None = None
 
     def mark(self, stage: int) -> None:
@@ -49,7 +53,7 @@ class LoopStage:
         now_s = time.monotonic()
         since_s = self.since_s
         self.since_s = now_s
-        if now_s - since_s > self.limit_s:
+        if now_s - since_s > self.limit_s or now_s > self.work_s:
             self._long(stage, since_s, now_s)
         self.stage = stage
 
@@ -59,31 +63,27 @@ class LoopStage:
         self.spans = []
         return spans
 
-    def on_work(self, call: Callable[[], object] | None) -> None:
-        """Calls this once, at the next mark of a stage."""
+    def on_work(self, call: Callable[[float, float], object] | None, after_s: float = 0.0) -> None:
+        """Calls this once, at the first mark after time.monotonic() `after_s` that shows the loop
+        at work: with the time since which it is known to be, and the time of the mark."""
         self._on_work = call
-        self._set_limit()
+        self.work_s = _NEVER_S if call is None else after_s
 
     def on_mark(self, call: Callable[[int], object] | None) -> None:
         """Calls this after each mark: for tests that plant stalls."""
         self._on_mark = call
-        self._set_limit()
-
-    def _set_limit(self) -> None:
-        heard = self._on_work is not None or self._on_mark is not None
-        self.limit_s = -1.0 if heard else LONG_S
+        self.limit_s = LONG_S if call is None else -1.0
 
     def _long(self, stage: int, since_s: float, now_s: float) -> None:
         before = self.stage
         if before != OTHER and now_s - since_s > LONG_S and len(self.spans) < _SPAN_LIMIT_COUNT:
             self.spans.append((before, since_s, now_s))
         self.stage = stage
-        if stage == OTHER and self._on_mark is None:
-            return
-        on_work = self._on_work
-        if on_work is not None and stage != OTHER:
+        if now_s > self.work_s and (stage != OTHER or before != OTHER):
+            on_work = self._on_work
             self.on_work(None)
-            on_work()
+            assert on_work is not None
+            on_work(now_s if before == OTHER else since_s, now_s)
         if self._on_mark is not None:
             self._on_mark(stage)
 

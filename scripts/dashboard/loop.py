@@ -39,7 +39,7 @@ _LOOP = Row(
                     "worker {{worker}} {{instance}}",
                 ),
             ),
-            "One heartbeat every 5 ms.",
+            "A heartbeat every 5 ms while the loop works.",
             width=6,
         ),
         Panel(

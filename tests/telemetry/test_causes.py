@@ -49,6 +49,7 @@ def evidence(**fields: Any) -> Evidence:
         "watchdog_waits": 1,
         "switch_interval_s": 0.0005,
         "looks": [],
+        "watch_s": 0.018,
     }
     return Evidence(**{**usual, **fields})
 
@@ -64,6 +65,15 @@ CASES = {
         evidence(looks=looks(OTHER, stack=("lib/thing.py:3 wait", *LOOP_STACK))),
         "other",
     ),
+    "a sleep in a stage, over before anybody was to look": (
+        evidence(length_s=0.004, watch_s=0.0, spans=span(RELAY, 0.004)),
+        "relay",
+    ),
+    "the same, but the CPU was taken away": (
+        evidence(length_s=0.004, watch_s=0.0, spans=span(RELAY, 0.004), preempted=1),
+        "os",
+    ),
+    "nothing is known of it, and nobody was to look": (evidence(watch_s=0.0), "os"),
     "a spin": (evidence(looks=looks(state="R"), spans=span(), cpu_s=0.02), "parse"),
     "a spin that had half a CPU": (
         evidence(looks=looks(state="R"), spans=span(), cpu_s=0.009, end_cpu_s=0.009),

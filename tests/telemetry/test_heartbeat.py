@@ -40,8 +40,8 @@ def test_a_held_loop_is_late(
     run: Callable[[Coroutine[Any, Any, list[float]]], list[float]],
 ) -> None:
     seen = run(beat(HOLD_S))
-    # Due 2 ms after the hold began, and uvloop's clock counts whole milliseconds.
-    assert seen[2] >= HOLD_S - 0.002 - 0.0015
+    # Due some milliseconds after the hold began.
+    assert seen[2] >= HOLD_S - 3 * 0.002 - 0.0005
     assert all(late_s >= 0 for late_s in seen)
 
 
@@ -94,6 +94,44 @@ async def test_an_idle_loop_beats_seldom_and_is_measured_from_its_first_mark() -
         [one] = lates
         assert one.after.at_s - one.due_s >= HOLD_S
         assert one.beat == beats
+    finally:
+        heart.stop()
+        heart.close()
+
+
+async def turn(work: Callable[[], object]) -> None:
+    """Lets the loop do this in a turn of its own, and beat."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(work)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def test_a_working_loop_beats_where_it_is_awake_anyway() -> None:
+    lates: list[Late] = []
+    # No timer comes in time: its period is minutes.
+    heart = Heartbeat(lambda _: None, lates.append, period_s=60.0)
+    heart.start()
+    try:
+
+        def work(hold_s: float) -> None:
+            LOOP.mark(PARSE)
+            time.sleep(hold_s)
+            LOOP.mark(OTHER)
+
+        await turn(lambda: work(HOLD_S))
+        assert heart.count == 0  # it is not yet time
+        heart.period_s = 0.0
+        heart._listen(time.monotonic())
+        await turn(lambda: work(HOLD_S))
+        assert heart.count == 1
+        [late] = lates
+        assert HOLD_S <= late.after.at_s - late.due_s < heart.work_period_s
+        assert late.beat == 0
+        heart._listen(time.monotonic())
+        await turn(lambda: work(0.0))
+        assert heart.count == 2
+        assert all(one.due_s >= late.after.at_s for one in lates[1:])  # no stall is told twice
     finally:
         heart.stop()
         heart.close()

@@ -49,22 +49,34 @@ def test_long_stretches_are_kept_and_short_ones_not(loop: LoopStage) -> None:
     assert loop.take() == []
 
 
-def test_work_is_told_once_and_not_of_its_end(loop: LoopStage) -> None:
-    told: list[str] = []
-    loop.on_work(lambda: told.append("work"))
+def test_work_is_told_once_and_since_when(loop: LoopStage) -> None:
+    told: list[tuple[float, float]] = []
+
+    def listen(after_s: float = 0.0) -> None:
+        loop.on_work(lambda since_s, now_s: told.append((since_s, now_s)), after_s)
+
+    listen()
     loop.mark(OTHER)
     assert told == []
     loop.mark(RELAY)
     loop.mark(OTHER)
     loop.mark(PARSE)
-    assert told == ["work"]
-    assert loop.limit_s == LONG_S
+    [(since_s, now_s)] = told
+    assert since_s == now_s <= time.monotonic()
+    began_s = loop.since_s
+    listen(began_s)
+    time.sleep(0.001)
+    loop.mark(OTHER)  # a stage's end shows that the loop was at work in it
+    assert told[1] == (began_s, loop.since_s)
+    listen(loop.since_s + 1000)
+    loop.mark(PARSE)
+    assert len(told) == 2
 
 
 def test_every_mark_is_told_where_that_is_wanted(loop: LoopStage) -> None:
     told: list[int] = []
     loop.on_mark(told.append)
-    loop.on_work(lambda: told.append(-1))
+    loop.on_work(lambda *_: told.append(-1))
     loop.mark(PARSE)
     loop.mark(ROUTE)
     loop.mark(OTHER)
