@@ -8,6 +8,7 @@ is runnable alone: `python -m bench.lab.burst --help`; --list says which there a
 """
 
 import argparse
+import math
 import sys
 import time
 from pathlib import Path
@@ -81,7 +82,8 @@ def run(members: list[suite.Member], options: Options, out: Path) -> Report:
         write_json(msgspec.to_builtins(made), out / "latest.json")
         (out / "report.html").write_text(page(made, pictures), encoding="utf-8")
 
-    suite.run(members, options, suite.progress_on(None, members), on_end)
+    left_s = options.pick(math.inf, suite.SHORT_LIMIT_S, math.inf) - (time.monotonic() - began_s)
+    suite.run(members, options, suite.progress_on(None, members), on_end, left_s)
     return report()
 
 

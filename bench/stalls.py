@@ -4,9 +4,10 @@
 
 Each cell is a gateway of its own under a steady load, whose worker is held again and again in one
 stage in one way (see proxy/telemetry/planted.py). The worker writes down when; a trial is right if
-the stall that the gateway shows at that time has the cause that was planted. Then the monitor's
-own price is measured: idle and under load, by its own counter, and as the difference that it makes
-to the CPU of the whole gateway.
+the stall that the gateway shows at that time has the cause that was planted. A stall that was to
+work, and was given a CPU for less than a third of its time, was the machine's: it counts as starved
+where the gateway says `os`, and in no share. Then the monitor's own price is measured: idle and
+under load, by its own counter, and as the difference that it makes to the CPU of the gateway.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,15 +31,16 @@ from bench.openloop import Flow, Plan
 from bench.processes import BenchError, free_ports, need_tools, pause, say, two_cores
 from bench.report import finish
 from bench.scrape import samples
-from bench.statistics import Cell, table
+from bench.statistics import Cell, median, table
 from bench.systems import Proxy, gateway
 from proxy.telemetry import planted
 
 CHAT = "/v1/chat/completions"
 SECONDS = 0.02
-GAP_S = 0.07
+GAP_S = 0.05
 RATE_PER_S = 150
-BUSY_RATE_PER_S = 800
+# Requests a second at which the price is taken, by the name of the state.
+RATES_PER_S = {"idle": 0, "working": 150, "busy": 800}
 PRICE_S = 10
 POLL_S = 1.0
 PRICE = "tokenlane_stall_monitor_cpu_seconds_total"
@@ -50,9 +52,22 @@ CELLS = [
     *((stage, kind) for stage in planted.STAGES for kind in ("sleep", "spin", "hold")),
     *((ELSEWHERE, kind) for kind in planted.CAUSE_OF),
 ]
-UNSEEN = "unseen"
+UNSEEN, STARVED = "unseen", "starved"
+# What sleeps needs no CPU.
+ASLEEP = ("sleep", "stop")
 
-Span = tuple[float, float]
+
+class Planted(NamedTuple):
+    """One stall: its times of time.monotonic(), and what it used of a CPU."""
+
+    began_s: float
+    ended_s: float
+    cpu_s: float
+
+    @property
+    def starved(self) -> bool:
+        """The machine gave it no CPU for most of its time."""
+        return self.cpu_s < (self.ended_s - self.began_s) / 3
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -68,16 +83,24 @@ class _Page(msgspec.Struct):
     stalls: list[Shown]
 
 
-def judge(plants: Sequence[Span], stalls: Sequence[Shown]) -> Counter[str]:
-    """The causes that were found for planted stalls: each gets the stall it overlaps most."""
+def judge(plants: Sequence[Planted], stalls: Sequence[Shown], *, works: bool) -> Counter[str]:
+    """The causes that were found for planted stalls: each gets the stall it overlaps most. works:
+    they need a CPU."""
     found: Counter[str] = Counter()
-    for began_s, ended_s in plants:
+    for one in plants:
         overlaps = [
-            (min(ended_s, one.began_s + one.length_s) - max(began_s, one.began_s), one.cause)
-            for one in stalls
+            (
+                min(one.ended_s, stall.began_s + stall.length_s) - max(one.began_s, stall.began_s),
+                stall.cause,
+            )
+            for stall in stalls
         ]
         longest_s, cause = max(overlaps, default=(0.0, UNSEEN))
-        found[cause if longest_s > 0 else UNSEEN] += 1
+        if longest_s <= 0:
+            cause = UNSEEN
+        elif works and one.starved and cause == "os":
+            cause = STARVED
+        found[cause] += 1
     return found
 
 
@@ -141,38 +164,42 @@ def trial(
                     stalls.update(shown(proxy))
             stalls.update(shown(proxy))
         lines = log.read_text(encoding="ascii").splitlines() if log.exists() else []
-    plants = [(float(began), float(ended)) for began, ended in map(str.split, lines)][:trials]
+    plants = [Planted(*map(float, line.split())) for line in lines][:trials]
     if not plants:
         raise BenchError(f"{stage}:{kind}: nothing was planted")
-    found = judge(plants, list(stalls))
+    found = judge(plants, list(stalls), works=kind not in ASLEEP)
+    fed = len(plants) - found[STARVED]
     return {
         "stage": stage,
         "kind": kind,
         "cause": plan.cause,
         "trials": len(plants),
         "right": found[plan.cause],
-        "share": found[plan.cause] / len(plants),
+        "starved": found[STARVED],
+        "share": found[plan.cause] / fed if fed else None,
         "found": dict(found.most_common()),
-        "planted_ms": sorted((ended - began) * 1e3 for began, ended in plants)[len(plants) // 2],
+        "planted_ms": median([(one.ended_s - one.began_s) * 1e3 for one in plants]),
         "remarks": remarks,
     }
 
 
-def price(urls: Sequence[str], core: int, *, plain: bool) -> dict[str, float]:
-    """Shares of a core: of the monitor by its own count, of the gateway with it and without."""
+def price(urls: Sequence[str], cores: tuple[int, int], *, plain: bool) -> dict[str, float]:
+    """Shares of a core: of the monitor by its own count, of the gateway with it and without. The
+    gateway has a core of its own, so that it waits for nobody else's work."""
     result = {}
     with tempfile.NamedTemporaryFile("w", prefix="bench-stalls-", suffix=".yaml") as config:
         # One beat an hour: as if there were none.
         config.write("stalls:\n  beat_s: 3600.0\n  idle_beat_s: 3600.0\n")
         config.flush()
         for name, flags in (("with", ()), ("without", ("--config", config.name))):
-            with gateway(urls, None, *flags, plain=plain) as proxy:
+            with gateway(urls, cores[0], *flags, plain=plain) as proxy:
                 pause(2.0)  # until it idles
-                for state, rate_per_s in (("idle", 0), ("busy", BUSY_RATE_PER_S)):
-                    own, whole = _price(proxy, rate_per_s, core)
+                for state, rate_per_s in RATES_PER_S.items():
+                    own, whole = _price(proxy, rate_per_s, cores[1])
                     result[f"{name}_{state}"] = whole
                     if name == "with":
                         result[f"monitor_{state}"] = own
+                    say(f"  price, {name} beats, {state}: {own:.2%} of {whole:.2%}")
     return result
 
 
@@ -204,7 +231,7 @@ def run(trials: int, only: Sequence[str], *, plain: bool) -> dict[str, Any]:
     names = [":".join(cell) for cell in CELLS]
     if unknown := set(only) - {*names, "price"}:
         raise BenchError(f"--only {unknown.pop()} is not one of: {', '.join(names)}, price")
-    _, core = two_cores()
+    cores = _, core = two_cores()
     result: dict[str, Any] = {"bench": "stalls", "machine": machine.facts(), "cells": []}
     with Canned(free_ports(4), core) as canned:
         for stage, kind in cells:
@@ -212,7 +239,7 @@ def run(trials: int, only: Sequence[str], *, plain: bool) -> dict[str, Any]:
             say(f"  {stage}:{kind}  {one['right']}/{one['trials']}  {one['found']}")
             result["cells"].append(one)
         if not only or "price" in only:
-            result["price"] = price(canned.urls, core, plain=plain)
+            result["price"] = price(canned.urls, cores, plain=plain)
     return result
 
 
@@ -221,28 +248,33 @@ def show(result: dict[str, Any]) -> str:
     rows: list[list[Cell]] = []
     remarks = []
     for one in result["cells"]:
-        others = {name: count for name, count in one["found"].items() if name != one["cause"]}
+        others = {
+            name: count
+            for name, count in one["found"].items()
+            if name not in (one["cause"], STARVED)
+        }
         said = ", ".join(f"{name} {count}" for name, count in others.items())
         rows.append(
             [
                 f"{one['stage']} {one['kind']}", one["planted_ms"], one["cause"],
-                f"{one['right']}/{one['trials']}", f"{one['share']:.1%}", said or None,
+                f"{one['right']}/{one['trials']}", one["starved"],
+                None if one["share"] is None else f"{one['share']:.1%}", said or None,
             ]
         )  # fmt: skip
         remarks += [f"{one['stage']} {one['kind']}: {remark}" for remark in one["remarks"]]
-    header = ["planted", "ms", "cause", "right", "share", "others"]
+    header = ["planted", "ms", "cause", "right", "starved", "share of the fed", "others"]
     lines = [machine.describe(result["machine"]), ""]
     if rows:
         lines.append(table(header, rows))
     if "price" in result:
         price_rows: list[list[Cell]] = [
             [
-                state,
+                f"{rate_per_s} requests/s",
                 f"{result['price'][f'monitor_{key}']:.2%}",
                 f"{result['price'][f'with_{key}']:.2%}",
                 f"{result['price'][f'without_{key}']:.2%}",
             ]
-            for state, key in (("idle", "idle"), (f"{BUSY_RATE_PER_S} requests/s", "busy"))
+            for key, rate_per_s in RATES_PER_S.items()
         ]
         header = ["of a core", "the monitor", "the gateway with it", "without beats"]
         lines += ["", table(header, price_rows)]

@@ -32,7 +32,8 @@ NO_CACHE = {"cache_limit_entries": 0, "segment_limit_entries": 0, "prefix_limit_
 # Queues as short as the phases are: else nothing would overflow before the load is over.
 NARROW = REFERENCE | {"queue_wait_limit_s": 0.1, "queue_limit_jobs": 32}
 UNPERMITTED = NARROW | {"stall_budget_s": 1e9, "fallback": "wait"}
-PROCESSES = {"processes": 1}
+# And a process that is given few prompts at a time, for the same reason.
+PROCESSES = {"processes": 1, "process_limit_bytes": 65_536}
 
 RUNGS: dict[str, dict[str, Any]] = {
     "inline": ON_LOOP | NO_CACHE,
@@ -42,6 +43,11 @@ RUNGS: dict[str, dict[str, Any]] = {
     "+ permit": NARROW | PROCESSES,
     "as shipped": {},
 }
+# The rung that each row adds: where it takes no job, two rows are the same gateway.
+TAKES = {
+    "+ cache": "cache", "+ threads": "threads", "+ processes": "processes", "+ permit": "local",
+}  # fmt: skip
+LEAST_NOISE = 0.0025
 
 
 class Load(NamedTuple):
@@ -139,9 +145,7 @@ def finding(
     worst = {name: max(got[name, load].late.blocked for load in loads) for name in names}
     mean = {name: sum(got[name, load].late.blocked for load in loads) for name in names}
     first, last = names[0], names[-1]
-    freed = all(
-        mean[after] <= mean[before] * 1.25 + 0.01 for before, after in itertools.pairwise(names)
-    )
+    freed, noise = frees(names, loads, got)
     seen = ", ".join(f"{name} {mean[name] / len(loads):.1%}" for name in names)
     hardest = loads[-1]
     p99 = {name: got[name, hardest].flows["plain"].p99_ms for name in names}
@@ -170,7 +174,7 @@ def finding(
                 "each rung leaves the loop at least as free as the one before "
                 "(share of time in stalls above 5 ms)",
                 freed,
-                seen,
+                f"{seen}; rows that are the same gateway differ by up to {noise:.1%}",
             ),
             Shape(
                 f"at {hardest} the whole ladder answers /health ten times sooner than inline",
@@ -185,6 +189,31 @@ def finding(
         ),
         numbers={f"{name} blocked": share for name, share in worst.items()},
     )
+
+
+def frees(
+    names: list[str], loads: tuple[Load, ...], got: dict[tuple[str, Load], Phase]
+) -> tuple[bool | None, float]:
+    """Whether each rung frees the loop under the loads in which it takes jobs, and by how much two
+    rows differ where it takes none: that is the machine's doing."""
+    freed, same = [], [LEAST_NOISE]
+    for before, after in itertools.pairwise(names):
+        rung = TAKES.get(after)
+        used = [load for load in loads if rung is None or got[after, load].rungs.get(rung)]
+        same += [
+            abs(got[after, load].late.blocked - got[before, load].late.blocked)
+            for load in loads
+            if load not in used
+        ]
+        if used:
+            mean = [
+                sum(got[name, load].late.blocked for load in used) / len(used)
+                for name in (before, after)
+            ]
+            freed.append(mean)
+    noise = max(same)
+    holds = all(after <= before * 1.25 + noise for before, after in freed) if freed else None
+    return holds, noise
 
 
 def _plot(

@@ -94,7 +94,7 @@ def run(options: Options) -> Finding:
     facts = machine.facts()
     models, remarks = loaded(options.models())
     turns = options.pick((1, 100), TURNS, TURNS)
-    repeats = options.pick(3, 9, 50)
+    repeats = options.pick(3, 5, 50)
     one: dict[str, dict[str, float]] = {}
     tax: dict[str, dict[int, dict[str, float]]] = {}
     for name, engines in models.items():

@@ -104,7 +104,7 @@ def run(options: Options) -> Finding:
     need_tools("nginx", "taskset")
     cores = core, load_core = two_cores()
     facts = machine.facts()
-    repeats = options.pick(1, 4, 15)
+    repeats = options.pick(1, 3, 15)
     names = options.pick(["without the permit", "bail"], list(MODES), list(MODES))
     size = size_of_a_miss()
     got: dict[tuple[int, str], Burst] = {}

@@ -64,7 +64,7 @@ def run(options: Options) -> Finding:
     need_tools("nginx", "taskset")
     cores = core, load_core = two_cores()
     facts = machine.facts()
-    seconds_s = options.pick(0.5, 4.0, 15.0)
+    seconds_s = options.pick(0.5, 3.0, 15.0)
     engines = options.pick({"tokenizers": False}, ENGINES, ENGINES)
     got: dict[tuple[str, int], Phase] = {}
     with Canned(free_ports(4), load_core) as canned:

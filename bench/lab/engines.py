@@ -7,7 +7,7 @@ Invariants:
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,17 @@ class Engines:
         if hastened.fast.template == MINIJINJA:
             self.templates[MINIJINJA] = hastened.chat_text
 
-    def texts_of(self, text: str, tokens: int, most: int) -> list[str]:
-        """Stretches of a text, none like another, each of about so many tokens of this model."""
+    def texts_of(self, text: str, lengths: Sequence[int], most: int) -> dict[int, list[str]]:
+        """By length in tokens of this model: stretches of a text, none like another, each of about
+        so many, at most `most`."""
         ids = self.backend.encode(text, add_special_tokens=False).ids
-        starts = range(0, len(ids) - tokens + 1, tokens)
-        return [self.backend.decode(ids[at : at + tokens]) for at in starts[:most]]
+        return {
+            tokens: [
+                self.backend.decode(ids[at : at + tokens])
+                for at in range(0, len(ids) - tokens + 1, tokens)[:most]
+            ]
+            for tokens in lengths
+        }
 
     def count(self, text: str) -> int:
         """Its tokens."""

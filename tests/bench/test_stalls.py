@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.stalls import CELLS, UNSEEN, Shown, judge, planting
+from bench.stalls import CELLS, STARVED, UNSEEN, Planted, Shown, judge, planting
 from proxy.telemetry.planted import KINDS, STAGES, VARIABLE, Plan
 
 
@@ -17,9 +17,20 @@ def test_each_plant_gets_the_stall_it_overlaps_most() -> None:
         stall(2.0, 0.02, "gil"),
         stall(9.0, 0.5, "gc"),
     ]
-    assert judge([(1.005, 1.02)], stalls) == {"parse": 1}
-    assert judge([(2.0, 2.02), (2.01, 2.03), (5.0, 5.02)], stalls) == {"gil": 2, UNSEEN: 1}
-    assert judge([(2.0, 2.02)], []) == {UNSEEN: 1}
+
+    def found(*plants: tuple[float, float]) -> dict[str, int]:
+        return judge([Planted(*one, cpu_s=0.0) for one in plants], stalls, works=False)
+
+    assert found((1.005, 1.02)) == {"parse": 1}
+    assert found((2.0, 2.02), (2.01, 2.03), (5.0, 5.02)) == {"gil": 2, UNSEEN: 1}
+    assert judge([Planted(2.0, 2.02, 0.0)], [], works=False) == {UNSEEN: 1}
+
+
+def test_work_that_got_no_cpu_is_the_machines_stall() -> None:
+    plants = [Planted(1.0, 1.03, 0.02), Planted(2.0, 2.2, 0.02), Planted(3.0, 3.2, 0.02)]
+    stalls = [stall(1.0, 0.03, "parse"), stall(2.0, 0.2, "os"), stall(3.0, 0.2, "gil")]
+    assert judge(plants, stalls, works=True) == {"parse": 1, STARVED: 1, "gil": 1}
+    assert judge(plants, stalls, works=False) == {"parse": 1, "os": 1, "gil": 1}
 
 
 def test_every_stage_and_kind_has_its_cell() -> None:
