@@ -42,7 +42,7 @@ RATE_PER_S = 150
 # Requests a second at which the price is taken, by the name of the state.
 RATES_PER_S = {"idle": 0, "working": 150, "busy": 800}
 PRICE_S = 10
-POLL_S = 1.0
+POLL_S = 0.3
 PRICE = "tokenlane_stall_monitor_cpu_seconds_total"
 # How often a request enters a stage.
 ENTRIES = dict.fromkeys(planted.STAGES, 1) | {"relay": 2}
