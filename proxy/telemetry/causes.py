@@ -72,7 +72,7 @@ class Evidence(NamedTuple):
     seconds of the loop's thread when it came. cpu_s: of these, what was used while it was late, as
     far as that can be told. others_cpu_s (of the process's other threads), gc_s (in the garbage
     collector), waits (voluntary context switches of the loop's thread), looks and spans (long
-    stretches in one stage), preempted (involuntary context switches): since the beat before.
+    stretches in one stage), preempted (involuntary context switches): since shortly before.
     watchdog_waits: of the watchdog, since its alarm was set. watch_s: how long the watchdog had for
     its looks."""
 

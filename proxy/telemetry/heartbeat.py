@@ -6,8 +6,9 @@ between a timer sees to it that it beats at all: every third period, or every `i
 it has little to do. An idle loop beats at the end of every turn with a mark, up to a few in a
 period: the first request after a silence is measured as well as any.
 
-Next comes the kernel's work for a timer that is moved. So the alarm for the watchdog is moved by
-the timer's beats, and by others only where the timer is slow: while the loop is idle.
+Next come system calls: to move the watchdog's alarm, and to ask what the thread has used. So the
+timer's beats do that, and others only where they are late, or the timer is slow: while the loop
+is idle.
 
 Invariants:
 - No task. One timer in the kernel that repeats, so that the loop sets none: it knows when it was
@@ -66,15 +67,17 @@ def usage() -> Usage:
 
 class Late(NamedTuple):
     """A beat that came later than the threshold. due_s: when the loop should have beaten,
-    time.monotonic(). before, after: what was used until the beat before and until this one.
-    usual_cpu_s: of that, what the loop can be expected to have used before it was late. alarm_s:
-    when the alarm went off for it, or would have. beat: the number of the beat before."""
+    time.monotonic(). before, after: what was used until the last look at that, a tick of the
+    timer or less before, and until now. usual_cpu_s, usual_waits: of that, what the loop can be
+    expected to have used before it was late. alarm_s: when the alarm went off for it, or would
+    have. beat: the number of the beat before."""
 
     due_s: float
     alarm_s: float
     before: Usage
     after: Usage
     usual_cpu_s: float
+    usual_waits: float
     beat: int
 
 
@@ -110,7 +113,9 @@ class Heartbeat:
         self._tick_s = 0.0
         self._due_s = 0.0
         self._share_of = self._before = usage()
+        self._beat_s = 0.0
         self._share = 0.0
+        self._waits_per_s = 0.0
         self._quiet = 0
         self._working_s: float | None = None
         self._nudges = 0
@@ -160,16 +165,10 @@ class Heartbeat:
     def _ticked(self) -> None:
         """The timer went off."""
         began_s = time.thread_time()
-        ticks = self._ticker.wait()
-        now_s = time.monotonic()
         due_s = self._due_s
-        self._due_s += ticks * self._tick_s
-        recent = now_s - self._before.at_s < self.period_s / 2
-        if recent and now_s - due_s <= self.threshold_s:
-            self._wake_at(self._due_s, now_s)
-        elif ticks:
-            self._beat(due_s)
-            self._look_back()
+        self._due_s += self._ticker.wait() * self._tick_s
+        self._beat(due_s, time.monotonic())
+        self._look_back()
         self.beats_s += time.thread_time() - began_s
 
     def _working(self, since_s: float, now_s: float) -> None:
@@ -186,33 +185,44 @@ class Heartbeat:
         if self._working_s is None or not self._tick_s:
             return  # the timer was first, or the last beat was
         began_s = time.thread_time()
-        self._beat(self._working_s)
-        now_s = self._before.at_s
+        now_s = time.monotonic()
+        self._beat(self._working_s, now_s)
         self._listen(now_s)
         if self.idle:
             self._wake_at(max(self._due_s, now_s), now_s)
         self.beats_s += time.thread_time() - began_s
 
-    def _beat(self, due_s: float) -> None:
-        after = usage()
-        before, self._before = self._before, after
+    def _beat(self, due_s: float, now_s: float) -> None:
         if self._working_s is not None:
             due_s = min(due_s, self._working_s)
             self._working_s = None
-        due_s = max(due_s, before.at_s)
-        late_s = after.at_s - due_s
+        due_s = max(due_s, self._beat_s)
+        self._beat_s = now_s
         self.count += 1
-        self._observe(max(0.0, late_s))
+        late_s = max(0.0, now_s - due_s)
+        self._observe(late_s)
         if late_s > self.threshold_s and self._on_late is not None:
-            usual_cpu_s = self._share * max(0.0, due_s - before.at_s)
-            self._on_late(Late(due_s, self.alarm_due_s, before, after, usual_cpu_s, self.count - 1))
+            before, self._before = self._before, usage()
+            usual_s = max(0.0, due_s - before.at_s)
+            self._on_late(
+                Late(
+                    due_s,
+                    self.alarm_due_s,
+                    before,
+                    self._before,
+                    self._share * usual_s,
+                    self._waits_per_s * usual_s,
+                    self.count - 1,
+                )
+            )
 
     def _look_back(self) -> None:
         """After a tick's beat: how much work there was, and when to beat next."""
-        now, then = self._before, self._share_of
-        self._share_of = now
+        then, now = self._share_of, usage()
+        self._share_of = self._before = now
         passed_s = now.at_s - then.at_s
         self._share = (now.cpu_s - then.cpu_s) / passed_s
+        self._waits_per_s = (now.waits - then.waits) / passed_s
         busy = self._share > _BUSY_SHARE or self._nudges * self.work_period_s >= passed_s
         self._quiet = 0 if busy else self._quiet + 1
         self._nudges = 0

@@ -104,7 +104,7 @@ class StallMonitor:
             cpu_s=min(length_s, max(0.0, cpu_s - late.usual_cpu_s)),
             others_cpu_s=others_cpu_s,
             gc_s=gc_s,
-            waits=after.waits - before.waits,
+            waits=max(0, round(after.waits - before.waits - late.usual_waits)),
             preempted=after.preempted - before.preempted,
             watch_s=max(0.0, after.at_s - max(late.due_s, late.alarm_s)),
             watchdog_waits=self.dog.waits() - len(looks),
