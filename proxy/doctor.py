@@ -184,8 +184,10 @@ def check_tokenizers(
             continue
         found = finder.find(model, root, environ)
         if found.folder is None:
+            hub = settings.tokens.fetch and finder.repositories(model, root)
             report.warn(
-                f"tokenizer of {model}: {found.how}; routed by the text of its prompts until"
+                f"tokenizer of {model}: {found.how}{'; the start asks the hub' if hub else ''};"
+                f" routed by the text of its prompts until"
                 f" --tokenizer {model}=DIR names its folder"
             )
         else:

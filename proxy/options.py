@@ -124,6 +124,8 @@ HELP = {
     "upstream.retry_unanswered": "try again what a replica may have begun to compute",
     "tokens.folders": "MODEL=DIR, the folder with a model's tokenizer.json; once for each model",
     "tokens.discover": "look for other models' tokenizers on this machine",
+    "tokens.fetch": "fetch tokenizers that are not on this machine from the hub, at the start",
+    "tokens.fetch_deadline_s": "time a tokenizer has to be fetched; then the start goes on without",
     "tokens.fast_engines": "fastokens and minijinja where a probe shows them equal",
     "tokens.cache_limit_entries": "most whole requests remembered",
     "tokens.cache_limit_bytes": "memory for whole requests",

@@ -82,7 +82,8 @@ class TokenSettings(Section, frozen=True):
     """The ladder.
 
     folders: model name -> folder with tokenizer.json. discover: look for other models' tokenizers
-    where the replica says the model is, and in the local hub cache. fast_engines: fastokens and
+    where the replica says the model is, and in the local hub cache. fetch: and from the hub, what
+    has a name there, before anything is served. fast_engines: fastokens and
     minijinja, where a probe shows them equal to the reference. cache_…: whole requests; opening_…:
     what many short prompts begin with, segment_…, prefix_…: stretches of text and beginnings of
     prompts, for each model. threads: 0 for as many as cores, at least 2, at most 8. processes:
@@ -98,6 +99,8 @@ class TokenSettings(Section, frozen=True):
 
     folders: dict[str, str] = {}
     discover: bool = True
+    fetch: bool = True
+    fetch_deadline_s: float = 60.0
     fast_engines: bool = True
     cache_limit_entries: int = 10_000
     cache_limit_bytes: int = 256 * 1024 * 1024

@@ -57,6 +57,11 @@ def snapshots(cache: Path, repository: str) -> Iterator[Path]:
     yield from (one for one in others if one.name != revision)
 
 
+def repositories(model: str, root: str | None) -> list[str]:
+    """Names a model may have on the hub."""
+    return [name for name in dict.fromkeys((root, model)) if name and _REPOSITORY.fullmatch(name)]
+
+
 def _has(folder: Path) -> bool:
     file = folder / FILE
     try:
@@ -74,8 +79,7 @@ def find(model: str, root: str | None, environ: Mapping[str, str]) -> Found:
             return Found(folder, ("the model's folder, as its replica names it",))
         steps.append(f"no {FILE} here in {root}, where its replica has it")
     cache = hub_cache(environ)
-    names = [name for name in (root, model) if name and _REPOSITORY.fullmatch(name)]
-    for name in dict.fromkeys(names):
+    for name in repositories(model, root):
         for folder in snapshots(cache, name):
             if _has(folder):
                 return Found(folder, (*steps, "the local hub cache"))

@@ -7,15 +7,19 @@ Invariants:
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from proxy.control import finder
+from proxy.control import finder, hub
 from proxy.errors import ConfigError
 from proxy.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -44,6 +48,23 @@ def _try(model: str, root: str | None) -> Source:
     return Source(str(found.folder), found.how)
 
 
+async def _source(settings: Settings, model: str, root: str | None) -> Source:
+    """On this machine, else from the hub: once, before anything is served."""
+    source = await asyncio.to_thread(_try, model, root)
+    if source.folder is not None or not settings.tokens.fetch:
+        return source
+    for name in finder.repositories(model, root):
+        tell = partial(log.info, "fetching the tokenizer of %s from the hub: %s", model)
+        why = await hub.fetch(name, settings.tokens.fetch_deadline_s, tell, os.environ)
+        if not why:
+            fetched = await asyncio.to_thread(_try, model, root)
+            if fetched.folder is None:
+                return fetched
+            return Source(fetched.folder, f"fetched from the hub as {name}")
+        source = Source(None, f"{source.how}; {why}")
+    return source
+
+
 async def discover(
     settings: Settings, models: Iterable[str], roots: Mapping[str, str]
 ) -> dict[str, Source]:
@@ -53,7 +74,7 @@ async def discover(
         if model in sources:
             continue
         if settings.tokens.discover:
-            sources[model] = await asyncio.to_thread(_try, model, roots.get(model))
+            sources[model] = await _source(settings, model, roots.get(model))
         else:
             sources[model] = Source(None, "not looked for")
     return sources
