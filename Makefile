@@ -108,6 +108,10 @@ format: $(STAMP_DEV) ## rewrite the code in the house format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+test-clients: ## the clients that are tried, LangChain among them, in a venv of their own
+	$(MAKE) --no-print-directory VENV=.venv-clients .venv-clients/.stamp-clients
+	.venv-clients/bin/python -m pytest tests/clients $(ARGS)
+
 test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of their own
 	sh scripts/test_vllm.sh
 
@@ -120,6 +124,9 @@ lock: ## resolve the requirements anew (needs uv)
 	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' -q -o requirements-docs.txt \
 		-c requirements-dev.txt --group docs
+	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' -q -o requirements-clients.txt \
+		--extra dev --extra clients -c requirements-dev.txt pyproject.toml
 
 clean: ## remove what was built, the virtual environments included
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -148,4 +155,8 @@ $(STAMP_DEV): requirements-dev.txt $(STAMP_RUN)
 $(STAMP_DOCS): requirements-docs.txt
 	$(MAKE) --no-print-directory VENV=.venv-docs .venv-docs/bin/python
 	.venv-docs/bin/python -m pip --disable-pip-version-check install -q --require-hashes -r requirements-docs.txt
+	@touch $@
+
+$(VENV)/.stamp-clients: requirements-clients.txt $(STAMP_DEV)
+	$(PIP) install -q --require-hashes -r requirements-clients.txt
 	@touch $@

@@ -85,17 +85,21 @@ def _demo(args: argparse.Namespace) -> int:
     setattr(args, "tokens.folders", [f"demo={demo_folder()}"])
     if args.replicas < 1:
         raise ConfigError("--replicas must be at least 1")
-    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}]}
 
     def greet(url: str) -> None:
-        _say("\nTry it:\n")
-        _say(f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\")
-        _say(f"  -d '{json.dumps(body)}'\n")
+        _say(f"\nTry it:\n\n{curl_line(url)}\n")
         _say("Ctrl-C stops the gateway and its replicas.")
 
     with FleetProcess(args.replicas, free_ports(args.replicas)) as fleet:
         args.backends = list(fleet.urls)
         return supervisor.serve(_settings(args), _say, on_ready=greet)
+
+
+def curl_line(url: str) -> str:
+    """A command that asks the demo's gateway, for a shell."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}]}
+    asked = f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\"
+    return f"{asked}\n  -d '{json.dumps(body)}'"
 
 
 def _until_eof() -> None:

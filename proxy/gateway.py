@@ -186,6 +186,9 @@ class Gateway:
         # Dispatch first: an unknown path costs neither a body nor a tokenizer.
         route = ROUTES.get(exchange.path, UNSERVED)
         life.route = route.path
+        # A browser asks without a key whether it may ask with one.
+        if exchange.preflight():
+            return
         # Who has no key learns nothing else, and not a byte of the body is read.
         if self._door is not None:
             life.tenant = families.OTHER

@@ -108,6 +108,7 @@ HELP = {
     "routing.replica_limit_count": "most requests in flight to a replica; 0: any",
     "server.tls_cert_file": "certificate chain of the data port (PEM); it then speaks TLS",
     "server.tls_key_file": "its key (PEM), if it is in a file of its own",
+    "server.cors_origins": "pages of these origins may ask, as https://app.example; * for all",
     "server.trusted_peers": "networks whose forwarded headers pass, as 10.0.0.0/8",
     "upstream.tls_ca_file": "CAs that sign replicas' certificates (PEM); else the system's",
     "upstream.tls_cert_file": "certificate shown to replicas (PEM)",

@@ -23,7 +23,7 @@ class ServerSettings(Section, frozen=True):
     chain and its key in PEM; with them the port speaks TLS alone. trusted_peers: networks (CIDR)
     whose `Forwarded` and `X-Forwarded-…` fields replicas get; of others they are dropped.
     share_port: another gateway of the same user may serve on the port too, as while one takes
-    over from the other."""
+    over from the other. cors_origins: of pages that browsers let ask, `*` for all."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -44,6 +44,7 @@ class ServerSettings(Section, frozen=True):
     tls_cert_file: str = ""
     tls_key_file: str = ""
     trusted_peers: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
 
 
 class AdminSettings(Section, frozen=True):

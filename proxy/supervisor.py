@@ -44,6 +44,7 @@ from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard, create_board
 from proxy.telemetry.exposition import Totals
 from proxy.tls import server_context, upstream_context
+from proxy.wire.cors import is_origin
 
 WORKER_ARGV = (sys.executable, "-m", "proxy.worker")
 SLOT_LIMIT = 256
@@ -73,6 +74,11 @@ def check_settings(settings: Settings) -> FleetTable:
     server_context(settings.server)
     upstream_context(settings.upstream)
     check_networks(settings.server.trusted_peers)
+    for origin in settings.server.cors_origins:
+        if not is_origin(origin):
+            raise ConfigError(
+                f"server.cors_origins: {origin!r} must look like https://app.example, or be *"
+            )
     table = FleetTable(settings.backends, settings.control)
     if not 0.0 <= settings.routing.host_block_worth <= 1.0:
         raise ConfigError("routing.host_block_worth must be between 0 and 1")

@@ -24,7 +24,7 @@ TOP = {
     "CHANGELOG.md": "CHANGELOG.md",
 }
 PARTS = {
-    "Begin": "getting-started settings examples deploy tuning changing",
+    "Begin": "getting-started settings examples clients deploy tuning changing",
     "How it works": (
         "routing ladder stalls kv-events vllm reliability conformance THREAT_MODEL architecture"
     ),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from proxy.errors import RequestError
 from proxy.wire.chunked import LAST_CHUNK, BodyReader, frame
+from proxy.wire.cors import Cors
 from proxy.wire.dialect import Dialect, error_json
 from proxy.wire.headers import Field, lines, status_line
 from proxy.wire.heads import RequestHead
@@ -51,10 +52,11 @@ class Downstream(Protocol):
 
 
 class Serving(Protocol):
-    """What an exchange needs of the server. lines: header lines it adds to every head, and the
-    request's id too if `add_request_id`."""
+    """What an exchange needs of the server. cors: where pages of other origins may ask. lines:
+    header lines it adds to every head, and the request's id too if `add_request_id`."""
 
     draining: bool
+    cors: Cors | None
     lines: bytes
     add_request_id: bool
 
@@ -136,6 +138,15 @@ class Exchange:
         self._connection.write(head + body if self.method != "HEAD" else head)
         self.ended = True
         self._connection.answer_ended(self)
+
+    def preflight(self) -> bool:
+        """Answers a browser's question whether a page may ask; False if it is none, or no page
+        of its origin may."""
+        cors = self._server.cors
+        if cors is None or self.method != "OPTIONS" or not cors.allows(self.header(b"origin")):
+            return False
+        self.respond(200, cors.preflight(self.header(b"access-control-request-headers")), b"")
+        return True
 
     def fail(self, error: RequestError) -> None:
         """The answer to a request that cannot be served; aborts one that was begun."""
@@ -230,6 +241,8 @@ class Exchange:
             length_line += b"x-request-id: %b\r\n" % self.request_id
             if self.head.dialect is Dialect.MESSAGES:
                 length_line += b"request-id: %b\r\n" % self.request_id
+        if server.cors is not None:
+            length_line += server.cors.lines(self.header(b"origin"))
         if not isinstance(headers, bytes):
             headers = lines(headers)
         return b"%b%b%b%b\r\n" % (status_line(status), headers, length_line, server.lines)

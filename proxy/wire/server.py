@@ -23,6 +23,7 @@ from typing import cast
 from proxy.errors import INTERNAL, RequestError
 from proxy.settings import ServerSettings
 from proxy.wire.connection import ServerConnection
+from proxy.wire.cors import Cors
 from proxy.wire.exchange import Exchange, Handler
 from proxy.wire.headers import FORWARDED_FIELDS, Field, lines
 from proxy.wire.heads import RequestHeads
@@ -79,6 +80,10 @@ class HttpServer:
         self.draining = False
         self.run = handler if guarded else _guarded(handler)
         self.lines = lines(fields)
+        self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
+        if self.cors is not None:
+            # A replica that knows of the origin would answer it too.
+            dropped |= {b"origin"}
         self.heads = RequestHeads(settings.header_limit_count, settings.target_limit_bytes, dropped)
         self._trusted = _networks(settings)
         # What a stranger says of who is behind it goes no further.

@@ -8,10 +8,10 @@ import pytest
 
 from proxy.simulator.faults import Fault
 from proxy.wire.dialect import Dialect, dialect_of
+from tests.clients.scene import simulated
 from tests.faults.test_cut_answers import FRAMINGS, NEVER_OUT, Dying, Ending
 from tests.raw import Answer, Upstream, answering, json_bytes, ok, post, stream
 from tests.support import gateway
-from tests.test_clients import simulated
 from tests.wire.typed_events import ABORTED, BODIES, ERROR, PATHS, START, STOP, STREAMS
 
 ASKED = {

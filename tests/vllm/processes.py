@@ -39,7 +39,7 @@ VLLM_FLAGS = (
     "--load-format dummy --served-model-name tiny --host 127.0.0.1 --dtype bfloat16 "
     "--enforce-eager --max-model-len 32768 --max-num-seqs 16 --block-size 32 "
     "--kv-cache-memory-bytes 134217728 --enable-prompt-tokens-details "
-    "--enable-auto-tool-choice --tool-call-parser hermes"
+    "--enable-auto-tool-choice --tool-call-parser hermes --enable-scale-out"
 ).split()
 
 MODEL_CONFIG: dict[str, Any] = {

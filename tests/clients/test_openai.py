@@ -2,20 +2,16 @@
 for a whole one (its reader raises nothing when a stream just ends)."""
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI
 
 from proxy.simulator.faults import Fault
-from proxy.simulator.fleet import Fleet
-from proxy.simulator.settings import SimulatorSettings
 from proxy.telemetry import families
+from tests.clients.scene import client_of, simulated
 from tests.raw import STREAM_HEAD, TOKEN, Peer, Upstream, answering, chunk, until
-from tests.support import Bench, demo_tokenizer, gateway
+from tests.support import gateway
 
 MESSAGES: Any = [{"role": "user", "content": "Say something about rivers."}]
 
@@ -24,26 +20,6 @@ async def gather(stream: Any, got: list[Any]) -> None:
     """All chunks of a stream, as far as they come."""
     async for one in stream:
         got += [one]
-
-
-@asynccontextmanager
-async def client_of(bench: Bench, **options: Any) -> AsyncIterator[AsyncOpenAI]:
-    options = {"max_retries": 0, "timeout": 20.0, **options}
-    url = f"http://127.0.0.1:{bench.port}/v1"
-    async with AsyncOpenAI(base_url=url, api_key="none", **options) as client:
-        yield client
-
-
-@asynccontextmanager
-async def simulated(
-    count: int = 2, **options: Any
-) -> AsyncIterator[tuple[AsyncOpenAI, Bench, Fleet]]:
-    """A client of a gateway in front of simulated replicas."""
-    async with Fleet(SimulatorSettings(), demo_tokenizer()) as fleet:
-        urls = await fleet.start(count)
-        async with gateway(*urls, tokenizer=demo_tokenizer()) as bench:
-            async with client_of(bench, **options) as client:
-                yield client, bench, fleet
 
 
 async def test_a_chat() -> None:
@@ -233,3 +209,65 @@ async def test_a_whole_answer_that_is_cut() -> None:
         with pytest.raises(openai.InternalServerError) as failed:
             await client.chat.completions.create(model="demo", messages=MESSAGES)
         assert failed.value.code == "upstream_failed"
+
+
+async def test_a_tool() -> None:
+    """Simulated replicas call none; what is said of them counts as the replica counts."""
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    async with simulated(1) as (client, bench, _):
+        made = await client.chat.completions.create(model="demo", messages=MESSAGES, tools=[tool])
+        bare = await client.chat.completions.create(model="demo", messages=MESSAGES)
+        assert made.usage is not None
+        assert bare.usage is not None
+        assert made.usage.prompt_tokens > bare.usage.prompt_tokens
+        replica = bench.gateway.fleet[0].state.id
+        assert bench.metric(families.MISMATCHES, "demo", replica) == 0
+
+
+async def test_embeddings() -> None:
+    async with simulated() as (client, _, _):
+        made = await client.embeddings.create(model="demo", input=["a", "b"])
+        assert [len(one.embedding) for one in made.data] == [8, 8]
+
+
+async def test_a_response() -> None:
+    async with simulated() as (client, _, _):
+        made = await client.responses.create(model="demo", input="hello", max_output_tokens=5)
+        assert made.output_text
+        assert made.status == "incomplete"
+        assert made.usage is not None
+        assert made.usage.output_tokens == 5
+        assert made._request_id
+
+
+async def test_a_streamed_response() -> None:
+    async with simulated() as (client, bench, _):
+        async with client.responses.stream(model="demo", input="hello") as stream:
+            events = [event.type async for event in stream]
+            made = await stream.get_final_response()
+        assert events[0] == "response.created"
+        assert events[-1] == "response.completed"
+        assert events.count("response.output_text.delta") > 1
+        assert made.output_text
+        assert bench.outcomes() == {("200", "ok"): 1}
+
+
+@pytest.mark.parametrize("after_chunks", [1, 4])
+async def test_a_replica_that_dies_within_a_response(after_chunks: int) -> None:
+    async with simulated(1) as (client, bench, fleet):
+        fault = Fault("die-mid-stream", after_chunks=after_chunks)
+        fleet.replicas[0].faults.set(fault, time.monotonic())
+        stream = await client.responses.create(model="demo", input="hello", stream=True)
+        got: list[Any] = []
+        with pytest.raises(openai.APIError) as failed:
+            await gather(stream, got)
+        assert got
+        assert "replica" in failed.value.message
+        assert bench.outcomes() == {("200", "truncated"): 1}
+
+
+async def test_a_response_of_an_unknown_model() -> None:
+    async with simulated() as (client, _, _):
+        with pytest.raises(openai.NotFoundError) as failed:
+            await client.responses.create(model="other", input="hello")
+        assert (failed.value.code, failed.value.param) == ("model_not_found", "model")
