@@ -143,6 +143,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP_RUN): requirements.txt pyproject.toml | $(BIN)/python
+	@echo 'installing the locked requirements into $(VENV): a minute or two, once'
 	$(PIP) install -q --require-hashes -r requirements.txt
 	$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@

@@ -10,6 +10,7 @@ Invariants:
 # ruff: noqa: PLC0415 - a health check every few seconds must not load tokenizers and aiohttp
 
 import argparse
+import difflib
 import http.client
 import inspect
 import json
@@ -19,6 +20,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +287,11 @@ def _simulate_flags(parser: argparse.ArgumentParser) -> None:
             )
 
 
+def _flags(verb: argparse.ArgumentParser) -> list[str]:
+    """All of a verb."""
+    return [flag for action in verb._actions for flag in action.option_strings]  # noqa: SLF001
+
+
 def parser() -> argparse.ArgumentParser:
     """All verbs and flags."""
     made = argparse.ArgumentParser(
@@ -303,7 +310,7 @@ def parser() -> argparse.ArgumentParser:
             # A setting that comes later must not change what a script means.
             allow_abbrev=False,
         )
-        made_verb.set_defaults(run=run)
+        made_verb.set_defaults(run=run, flags=partial(_flags, made_verb))
         return made_verb
 
     gateway_flags(verb("serve", _serve, "serve in front of the replicas given"))
@@ -354,9 +361,19 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _parsed(whole: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; a flag that is none ends the process with the one that was probably meant."""
+    args, left = whole.parse_known_args(argv)
+    if left:
+        near = difflib.get_close_matches(left[0].partition("=")[0], args.flags(), 1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        whole.error(f"unrecognized arguments: {' '.join(left)}{meant}")
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; its exit code: 0 well, 1 not well, 2 wrong settings."""
-    args = parser().parse_args(argv)
+    args = _parsed(parser(), argv)
     try:
         code: int = args.run(args)
     except ConfigError as error:

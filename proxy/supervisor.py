@@ -67,7 +67,10 @@ def check_settings(settings: Settings) -> FleetTable:
     for model, folder in settings.tokens.folders.items():
         file = Path(folder) / "tokenizer.json"
         if not file.is_file() or not os.access(file, os.R_OK):
-            raise ConfigError(f"the tokenizer of {model}: {file} cannot be read")
+            raise ConfigError(
+                f"the tokenizer of {model}: {file} cannot be read;"
+                f" --tokenizer {model}=DIR names the folder that has it"
+            )
     client_keys(settings.auth)
     admin_token(settings.admin)
     replica_key(settings.upstream)

@@ -67,7 +67,7 @@ def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["serve", *BACKEND, "--workers", "0"], "--workers must be between"),
         (
             ["serve", *BACKEND, "--tokenizer", "m=/nowhere"],
-            "/nowhere/tokenizer.json cannot be read",
+            "/nowhere/tokenizer.json cannot be read; --tokenizer m=DIR names the folder",
         ),
         (["serve", *BACKEND, "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
         (["serve", *BACKEND, "--host", "no.such.host.invalid"], "check --host"),
@@ -92,6 +92,13 @@ def test_one_sentence_and_exit_code_2(
     [line] = said.err.splitlines()
     assert line.startswith("tokenlane: ")
     assert sentence in line
+
+
+def test_a_flag_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--bakend", "http://127.0.0.1:1"])
+    said = capsys.readouterr().err
+    assert said.endswith("--bakend http://127.0.0.1:1; did you mean --backend?\n")
 
 
 @pytest.mark.parametrize("flag", ["--port", "--admin-port"])

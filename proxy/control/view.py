@@ -95,7 +95,10 @@ class View:
         if not served:
             say("  warning    no replica is up yet: requests get 503 until one is")
         elif not all(replica.up for replica in replicas):
-            say("  warning    tokenizers of models that come later are not looked for")
+            say(
+                "  warning    tokenizers of models that come later are not looked for"
+                "; --tokenizer MODEL=DIR names one now, or start again then"
+            )
 
     def _tokenizer(self, model: str, source: Source) -> str:
         if source.folder is None:
