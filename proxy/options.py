@@ -47,7 +47,7 @@ _LIVE = (
     *(
         f"routing.{name}"
         for name in (
-            "policy", "alpha", "idle_alpha", "session_headers", "parent_headers",
+            "policy", "alpha", "idle_alpha", "sibling_alpha", "session_headers", "parent_headers",
             "head_limit_tokens", "load_factor", "replica_limit_count", "refused_out_s",
             "host_block_worth",
         )

@@ -46,6 +46,9 @@ class _Oracle:
 def oracle(trace: Trace, shape: Shape) -> list[Served]:
     """The trace through the oracle."""
     shared = BlockCache(shape.replicas * shape.cache_blocks)
-    replicas = [Replica(shared, shape.prefill_tokens_per_s) for _ in range(shape.replicas)]
+    replicas = [
+        Replica(shared, shape.prefill_tokens_per_s, shape.decode_cost)
+        for _ in range(shape.replicas)
+    ]
     fleet = SimulatedFleet(replicas, trace.block_tokens)
     return fleet.run(trace.requests, _Oracle(fleet))

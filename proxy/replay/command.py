@@ -48,6 +48,13 @@ def flags(parser: argparse.ArgumentParser) -> None:
         help="tokens a replica prefills per second (default: 10000)",
     )
     parser.add_argument(
+        "--decode-cost",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="each answer under way makes a prefill longer by this share (default: 0)",
+    )
+    parser.add_argument(
         "--model", metavar="NAME", help="of an access log with several models, this one"
     )
     parser.add_argument(
@@ -100,7 +107,7 @@ def run(args: argparse.Namespace, settings: RoutingSettings, say: Callable[[str]
         trace = trace.first(args.first_s)
         if not trace.requests:
             raise ConfigError("replay: --first-s leaves no request")
-    shape = Shape(args.replicas, cache_blocks, args.prefill)
+    shape = Shape(args.replicas, cache_blocks, args.prefill, max(args.decode_cost, 0.0))
     report = Report.of(trace.faster(args.speed), shape, settings, names)
     say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
     if args.plot is not None:

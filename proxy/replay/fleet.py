@@ -2,8 +2,8 @@
 
 A replica prefills one prompt after the other at a fixed rate. What its cache holds is looked up
 when a prefill begins, and a prompt's blocks can be found once its prefill has ended; the first
-token leaves `ADDED_S` later. Decoding costs no prefill time and counts as load only: a request is
-in flight until its last token.
+token leaves `ADDED_S` later. Decoding counts as load: a request is in flight until its last
+token. It costs no prefill time unless it is said how much.
 
 Invariants:
 - Events happen in order of time, and of equal times in the order in which they were foreseen; so
@@ -61,12 +61,17 @@ class _Job(NamedTuple):
 
 
 class Replica:
-    """One simulated replica. cache: its own, or one that it shares. queue: prompts not begun.
-    busy_until_s: when the prefill under way ends, while it is `busy`."""
+    """One simulated replica. cache: its own, or one that it shares. decode_cost: by how much of its
+    time each answer under way makes a prefill longer. queue: prompts not begun. busy_until_s:
+    when the prefill under way ends, while it is `busy`. decoding: answers under way."""
 
-    def __init__(self, cache: BlockCache, prefill_tokens_per_s: float) -> None:
+    def __init__(
+        self, cache: BlockCache, prefill_tokens_per_s: float, decode_cost: float = 0.0
+    ) -> None:
         self.cache = cache
         self.prefill_tokens_per_s = prefill_tokens_per_s
+        self.decode_cost = decode_cost
+        self.decoding = 0
         self.queue: deque[_Job] = deque()
         self.busy_until_s = 0.0
         self.busy = False
@@ -133,17 +138,25 @@ class SimulatedFleet:
         job = replica.queue.popleft()
         cached_tokens = self.cached_tokens(place, job.request)
         computing_s = (job.request.prompt_tokens - cached_tokens) / replica.prefill_tokens_per_s
+        computing_s *= 1.0 + replica.decode_cost * replica.decoding
         replica.busy_until_s = self.now_s + computing_s
         self.at(replica.busy_until_s, lambda: self._computed(place, job, cached_tokens))
 
     def _computed(self, place: int, job: _Job, cached_tokens: int) -> None:
         request = job.request
-        self.replicas[place].cache.insert(request.blocks)
+        replica = self.replicas[place]
+        replica.cache.insert(request.blocks)
+        replica.decoding += 1
         first_s = self.now_s + ADDED_S
         self.served.append(Served(request, place, cached_tokens, first_s - request.arrival_s))
         self.at(first_s, partial(job.held.first_byte, first_s))
-        self.at(first_s + TOKEN_INTERVAL_S * request.output_tokens, job.held.end)
+        ended_s = first_s + TOKEN_INTERVAL_S * request.output_tokens
+        self.at(ended_s, partial(self._decoded, replica, job))
         self._begin(place)
+
+    def _decoded(self, replica: Replica, job: _Job) -> None:
+        replica.decoding -= 1
+        job.held.end()
 
 
 def split(trace_blocks: int, share: float, replicas: int) -> int:

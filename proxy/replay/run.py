@@ -26,16 +26,17 @@ WINDOW_S = 60.0
 
 
 class Shape(NamedTuple):
-    """The fleet to replay against. cache_blocks: of each replica."""
+    """The fleet to replay against. cache_blocks: of each replica. decode_cost: as a replica's."""
 
     replicas: int
     cache_blocks: int
     prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S
+    decode_cost: float = 0.0
 
     def fleet(self, block_tokens: int) -> SimulatedFleet:
         """Idle replicas with empty caches of their own."""
         replicas = [
-            Replica(BlockCache(self.cache_blocks), self.prefill_tokens_per_s)
+            Replica(BlockCache(self.cache_blocks), self.prefill_tokens_per_s, self.decode_cost)
             for _ in range(self.replicas)
         ]
         return SimulatedFleet(replicas, block_tokens)

@@ -56,28 +56,37 @@ class HashSet:
                 buckets[place] = bucket[:found] + bucket[found + 8 :]
                 self.count -= 1
 
-    def first_unknown(self, packed: bytes, hashes: memoryview, low: int) -> int:
+    def first_unknown(self, packed: bytes, hashes: memoryview, low: int, guess: int = 0) -> int:
         """The first index from `low` on that is not in the set, where those that are come before
-        those that are not. hashes: the "Q" view of `packed`."""
+        those that are not. hashes: the "Q" view of `packed`. guess: what it may be; a right one
+        spares the search, a wrong one costs two steps of it."""
         high = len(hashes)
-        if low >= high or not self._has(packed, hashes, low):
+        if low >= high or not self.count:
             return low
-        low += 1
+        buckets, mask = self._buckets, self._mask
+        count, half = len(buckets), mask >> 1
+        # What is looked at next: the guess from both sides, then the first one, then the middle.
+        middle = guess - 1 if low < guess <= high else low
         while low < high:
-            middle = (low + high) // 2
-            if self._has(packed, hashes, middle):
+            place = hashes[middle] & mask
+            if place >= count:
+                place &= half
+            key = packed[8 * middle : 8 * middle + 8]
+            found = buckets[place].find(key)
+            if found > 0 and found & 7:
+                found = _find(buckets[place], key)
+            if found >= 0:
                 low = middle + 1
+                middle = low if low == guess and low < high else (low + high) // 2
             else:
                 high = middle
+                middle = low if middle == guess - 1 else (low + high) // 2
         return low
 
     @property
     def size_bytes(self) -> int:
         """Memory held, estimated: the hashes, a bytes object and a pointer for each bucket."""
         return 8 * self.count + 56 * len(self._buckets)
-
-    def _has(self, packed: bytes, hashes: memoryview, at: int) -> bool:
-        return _find(self._buckets[self._place(hashes[at])], packed[8 * at : 8 * at + 8]) >= 0
 
     def _place(self, one: int) -> int:
         place = one & self._mask

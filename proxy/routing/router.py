@@ -244,7 +244,7 @@ class Router:
             if standing is Standing.NONE:
                 continue
             pending = self.pending.match(slot, query.blocks, hashes)
-            known = self.truth.match(slot, query.blocks, hashes, pending)
+            known = self.truth.match(slot, query.blocks, hashes, pending, held[place])
             # Of what an incomplete account does not know, the own index is the best guess.
             held[place] = known if standing is Standing.COMPLETE else max(known, held[place])
         return held

@@ -22,9 +22,9 @@ class Rank:
         self.host = HashSet()
         self.standing = Standing.NONE
 
-    def match(self, blocks: bytes, hashes: memoryview) -> int:
-        """Leading blocks on the GPU."""
-        return self.gpu.first_unknown(blocks, hashes, 0)
+    def match(self, blocks: bytes, hashes: memoryview, guess: int = 0) -> int:
+        """Leading blocks on the GPU. guess: how many that may be."""
+        return self.gpu.first_unknown(blocks, hashes, 0, guess)
 
     def match_host(self, blocks: bytes, hashes: memoryview, matched: int) -> int:
         """Leading blocks on the GPU or, behind the `matched` ones, in other memory."""
@@ -88,12 +88,15 @@ class Truth:
             return Standing.NONE
         return replica.standing
 
-    def match(self, slot: int, blocks: bytes, hashes: memoryview, pending: int) -> int:
+    def match(
+        self, slot: int, blocks: bytes, hashes: memoryview, pending: int, guess: int = 0
+    ) -> int:
         """What leading blocks the replica holds are worth, in blocks. blocks, hashes: the
-        prompt's, packed and as a "Q" view; pending: blocks on their way to it."""
+        prompt's, packed and as a "Q" view; pending: blocks on their way to it; guess: how many it
+        may hold."""
         best = pending
         for rank in self._ranks(slot):
-            matched = max(rank.match(blocks, hashes), pending)
+            matched = max(rank.match(blocks, hashes, guess), pending)
             beyond = rank.match_host(blocks, hashes, matched) - matched
             best = max(best, matched + int(beyond * self._host_worth))
         return best

@@ -55,6 +55,17 @@ def test_prefill_is_one_after_the_other_and_blocks_are_seen_at_its_end() -> None
     assert [told[0] for told in scripted.told].count("end") == 4
 
 
+def test_answers_under_way_slow_a_prefill_where_told_so() -> None:
+    ttfts = []
+    for cost in (0.0, 0.5):
+        scripted = Scripted(Shape(1, 100, 1024, cost), [0, 0, 0])
+        # The second and the third begin while one and two answers are under way.
+        requests = [asked(0, [1, 2], 400), asked(0, [3, 4], 400), asked(0, [5, 6], 1)]
+        ttfts.append([one.ttft_s - ADDED_S for one in scripted.fleet.run(requests, scripted)])
+    assert [round(one, 6) for one in ttfts[0]] == [1.0, 2.0, 3.0]
+    assert [round(one, 6) for one in ttfts[1]] == [1.0, 1.0 + 1.5, 1.0 + 1.5 + 2.0]
+
+
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=40))
 def test_a_cache_is_an_exact_lru_of_whole_prefixes(prompts: list[list[int]]) -> None:
     cache, order = BlockCache(8), list[int]()

@@ -47,9 +47,17 @@ def test_it_grows_by_a_bucket_at_a_time_and_stays_small() -> None:
     assert max(map(len, ours._buckets)) < 100 * 8
 
 
-@given(st.lists(HASHES, unique=True, max_size=100), st.integers(0, 100), st.integers(0, 100))
-def test_the_first_unknown(hashes: list[int], known: int, low: int) -> None:
+@given(
+    st.lists(HASHES, unique=True, max_size=100),
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.integers(0, 110),
+)
+def test_the_first_unknown(hashes: list[int], known: int, low: int, guess: int) -> None:
     ours, blocks = HashSet(), packed(hashes)
     ours.add_all(blocks[: 8 * known])
     expected = max(min(known, len(hashes)), low)
-    assert ours.first_unknown(blocks, memoryview(blocks).cast("Q"), low) == expected
+    view = memoryview(blocks).cast("Q")
+    assert ours.first_unknown(blocks, view, low) == expected
+    assert ours.first_unknown(blocks, view, low, guess) == expected
+    assert ours.first_unknown(blocks, view, low, expected) == expected
