@@ -34,14 +34,14 @@ _FLAGS = {
 # Settings, or sections of them, that a reload puts in force; all others need a restart.
 _LIVE = (
     "backends", "admin.token_file", "upstream", "auth", "admission", "requests", "models",
-    "control", "log", "health", "prices",
+    "control", "discovery", "log", "health", "prices",
     *(
         f"server.{name}"
         for name in (
             "head_limit_bytes", "header_limit_count", "target_limit_bytes", "body_limit_bytes",
             "pipelined_limit_bytes", "write_high_water_bytes", "idle_deadline_s",
             "head_deadline_s", "body_deadline_s", "write_stall_deadline_s", "drain_deadline_s",
-            "trusted_peers",
+            "drain_linger_s", "trusted_peers",
         )
     ),
     *(
@@ -169,6 +169,18 @@ HELP = {
     "routing.block_tokens": "size of the blocks that prefixes are compared by; 0: the replicas'",
     "routing.index_limit_blocks": "most blocks remembered of all replicas",
     "routing.refused_out_s": "a replica that refuses a connection is left out for so long",
+    "discovery.file": "YAML or JSON file with a list of replicas, read when it changes",
+    "discovery.dns": "names whose addresses are replicas, http://NAME:PORT (SRV: no port)",
+    "discovery.dns_interval_s": "time between two look-ups of a name",
+    "discovery.dns_deadline_s": "time a look-up may take",
+    "discovery.dns_absence_limit_count": "answers in a row that may lack a replica's address",
+    "discovery.dns_servers": "HOST or HOST:PORT of DNS servers; else the system's",
+    "discovery.kubernetes_service": "NAMESPACE/SERVICE whose endpoints are replicas",
+    "discovery.kubernetes_port": "name or number of the service's port; empty: the first",
+    "discovery.kubernetes_scheme": "how these replicas are spoken to",
+    "discovery.kubernetes_url": "the Kubernetes API server",
+    "discovery.kubernetes_token_file": "token shown to it, read anew for each request",
+    "discovery.kubernetes_ca_file": "CAs that sign its certificate (PEM)",
     "control.probe_interval_s": "time between two probes of a replica",
     "control.probe_deadline_s": "time a replica has to answer a probe",
     "control.fall_count": "failed probes in a row after which a replica is down",

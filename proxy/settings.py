@@ -227,6 +227,36 @@ class ControlSettings(Section, frozen=True):
     rise_count: int = 1
 
 
+class DiscoverySettings(Section, frozen=True):
+    """Where replicas are found besides `backends`.
+
+    file: YAML or JSON, a list of URLs, read when it changes. dns: names whose addresses are
+    replicas, http://NAME:PORT; without a port, http://_SERVICE._tcp.NAME by its SRV records.
+    dns_absence_limit_count: answers in a row that may lack an address before it leaves.
+    kubernetes_service: NAMESPACE/SERVICE, whose endpoint slices are watched; kubernetes_port: the
+    name or number of its port, the first one if empty. The other kubernetes_…: the API server, as
+    a pod finds it.
+    """
+
+    file: str = ""
+    dns: tuple[str, ...] = ()
+    dns_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    dns_deadline_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
+    dns_absence_limit_count: Count = 2
+    dns_servers: tuple[str, ...] = ()
+    kubernetes_service: str = ""
+    kubernetes_port: str = ""
+    kubernetes_scheme: Literal["http", "https"] = "http"
+    kubernetes_url: str = "https://kubernetes.default.svc"
+    kubernetes_token_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    kubernetes_ca_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+
+    @property
+    def on(self) -> bool:
+        """Whether there is any source."""
+        return bool(self.file or self.dns or self.kubernetes_service)
+
+
 class LogSettings(Section, frozen=True):
     """The access log: a line for a request, written beside the loop.
 
@@ -372,6 +402,7 @@ class Settings(Section, frozen=True):
     models: ModelSettings = ModelSettings()
     tokens: TokenSettings = TokenSettings()
     routing: RoutingSettings = RoutingSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
     control: ControlSettings = ControlSettings()
     kv_events: KvEventSettings = KvEventSettings()
     log: LogSettings = LogSettings()

@@ -26,6 +26,8 @@ from proxy.adapters import bases
 from proxy.control import ports
 from proxy.control.admin import admin_app
 from proxy.control.changes import Changes
+from proxy.control.discovery.sources import Discovery
+from proxy.control.discovery.sources import check as check_discovery
 from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
 from proxy.control.kvevents import KvEvents
 from proxy.control.kvsources import configured
@@ -57,7 +59,8 @@ log = logging.getLogger("fleet")
 
 def check_settings(settings: Settings) -> FleetTable:
     """All that can be known without a port or a tokenizer. ConfigError with what is wrong."""
-    if not settings.backends:
+    check_discovery(settings.discovery)
+    if not settings.backends and not settings.discovery.on:
         raise ConfigError("no replica to serve from; give at least one --backend http://HOST:PORT")
     if len(settings.backends) > SLOT_LIMIT:
         raise ConfigError(f"more than {SLOT_LIMIT} backends")
@@ -87,7 +90,8 @@ def check_settings(settings: Settings) -> FleetTable:
         raise ConfigError("routing.host_block_worth must be between 0 and 1")
     for backend, source in settings.kv_events.sources.items():
         configured(source)
-        if base_url(backend) not in {replica.url for replica in table.replicas}:
+        known = {replica.url for replica in table.replicas}
+        if base_url(backend) not in known and not settings.discovery.on:
             raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
     return table
 
@@ -138,6 +142,7 @@ class Supervisor:
             lambda slot: board.load(slot).requests,
             lambda: self._reloader.reload("a reload was asked for"),
         )
+        self._discovery = Discovery(self._roster)
         self._reloads: set[asyncio.Task[None]] = set()
         self._kv = KvEvents(
             settings,
@@ -181,10 +186,20 @@ class Supervisor:
                 ports.url_of(*address, scheme=scheme),
                 ports.url_of(*ports.address_of(listener)),
             )
-            return await self._with_probes(address)
+            return await self._with_discovery(address)
         finally:
             await runner.cleanup()
             listener.close()
+
+    async def _with_discovery(self, address: tuple[str, int]) -> int:
+        self._discovery.configure(self._settings.discovery)
+        try:
+            # As long as for a probe: who is found later comes into the fleet while it serves.
+            deadline_s = self._settings.control.probe_deadline_s
+            await _unless(self._stop, self._discovery.first.wait(), deadline_s)
+            return await self._with_probes(address)
+        finally:
+            await self._discovery.close()
 
     async def _with_probes(self, address: tuple[str, int]) -> int:
         prober = self._prober = Prober(
@@ -291,6 +306,7 @@ class Supervisor:
         if self._prober is not None:
             self._prober.configure(settings.control, *upstream)
         self._roster.want(STATIC, settings.backends)
+        self._discovery.configure(settings.discovery)
         return []
 
     def _on_prober_end(self, task: asyncio.Task[None]) -> None:

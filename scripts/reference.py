@@ -26,6 +26,8 @@ what the larger settings are for, is in [settings.md](settings.md); what a knob 
 `TOKENLANE_CONFIG` (`--config FILE`) names the file. Secrets have no place in it: the key for
 replicas is in `TOKENLANE_UPSTREAM_API_KEY` and the token for changes in `TOKENLANE_ADMIN_TOKEN`,
 or in files that settings name; of clients' keys only digests are known.
+
+*restart*: a reload does not put it in force ([changing.md](changing.md)).
 """
 
 
@@ -50,10 +52,8 @@ def _row(option: Option) -> str:
     flags = ", ".join(f"`{flag}`" for flag in (option.flag, *ALIASES.get(option.path, ())))
     shown = f"`{_cell(default)}`" if default else ""
     name = option.path.rpartition(".")[2]
-    return (
-        f"| `{name}` | {_cell(option.help)} | {_cell(kind)} | {shown} | {flags}"
-        f" | `{option.variable}` |"
-    )
+    what = _cell(option.help) + ("" if option.live else "; *restart*")
+    return f"| `{name}` | {what} | {_cell(kind)} | {shown} | {flags} | `{option.variable}` |"
 
 
 def markdown() -> str:

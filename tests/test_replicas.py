@@ -36,7 +36,9 @@ def test_replicas_are_added_drained_and_removed_and_streams_run_on(
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n", encoding="ascii")
     first, second = (url.removeprefix("http://") for url in fleet.urls)
-    argv = ["serve", "--backend", fleet.urls[0], "--admin-token-file", str(token)]
+    listed = tmp_path / "replicas.json"
+    listed.write_text(json.dumps([fleet.urls[0]]), encoding="utf-8")
+    argv = ["serve", "--discovery-file", str(listed), "--admin-token-file", str(token)]
     with Gateway(*argv, "--workers", "2", "--tokens-discover", "false") as gateway:
 
         def verb(*words: str) -> str:
@@ -52,7 +54,7 @@ def test_replicas_are_added_drained_and_removed_and_streams_run_on(
                     assert response.status == 200
                     return response.headers["x-tokenlane-replica"]
 
-        assert list(rows(gateway)) == [first]
+        assert rows(gateway)[first]["origin"] == f"file {listed}"
         assert f"{second}  in the fleet" in verb("add", fleet.urls[1])
         until(lambda: bool(rows(gateway)[second]["up"]))
         assert rows(gateway)[second]["origin"] == "api"

@@ -44,7 +44,7 @@ class Chart:
             for name in sections:
                 place = place[name]
             place[last] = value
-        release = {"Name": "lane", "Service": "Helm"}
+        release = {"Name": "lane", "Namespace": "default", "Service": "Helm"}
         self._dot = {"Values": own, "Chart": chart, "Release": release}
         self._defined: dict[str, list[tuple[str, str]]] = {}
         self._render(_tokens((folder / "templates" / "_helpers.tpl").read_text()), self._dot)

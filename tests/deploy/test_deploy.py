@@ -153,6 +153,24 @@ def test_the_chart_makes_what_it_should() -> None:
     assert sorted(kinds(Chart(CHART, **ALL))) == sorted(base + more)
 
 
+def test_the_chart_lets_the_gateway_watch_endpoint_slices() -> None:
+    chart = Chart(CHART, discovery__rbac=True, discovery__namespace="models")
+    by_kind = {one["kind"]: one for one in chart.objects()}
+    account, binding = by_kind["ServiceAccount"], by_kind["RoleBinding"]
+    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert pod["automountServiceAccountToken"] is True
+    (rule,) = by_kind["Role"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["endpointslices"], ["list", "watch"])
+    assert binding["roleRef"]["name"] == by_kind["Role"]["metadata"]["name"]
+    assert {by_kind[kind]["metadata"]["namespace"] for kind in ("Role", "RoleBinding")} == {
+        "models"
+    }
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
+    (pod,) = [one for one in Chart(CHART).objects() if one["kind"] == "Deployment"]
+    assert pod["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
 def test_the_charts_settings_serve() -> None:
     (config,) = [one for one in Chart(CHART).objects() if one["kind"] == "ConfigMap"]
     settings = msgspec.convert(yaml.safe_load(config["data"]["tokenlane.yaml"]), Settings)

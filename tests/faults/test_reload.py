@@ -217,7 +217,7 @@ async def test_reloads_under_load_fail_no_request(
                 assert (config["last"]["outcome"] != "refused") is good, config["last"]
                 refused += not good
                 if long:
-                    await asyncio.sleep(draw.uniform(0.0, 0.5))
+                    await asyncio.sleep(draw.uniform(0.0, 0.2))
                 if number % 8 == 7:
                     revoked_s.append(await revoke(scene, gateway))
                     done += 2
