@@ -93,7 +93,8 @@ class Names:
         session = session_of(headers, self._session_headers)
         if session:
             return xxh3_64_intdigest(_packed(session) + tenant.encode())
-        first = _first_message(getattr(request, "messages", ABSENT))
+        said = getattr(request, "messages", getattr(request, "input", ABSENT))
+        first = _first_message(said)
         if first is None:
             return xxh3_64_intdigest(request_id)
         return xxh3_64_intdigest(first, xxh3_64_intdigest(tenant.encode()))

@@ -91,6 +91,11 @@ def test_what_a_conversation_is_told_by() -> None:
     session = ((b"x-session-affinity", b"s1"),)
     assert names.key(first, session, b"1") == names.key(other, session, b"2")
     assert names.key(first, session, b"1") != names.key(first, session, b"1", "acme")
+    talk = [{"role": "user", "content": "Hello"}, {"role": "user", "content": "!"}]
+    responses = [
+        inspect(Kind.RESPONSES, json.dumps({"input": talk[:turns]}).encode()) for turns in (1, 2)
+    ]
+    assert names.key(responses[0], (), b"1") == names.key(responses[1], (), b"2")
     # Without either each request is by itself.
     assert names.key(None, (), b"1") != names.key(None, (), b"2")
     assert names.key(chat(("system", "x")), (), b"1") == names.key(None, (), b"1")

@@ -243,3 +243,24 @@ async def test_a_copy_outlives_its_client_but_not_the_gateway() -> None:
             assert "1 under way" in repr(bench.gateway.naming.shadows)
             bench.gateway.naming.shadows.close()
             await until(lambda: bench.metric(families.SHADOWS, "new", "stopped") == 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/embeddings", {"input": "hello"}),
+    ],
+)
+async def test_names_hold_in_every_dialect(path: str, body: dict[str, Any]) -> None:
+    models = {"aliases": {"gpt-4o": "demo"}, **SHADOW}
+    async with Upstream(answering(ok())) as old, Upstream(answering(ok())) as new:
+        async with gateway(
+            settings=settings(models), state=fleet(old, new), tokenizer=demo_tokenizer()
+        ) as bench:
+            answer = await bench.ask(post(path, json_bytes({"model": "gpt-4o", **body})))
+            assert answer.status == 200
+            await until(lambda: bench.metric(families.SHADOWS, "new", "ok") == 1)
+    assert json.loads(old.asked[0].body) == {"model": "demo", **body}
+    assert json.loads(new.asked[0].body) == {"model": "new", **body}
