@@ -157,7 +157,7 @@ def _check_config(args: argparse.Namespace) -> int:
 
 
 def _checked(settings: Settings, *, probing: bool) -> int:
-    from proxy.supervisor import check_settings
+    from proxy.control.checks import check_settings
     from proxy.tokens.tokenizer import Tokenizer
 
     check_settings(settings)

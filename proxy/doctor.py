@@ -14,6 +14,7 @@ from pathlib import Path
 
 from proxy import __version__, gateway
 from proxy.control import finder, ports
+from proxy.control.checks import check_settings
 from proxy.control.fleet import ADVICE, Probe, base_url
 from proxy.control.probes import open_session, probe
 from proxy.errors import ConfigError
@@ -21,7 +22,6 @@ from proxy.keyring import replica_key
 from proxy.names import Names
 from proxy.options import unknown_variables
 from proxy.settings import Settings
-from proxy.supervisor import check_settings
 from proxy.tls import upstream_context
 from proxy.tokens.tokenizer import Tokenizer
 

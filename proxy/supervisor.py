@@ -9,14 +9,12 @@ Invariants:
 """
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -26,11 +24,10 @@ from proxy.adapters import bases
 from proxy.control import ports
 from proxy.control.admin import admin_app
 from proxy.control.changes import Changes
+from proxy.control.checks import SLOT_LIMIT, check_settings
 from proxy.control.discovery.sources import Discovery
-from proxy.control.discovery.sources import check as check_discovery
-from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
+from proxy.control.fleet import Change, Probe, models
 from proxy.control.kvevents import KvEvents
-from proxy.control.kvsources import configured
 from proxy.control.notify import notify
 from proxy.control.probes import Prober
 from proxy.control.reload import Given, InForce, Reloader, read_all
@@ -39,72 +36,17 @@ from proxy.control.sources import discover, with_folders
 from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
 from proxy.control.workers import WorkerPool
-from proxy.errors import ConfigError
-from proxy.keyring import admin_token, client_keys, replica_key
-from proxy.routing.policies import check_policy
+from proxy.keyring import replica_key
 from proxy.settings import Settings
 from proxy.telemetry.board import SharedBoard, create_board
 from proxy.telemetry.exposition import Totals
-from proxy.tls import server_context, upstream_context
-from proxy.wire.cors import is_origin
+from proxy.tls import upstream_context
 
 WORKER_ARGV = (sys.executable, "-m", "proxy.worker")
-SLOT_LIMIT = 256
-WORKER_LIMIT = 64
 LOAD_PERIOD_S = 0.5
 KILL_GRACE_S = 2.0
 
 log = logging.getLogger("fleet")
-
-
-def check_settings(settings: Settings) -> FleetTable:
-    """All that can be known without a port or a tokenizer. ConfigError with what is wrong."""
-    check_discovery(settings.discovery)
-    if not settings.backends and not settings.discovery.on:
-        raise ConfigError("no replica to serve from; give at least one --backend http://HOST:PORT")
-    if len(settings.backends) > SLOT_LIMIT:
-        raise ConfigError(f"more than {SLOT_LIMIT} backends")
-    if not 1 <= settings.server.workers <= WORKER_LIMIT:
-        raise ConfigError(f"--workers must be between 1 and {WORKER_LIMIT}")
-    check_policy(settings.routing.policy, "routing.policy")
-    for model, folder in settings.tokens.folders.items():
-        file = Path(folder) / "tokenizer.json"
-        if not file.is_file() or not os.access(file, os.R_OK):
-            raise ConfigError(
-                f"the tokenizer of {model}: {file} cannot be read;"
-                f" --tokenizer {model}=DIR names the folder that has it"
-            )
-    client_keys(settings.auth)
-    admin_token(settings.admin)
-    replica_key(settings.upstream)
-    server_context(settings.server)
-    upstream_context(settings.upstream)
-    check_networks(settings.server.trusted_peers)
-    for origin in settings.server.cors_origins:
-        if not is_origin(origin):
-            raise ConfigError(
-                f"server.cors_origins: {origin!r} must look like https://app.example, or be *"
-            )
-    table = FleetTable(settings.backends, settings.control)
-    if not 0.0 <= settings.routing.host_block_worth <= 1.0:
-        raise ConfigError("routing.host_block_worth must be between 0 and 1")
-    for backend, source in settings.kv_events.sources.items():
-        configured(source)
-        known = {replica.url for replica in table.replicas}
-        if base_url(backend) not in known and not settings.discovery.on:
-            raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
-    return table
-
-
-def check_networks(networks: Sequence[str]) -> None:
-    """ConfigError where one is no network."""
-    for network in networks:
-        try:
-            ipaddress.ip_network(network, strict=False)
-        except ValueError:
-            raise ConfigError(
-                f"server.trusted_peers: {network!r} must look like 10.0.0.0/8"
-            ) from None
 
 
 class Supervisor:

@@ -11,10 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from proxy.control.checks import check_networks
 from proxy.control.probes import open_session, probe
 from proxy.errors import ConfigError
 from proxy.settings import ControlSettings, ServerSettings, Settings, UpstreamSettings
-from proxy.supervisor import check_networks
 from proxy.telemetry import families
 from proxy.tls import server_context, upstream_context
 from tests.raw import CHAT, Upstream, answering, chat, ok, post, stream

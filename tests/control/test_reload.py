@@ -9,8 +9,8 @@ import pytest
 
 from proxy.config import load
 from proxy.control import reload
+from proxy.control.checks import check_settings
 from proxy.control.reload import Given, InForce, Reloader, Report, read_all
-from proxy.supervisor import check_settings
 
 GOOD = "backends: [http://a:1]\n"
 DIGEST = "0" * 64

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from proxy.config import load
+from proxy.control.checks import check_settings
 from proxy.settings import Settings
-from proxy.supervisor import check_settings
 from proxy.tokens.tokenizer import demo_folder
 from tests.deploy.templates import Chart, Unknown
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.model import FleetState, Load, Prompt, ReplicaState
+from proxy.model import CacheChange, FleetState, Load, Prompt, ReplicaState, Standing
 from proxy.routing.blocks import block_hashes
 from proxy.routing.candidates import Nobody
 from proxy.routing.decision import Decision, Query, Reason
@@ -196,6 +196,34 @@ def test_a_removed_replica_leaves_no_trace() -> None:
     bench.router.update(fleet(*(replica(slot) for slot in range(2) if slot != home)))
     bench.router.update(fleet(replica(0), replica(1)))
     assert bench.decide(query).reason is Reason.COLD
+
+
+def test_hints_about_a_removed_replica_come_too_late() -> None:
+    bench = Bench(2)
+    query = bench.query(1, 1000)
+    bench.router.update(fleet(replica(0)))
+    sizes = bench.router.sizes_bytes()
+    bench.router.learn(1, query.blocks)
+    bench.router.cached(
+        CacheChange(1, 0, 1, Standing.COMPLETE, 16, cleared=True, stored=query.blocks)
+    )
+    bench.router.unreachable(1, 0.0, refused=True)
+    assert bench.router.sizes_bytes() == sizes
+
+
+def test_another_policy_knows_what_was_learned() -> None:
+    bench = Bench(2)
+    query = bench.query(1, 1000)
+    home = bench.served(query)
+    bench.router.configure(RoutingSettings(policy="round-robin"), HealthSettings())
+    assert bench.decide(query).reason is Reason.TURN
+    assert not bench.router.uses_prefix
+    with pytest.raises(ConfigError, match="did you mean"):
+        bench.router.configure(RoutingSettings(policy="affinty"), HealthSettings())
+    assert bench.decide(query).reason is Reason.TURN
+    bench.router.configure(RoutingSettings(), HealthSettings())
+    decision = bench.decide(query)
+    assert (decision.choice.slot, decision.reason) == (home, Reason.PREFIX)
 
 
 def test_what_another_worker_sent_counts_too() -> None:
