@@ -64,10 +64,9 @@ class Planted(NamedTuple):
     ended_s: float
     cpu_s: float
 
-    @property
-    def starved(self) -> bool:
-        """The machine gave it no CPU for most of its time."""
-        return self.cpu_s < (self.ended_s - self.began_s) / 3
+    def starved(self, stall_s: float) -> bool:
+        """The machine gave it no CPU for most of its time, or of a stall of that length."""
+        return self.cpu_s < max(self.ended_s - self.began_s, stall_s) / 3
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -92,13 +91,14 @@ def judge(plants: Sequence[Planted], stalls: Sequence[Shown], *, works: bool) ->
             (
                 min(one.ended_s, stall.began_s + stall.length_s) - max(one.began_s, stall.began_s),
                 stall.cause,
+                stall.length_s,
             )
             for stall in stalls
         ]
-        longest_s, cause = max(overlaps, default=(0.0, UNSEEN))
+        longest_s, cause, length_s = max(overlaps, default=(0.0, UNSEEN, 0.0))
         if longest_s <= 0:
             cause = UNSEEN
-        elif works and one.starved and cause == "os":
+        elif works and cause == "os" and one.starved(length_s):
             cause = STARVED
         found[cause] += 1
     return found

@@ -61,7 +61,7 @@ class Look(NamedTuple):
 
     at_s: float
     stage: int
-    stack: tuple[str, ...]
+    stack: Sequence[str]
     state: str
     cpu_s: float
     kept_s: float
@@ -95,7 +95,7 @@ class Verdict(NamedTuple):
     """cause: one of CAUSES. stack: what best shows it; may be empty."""
 
     cause: str
-    stack: tuple[str, ...]
+    stack: Sequence[str]
 
 
 def decide(evidence: Evidence) -> Verdict:
@@ -111,7 +111,7 @@ def decide(evidence: Evidence) -> Verdict:
     ):
         return _stage(evidence)
     watchdog_queued = kept and _queued(evidence.watchdog_waits, evidence)
-    others = watchdog_queued or evidence.others_cpu_s >= half_s
+    others = watchdog_queued or evidence.others_cpu_s >= evidence.length_s * _OWN_SHARE
     if others and _queued(evidence.waits, evidence):
         return Verdict("gil", first.stack if first is not None else ())
     if first is None and evidence.watch_s < _WATCH_S:
@@ -153,7 +153,7 @@ def _stage(evidence: Evidence) -> Verdict:
 
 def _seen(evidence: Evidence) -> Verdict:
     weights: dict[str, float] = {}
-    longest: dict[str, tuple[float, tuple[str, ...]]] = {}
+    longest: dict[str, tuple[float, Sequence[str]]] = {}
     before_s = evidence.ended_s - evidence.length_s
     for look in evidence.looks:
         weight = max(0.0, look.at_s - before_s)
@@ -178,5 +178,5 @@ def _cause(look: Look) -> str:
     return CAUSES[OTHER]
 
 
-def _waits_for_events(stack: tuple[str, ...]) -> bool:
+def _waits_for_events(stack: Sequence[str]) -> bool:
     return not stack or any(selector in stack[0] for selector in _SELECTORS)

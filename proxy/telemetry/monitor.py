@@ -97,6 +97,8 @@ class StallMonitor:
         looks = watched.looks[:] if seen else []
         cpu_s = after.cpu_s - before.cpu_s
         others_cpu_s = max(0.0, after.process_cpu_s - before.process_cpu_s - cpu_s)
+        watch_s = max(0.0, after.at_s - max(late.due_s, late.alarm_s))
+        kept = not looks or looks[0].kept_s >= watch_s / 2
         evidence = Evidence(
             length_s=length_s,
             ended_s=after.at_s,
@@ -106,8 +108,9 @@ class StallMonitor:
             gc_s=gc_s,
             waits=max(0, round(after.waits - before.waits - late.usual_waits)),
             preempted=after.preempted - before.preempted,
-            watch_s=max(0.0, after.at_s - max(late.due_s, late.alarm_s)),
-            watchdog_waits=self.dog.waits() - len(looks),
+            watch_s=watch_s,
+            # Asked for only where it matters: the kernel makes a page of text for it.
+            watchdog_waits=self.dog.waits() - len(looks) if kept else 0,
             switch_interval_s=sys.getswitchinterval(),
             looks=looks,
             spans=LOOP.take(),
@@ -123,7 +126,7 @@ class StallMonitor:
                 began_s=late.due_s,
                 length_s=length_s,
                 cause=verdict.cause,
-                stack=verdict.stack,
+                stack=tuple(verdict.stack),
                 in_hand=in_hand,
                 in_hand_count=in_hand_count,
                 cpu_s=evidence.cpu_s,

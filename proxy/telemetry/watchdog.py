@@ -15,9 +15,9 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import FrameType
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
+from typing import NamedTuple, overload
 
 from proxy.telemetry.causes import Look
 from proxy.telemetry.heartbeat import Heartbeat
@@ -124,7 +124,7 @@ class Watchdog:
         return Look(
             now_s,
             LOOP.stage,
-            stack_of(sys._current_frames().get(self._loop_thread)),  # noqa: SLF001 - its documented use
+            Stack(sys._current_frames().get(self._loop_thread)),  # noqa: SLF001 - its documented use
             "?",
             time.clock_gettime(self._loop_clock),
             max(0.0, now_s - wanted_s),
@@ -139,14 +139,31 @@ class Watchdog:
         return rest[:1].decode("ascii", "replace") or "?"
 
 
-def stack_of(frame: FrameType | None) -> tuple[str, ...]:
-    """`file:line function` of each frame, innermost first. Files as their package names them."""
-    frames: list[str] = []
-    while frame is not None and len(frames) < _FRAME_LIMIT_COUNT:
-        code = frame.f_code
-        frames.append(f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_qualname}")
-        frame = frame.f_back
-    return tuple(frames)
+class Stack(Sequence[str]):
+    """`file:line function` of each frame, innermost first. Files as their package names them. Words
+    are made of a frame when they are asked for: of most stacks nobody does."""
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self._frames: list[tuple[CodeType, int]] = []
+        while frame is not None and len(self._frames) < _FRAME_LIMIT_COUNT:
+            self._frames.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [_words(*one) for one in self._frames[index]]
+        return _words(*self._frames[index])
+
+
+def _words(code: CodeType, line: int) -> str:
+    return f"{_short(code.co_filename)}:{line} {code.co_qualname}"
 
 
 def _short(path: str) -> str:
