@@ -43,10 +43,14 @@ RUNGS: dict[str, dict[str, Any]] = {
     "+ permit": NARROW | PROCESSES,
     "as shipped": {},
 }
-# The rung that each row adds: where it takes no job, two rows are the same gateway.
-TAKES = {
-    "+ cache": "cache", "+ threads": "threads", "+ processes": "processes", "+ permit": "local",
-}  # fmt: skip
+# What each row adds: where that takes no job, two rows are the same gateway. Who gets no permit is
+# sent on without ids.
+TAKES: dict[str, tuple[str, ...]] = {
+    "+ cache": ("cache",),
+    "+ threads": ("threads",),
+    "+ processes": ("processes",),
+    "+ permit": ("local", "bail"),
+}
 LEAST_NOISE = 0.0025
 
 
@@ -198,8 +202,12 @@ def frees(
     rows differ where it takes none: that is the machine's doing."""
     freed, same = [], [LEAST_NOISE]
     for before, after in itertools.pairwise(names):
-        rung = TAKES.get(after)
-        used = [load for load in loads if rung is None or got[after, load].rungs.get(rung)]
+        takers = TAKES.get(after)
+        used = [
+            load
+            for load in loads
+            if takers is None or any(got[after, load].rungs.get(rung) for rung in takers)
+        ]
         same += [
             abs(got[after, load].late.blocked - got[before, load].late.blocked)
             for load in loads
