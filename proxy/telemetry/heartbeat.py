@@ -186,7 +186,8 @@ class Heartbeat:
             return  # the timer was first, or the last beat was
         began_s = time.thread_time()
         now_s = time.monotonic()
-        self._beat(self._working_s, now_s)
+        # An overdue tick may come after this, and is told now: the loop was held before the mark.
+        self._beat(min(self._working_s, self._due_s), now_s)
         self._listen(now_s)
         if self.idle:
             self._wake_at(max(self._due_s, now_s), now_s)

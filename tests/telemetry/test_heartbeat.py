@@ -1,6 +1,7 @@
 """The heartbeat sees a loop that is held, and says nothing worth mentioning of one that is not."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -152,5 +153,36 @@ async def test_work_makes_an_idle_loop_beat_as_usual_again() -> None:
 
         await asyncio.wait_for(work(), 10)
     finally:
+        heart.stop()
+        heart.close()
+
+
+async def test_what_held_the_loop_before_its_first_mark_is_seen() -> None:
+    loop = asyncio.get_running_loop()
+    lates: list[Late] = []
+    done = asyncio.Event()
+    heart = Heartbeat(lambda _: None, lates.append, period_s=0.001)
+    heart.start()
+    reading, writing = os.pipe()
+
+    def work() -> None:
+        # As where another thread holds the GIL: the timer goes off meanwhile.
+        os.read(reading, 1)
+        time.sleep(HOLD_S)
+        LOOP.mark(PARSE)
+        LOOP.mark(OTHER)
+        loop.call_soon(done.set)
+
+    loop.add_reader(reading, work)
+    try:
+        await asyncio.sleep(0.02)
+        lates.clear()
+        os.write(writing, b"!")
+        await asyncio.wait_for(done.wait(), 10)
+        assert sum(one.after.at_s - one.due_s for one in lates) >= HOLD_S - 0.003 - 0.0005
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)
+        os.close(writing)
         heart.stop()
         heart.close()
