@@ -133,6 +133,11 @@ class Reloader:
         except ConfigError as error:
             self._read = seen
             return Report("refused", problems=(str(error),))
+        except Exception:
+            # Whatever stands in a file, it must not stop a gateway that serves.
+            log.exception("the settings cannot be read for no foreseen reason")
+            self._read = seen
+            return Report("refused", problems=("for no foreseen reason; the log says more",))
         files = files_of(found.settings, self._file)
         held = self._read
         self._read = {file: seen[file] if file in seen else stamps((file,))[file] for file in files}
@@ -141,7 +146,10 @@ class Reloader:
             different += ("auth.keys_file",)
         if not different and self._read == held:
             return Report("unchanged", restart=found.restart)
-        problems = await self._apply(new)
+        try:
+            problems = await self._apply(new)
+        except ConfigError as error:  # a file that was there a moment ago
+            problems = [str(error)]
         if problems:
             return Report("refused", restart=found.restart, problems=tuple(problems))
         self.in_force = new

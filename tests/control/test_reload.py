@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import load
+from proxy.config import Loaded, load
 from proxy.control import reload
 from proxy.control.checks import check_settings
 from proxy.control.reload import Given, InForce, Reloader, Report, read_all
+from proxy.errors import ConfigError
 
 GOOD = "backends: [http://a:1]\n"
 DIGEST = "0" * 64
@@ -109,6 +110,26 @@ async def test_what_a_worker_does_not_want_is_refused(scene: Scene) -> None:
     report = await scene.once()
     assert (report.outcome, report.problems) == ("refused", ("log.access: /x cannot be written",))
     assert scene.reloader.in_force is before
+
+
+async def test_whatever_goes_wrong_the_gateway_goes_on(scene: Scene) -> None:
+    def broken() -> Loaded:
+        raise RuntimeError("not foreseen")
+
+    reloader = Reloader(
+        Given(scene.file, broken), scene.reloader.in_force, check_settings, scene._apply
+    )
+    assert (await reloader.reload("SIGHUP")).outcome == "refused"
+
+    async def vanished(_: InForce) -> list[str]:
+        raise ConfigError("upstream.api_key_file: /x cannot be read")
+
+    given = Given(scene.file, lambda: load(scene.file))
+    reloader = Reloader(given, scene.reloader.in_force, check_settings, vanished)
+    scene.write("prices: {m: {input_per_million: 1.0}}\n")
+    assert (await reloader.reload("SIGHUP")).problems == (
+        "upstream.api_key_file: /x cannot be read",
+    )
 
 
 async def test_keys_are_read_anew_with_the_settings_the_same(scene: Scene) -> None:
