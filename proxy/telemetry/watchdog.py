@@ -9,6 +9,7 @@ Invariants:
   the loop goes on at the first call that gives it back.
 """
 
+import logging
 import os
 import re
 import resource
@@ -23,6 +24,8 @@ from proxy.telemetry.causes import Look
 from proxy.telemetry.heartbeat import Heartbeat
 from proxy.telemetry.stages import LOOP
 from proxy.telemetry.stall import InHand
+
+log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.001
 _LAST_PAUSE_S = 0.05
@@ -98,7 +101,11 @@ class Watchdog:
             self._slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
             self._heart.alarm.wait()
             if not self._ended:
-                self._watch()
+                try:
+                    self._watch()
+                except Exception:
+                    # A look that fails costs a stall's cause; without its watchdog a worker ends.
+                    log.exception("the watchdog could not look")
 
     def _watch(self) -> None:
         heart = self._heart
@@ -145,7 +152,8 @@ class Stack(Sequence[str]):
 
     def __init__(self, frame: FrameType | None) -> None:
         self._frames: list[tuple[CodeType, int]] = []
-        while frame is not None and len(self._frames) < _FRAME_LIMIT_COUNT:
+        # In a long soak, Python 3.11 once had a function where a running thread's frame was due.
+        while isinstance(frame, FrameType) and len(self._frames) < _FRAME_LIMIT_COUNT:
             self._frames.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
 

@@ -133,7 +133,10 @@ class Relay:
                 scanner.feed(piece)
             if self._flowing and not self._connection.ending:  # every chunk but the first few
                 self.last_token_s = self._connection.heard_s
-                self._splice(framed)
+                try:
+                    self._splice(framed)
+                except RuntimeError:
+                    self._splice = _nowhere
                 return
             if scanner.tokens_seen:
                 self.last_token_s = self._connection.heard_s
@@ -202,7 +205,7 @@ class Relay:
             if not self._spliced:
                 self._forward(framed, payload)
             elif match is not None and match.start():
-                self._splice(framed[: match.start()])
+                self._forward(framed[: match.start()], payload)
         self._fail(UpstreamError("truncated", sent=True), at_edge=match is not None)
 
     def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
@@ -274,7 +277,10 @@ class Relay:
 
     def _forward(self, framed: bytes, payload: list[bytes]) -> None:
         if self._spliced:
-            self._splice(framed)
+            try:
+                self._splice(framed)
+            except RuntimeError:
+                self._splice = _nowhere
         else:
             for piece in payload:
                 self._exchange.write(piece)
@@ -306,3 +312,8 @@ class Relay:
     def _settle(self, end: RelayEnd) -> None:
         if not self.done.done():
             self.done.set_result(end)
+
+
+def _nowhere(data: bytes) -> None:
+    """Where bytes go once the client's transport is closed, until its request is cancelled: that
+    runs a turn of the loop later."""

@@ -167,3 +167,26 @@ async def test_at_the_last_byte_others_are_not_hurt() -> None:
                     group.create_task(staying())
             await until(lambda: bench.idle)
             assert sum(bench.outcomes().values()) >= 240
+
+
+@pytest.mark.row("T5")
+async def test_bytes_between_a_clients_end_and_its_requests(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A cancelled request runs a turn of the loop later. What its replica sends meanwhile is for
+    nobody, and must not fail."""
+    script = Listening(STREAM_HEAD + chunk(TOKEN) * 3)
+    async with Upstream(script) as upstream, gateway(upstream.url) as bench:
+        client = await bench.client()
+        await client.send(post(CHAT, chat(stream=True)))
+        await client.through(b"word")
+        [life] = bench.gateway.in_hand
+        [connection] = bench.server.connections
+        assert life.relay is not None
+        assert connection._transport is not None
+        loop = asyncio.get_running_loop()
+        connection._transport.abort()
+        for _ in range(2):
+            loop.call_soon(life.relay.on_body, chunk(TOKEN), [TOKEN])
+        await asyncio.wait_for(script.left.wait(), 10)
+    assert not caplog.records
