@@ -81,6 +81,14 @@ class Gateway:
             if name in _COUNTS and value
         ]
 
+    def errors(self) -> list[str]:
+        """What it says went wrong in itself, and a worker 0 that died though nobody killed it."""
+        lines = (self.folder / "stderr").read_text(encoding="utf-8").splitlines()
+        bad = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
+        said = [f"{len(bad)} errors in its log, as {bad[0]}"] if bad else []
+        restarts = int(self.status()["workers"][0]["restarts"])
+        return [*said, f"worker 0 died {restarts} times"] if restarts else said
+
     def tasks(self, pid: int) -> dict[str, Any]:
         """What a worker says of itself (tests.soak.worker)."""
         path = self.folder / str(pid)

@@ -121,9 +121,12 @@ class Soak:
                 await self._under_load(gateway, replicas, crowd)
                 last = await self._at_rest(gateway, base)
                 report.problems += [
-                    *last.above(base), *gateway.unfinished(), *self._over_caps(gateway),
+                    *last.above(base),
+                    *gateway.unfinished(),
+                    *gateway.errors(),
+                    *self._over_caps(gateway),
                     *crowd.wrong,
-                ]  # fmt: skip
+                ]
                 counted = _counted(gateway)
                 gateway.process.send_signal(signal.SIGTERM)
                 if code := await asyncio.to_thread(gateway.process.wait, PATIENCE_S):
@@ -219,8 +222,9 @@ class Soak:
 
         async def measure() -> None:
             for name, process in watched.items():
-                point = time.monotonic() - began_s, process.memory_info().rss
-                self._report.memory.setdefault(name, []).append(point)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    point = time.monotonic() - began_s, process.memory_info().rss
+                    self._report.memory.setdefault(name, []).append(point)
 
         await self._again(3.0, measure)
 
