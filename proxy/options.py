@@ -71,6 +71,8 @@ HELP = {
     "server.header_limit_count": "most header fields of a request",
     "server.target_limit_bytes": "longest path with its query",
     "server.body_limit_bytes": "largest body of a request",
+    "server.bodies_limit_bytes": "most bytes of bodies held at once; more gets 503; 0 for any",
+    "server.memory_limit_ratio": "share of the cgroup's memory above which bodies get 503; 0: any",
     "server.pipelined_limit_bytes": "most bytes held of requests behind the one being served",
     "server.write_high_water_bytes": "unsent bytes of an answer above which its replica waits",
     "server.idle_deadline_s": "idle client connections are closed after this",

@@ -9,6 +9,7 @@ Invariants:
 import time
 
 from proxy.gateway import Gateway
+from proxy.memory import MemoryWatch
 from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog, LineCounts
 from proxy.telemetry.families import Family
@@ -89,6 +90,8 @@ class Sampler:
             self.access,
             LineGrowth(segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED),
         )
+        self._memory = MemoryWatch(server.settings.memory_limit_ratio)
+        self._held = segment.gauge(families.HELD_BYTES)
         self._connections = segment.gauge(families.CONNECTIONS)
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
@@ -100,6 +103,8 @@ class Sampler:
         gateway.router.sweep(time.monotonic())
         idle = gateway.fleet.idle_connections
         self._connections.set(len(self._server.connections))
+        self._held.set(self._server.held_bytes)
+        self._server.short_of_memory = self._memory.short()
         self._upstream_idle.set(idle)
         self._upstream_busy.set(gateway.fleet.open_connections - idle)
         if gateway.gate is not None:

@@ -22,8 +22,11 @@ class ServerSettings(Section, frozen=True):
     """The data port: where it listens and what one connection may cost. tls_…: a certificate
     chain and its key in PEM; with them the port speaks TLS alone. trusted_peers: networks (CIDR)
     whose `Forwarded` and `X-Forwarded-…` fields replicas get; of others they are dropped.
-    share_port: another gateway of the same user may serve on the port too, as while one takes
-    over from the other. cors_origins: of pages that browsers let ask, `*` for all."""
+    bodies_limit_bytes: of all bodies held at once, workers sharing it evenly (0: any); beyond it,
+    and while more than `memory_limit_ratio` of the cgroup's memory is used (0: never), a request
+    that brings a body gets 503 before it is read. share_port: another gateway of the same user may
+    serve on the port too, as while one takes over from the other. cors_origins: of pages that
+    browsers let ask, `*` for all."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -33,6 +36,8 @@ class ServerSettings(Section, frozen=True):
     header_limit_count: int = 128
     target_limit_bytes: int = 8 * 1024
     body_limit_bytes: int = 32 * 1024 * 1024
+    bodies_limit_bytes: Count = 1024 * 1024 * 1024
+    memory_limit_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
     pipelined_limit_bytes: int = 64 * 1024
     write_high_water_bytes: int = 256 * 1024
     idle_deadline_s: float = 75.0

@@ -243,6 +243,8 @@ def _refused(recorder: Recorder, exchange: Exchange) -> None:
     life.request_id = exchange.request_id
     life.outcome = "gateway_error"
     life.ended_s = time.monotonic()
+    if exchange.status == 503:
+        recorder.shed("", "memory")
     recorder.record(life, exchange.status)
 
 

@@ -164,6 +164,7 @@ class Replica:
             idle_deadline_s=self.settings.keep_alive_s,
             body_limit_bytes=_BODY_LIMIT_BYTES,
             drain_linger_s=0.0,
+            bodies_limit_bytes=0,
         )
         server = self._server = HttpServer(self._handler, limits, add_request_id=False)
         self._servers.add(server)

@@ -118,7 +118,7 @@ SHED = Family(
     "counter",
     "tokenlane_shed_requests_total",
     "Requests turned away for overload, by tenant and why: queue-full, deadline (waited too long), "
-    "displaced (by one of a tenant with less waiting, or of a better class).",
+    "displaced (by one of a tenant with less waiting, or of a better class), memory.",
     ("tenant", "reason"),
     child_limit=512,
 )
@@ -328,6 +328,11 @@ EJECTED = Family(
 )
 CONNECTIONS = Family(
     "gauge", "tokenlane_connections", "Open client connections, summed over the workers."
+)
+HELD_BYTES = Family(
+    "gauge",
+    "tokenlane_held_body_bytes",
+    "Bytes of requests' bodies that are held now, summed over the workers.",
 )
 UPSTREAM_CONNECTIONS = Family(
     "gauge",

@@ -49,6 +49,7 @@ class ServerConnection:
         self._deadline = Deadline(self.loop, self._late)
         self._paused_reading = False
         self._head_began = False
+        self._held_bytes = 0
         self._room: asyncio.Future[None] | None = None
         self._deaf = False
         self._heads_read = server.heads
@@ -85,6 +86,7 @@ class ServerConnection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
+        self._let_go()
         self.server.closed(self)
         self._transport = None
         if self._task is not None:
@@ -140,6 +142,12 @@ class ServerConnection:
             self._refuse(self._body_too_large())
             return
         if head.chunked or length_bytes:
+            if not self.server.takes(length_bytes):
+                self._refuse(self.server.no_memory())
+                return
+            self._held_bytes = length_bytes
+            self.server.held_bytes += length_bytes
+        if head.chunked or length_bytes:
             self._buffer = b""
             self._begin_body(exchange, length_bytes, buffer[end:])
         else:
@@ -191,6 +199,10 @@ class ServerConnection:
         self._body_bytes += len(payload)
         if payload and not exchange.ended:
             exchange.body_bytes(payload)
+            # A chunked body does not say beforehand how much of it there is.
+            if self._body_bytes > self._held_bytes and not self._holds_more():
+                self._bad_body(self.server.no_memory())
+                return
         limit = self.server.settings.body_limit_bytes
         if exchange.ended:
             limit = _DRAINED_REST_LIMIT_BYTES
@@ -204,6 +216,20 @@ class ServerConnection:
             exchange.body_end()
             if exchange.ended:
                 self._next()
+
+    def _holds_more(self) -> bool:
+        """Counts what has come of the body beyond its announced length; False if it may not."""
+        more_bytes = self._body_bytes - self._held_bytes
+        if not self.server.takes(more_bytes, self._held_bytes):
+            return False
+        self._held_bytes += more_bytes
+        self.server.held_bytes += more_bytes
+        return True
+
+    def _let_go(self) -> None:
+        """The request's body is not held any more."""
+        self.server.held_bytes -= self._held_bytes
+        self._held_bytes = 0
 
     def _body_too_large(self) -> RequestError:
         limit = self.server.settings.body_limit_bytes
@@ -279,6 +305,7 @@ class ServerConnection:
 
     def _next(self) -> None:
         self._exchange = None
+        self._let_go()
         if self._room is not None:
             # The client does not read its answers: it gets no new ones until it does.
             return

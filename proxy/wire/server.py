@@ -20,6 +20,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from proxy import refusals
 from proxy.errors import INTERNAL, RequestError
 from proxy.settings import ServerSettings
 from proxy.wire.connection import ServerConnection
@@ -61,6 +62,7 @@ class HttpServer:
     guarded: the handler answers whatever goes wrong in it by itself.
     on_refused: told of answers to requests that never reached the handler.
     dropped: names of header fields that replicas do not get.
+    held_bytes: of requests' bodies now. short_of_memory: what brings a body is refused.
     """
 
     def __init__(
@@ -78,6 +80,10 @@ class HttpServer:
         self.settings = settings
         self.connections: set[ServerConnection] = set()
         self.draining = False
+        self.short_of_memory = False
+        self.held_bytes = 0
+        # Workers share the limit evenly, as those of admission.
+        self._held_limit_bytes = -(-settings.bodies_limit_bytes // settings.workers)
         self.run = handler if guarded else _guarded(handler)
         self.lines = lines(fields)
         self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
@@ -154,6 +160,22 @@ class HttpServer:
         finally:
             for sock in taken:
                 sock.close()
+
+    def takes(self, size_bytes: int, own_bytes: int = 0) -> bool:
+        """Whether so much more of a body may be held. own_bytes: of the same, held already; a body
+        larger than everything that may be held is let in alone."""
+        if self.short_of_memory:
+            return own_bytes > 0
+        limit_bytes = self._held_limit_bytes
+        return (
+            not limit_bytes
+            or self.held_bytes <= own_bytes
+            or self.held_bytes + size_bytes <= limit_bytes
+        )
+
+    def no_memory(self) -> RequestError:
+        """The answer to a request whose body may not be held."""
+        return refusals.no_memory()
 
     @property
     def idle_s(self) -> float:

@@ -29,6 +29,7 @@ _HELD = Row(
             (
                 Query(total("tokenlane_index_bytes", "part"), "index: {{part}}"),
                 Query(total("tokenlane_kv_ledger_bytes", "replica"), "ledger of {{replica}}"),
+                Query(total("tokenlane_held_body_bytes"), "bodies in hand"),
             ),
             "The index is each worker's own, the ledgers are the control plane's.",
         ),

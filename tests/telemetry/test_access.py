@@ -76,6 +76,7 @@ def test_a_file_that_was_renamed_is_made_anew(tmp_path: Path) -> None:
     assert (ids(old), ids(path)) == (["req-1"], ["req-2"])
 
 
+@pytest.mark.row("O5")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_costs_the_lines_alone() -> None:
     with access_log("/dev/full") as log:
