@@ -68,6 +68,12 @@ drain: $(STAMP_DEV) ## 200 gateways that take over from each other under load; n
 reload: $(STAMP_DEV) ## 200 reloads under load, with broken files, removed replicas and changed keys
 	$(BIN)/python -m pytest --long tests/faults/test_reload.py $(ARGS)
 
+# Needs the network; what is locked is what is asked about.
+audit: ## ask for known vulnerabilities of the locked requirements (pip-audit)
+	$(MAKE) --no-print-directory VENV=.venv-audit .venv-audit/bin/python
+	.venv-audit/bin/python -m pip --disable-pip-version-check install -q 'pip-audit>=2.7'
+	.venv-audit/bin/pip-audit --disable-pip --require-hashes -r requirements.txt -r requirements-dev.txt
+
 # atheris is not locked: it has no wheels for every Python, and nothing here depends on it.
 fuzz: ## coverage-guided search (atheris), MINUTES for each of 6 targets; a crash leaves its input
 	$(MAKE) --no-print-directory VENV=.venv-fuzz .venv-fuzz/.stamp-dev

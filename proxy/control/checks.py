@@ -13,6 +13,7 @@ from pathlib import Path
 from proxy.control.discovery.sources import check as check_discovery
 from proxy.control.fleet import FleetTable, base_url
 from proxy.control.kvsources import configured
+from proxy.control.parsers import check_parsers
 from proxy.errors import ConfigError
 from proxy.keyring import admin_token, client_keys, replica_key
 from proxy.routing.policies import check_policy
@@ -26,6 +27,7 @@ WORKER_LIMIT = 64
 
 def check_settings(settings: Settings) -> FleetTable:
     """All that can be known without a port or a tokenizer. ConfigError with what is wrong."""
+    check_parsers()
     check_discovery(settings.discovery)
     if not settings.backends and not settings.discovery.on:
         raise ConfigError("no replica to serve from; give at least one --backend http://HOST:PORT")
