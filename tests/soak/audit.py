@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Lines of the access log that wait to be written die with their worker; what ended in this time.
-UNWRITTEN_S = 2.0
+UNWRITTEN_S = 5.0
 _SHOWN = 5
 
 # What the gateway may have written of a request that its client saw end like this.

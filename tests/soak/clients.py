@@ -18,6 +18,7 @@ from tests.soak.audit import Asked
 
 Kind = Callable[[], Awaitable[None]]
 
+_TOKEN = re.compile(rb'"(?:content|text)":"[^"]')
 _IDS = re.compile(rb"soak-\d+")
 _HOSTILE = (
     lambda draw: "a" * draw.randint(10_000, 500_000),
@@ -44,7 +45,8 @@ def outcome(answer: Answer, name: str, *, streamed: bool) -> str:
         return "refused" if b'"error"' in answer.body else "wrong"
     if set(_IDS.findall(answer.body)) - {name.encode()}:
         return "wrong"
-    if b'"error"' in answer.body or b'"finish_reason":"abort"' in answer.body:
+    aborted = b'"finish_reason":"abort"' in answer.body
+    if b'"error"' in answer.body or aborted or not _TOKEN.search(answer.body):
         return "failed"
     ended = answer.data[-1:] == [b"[DONE]"] if streamed else name.encode() in answer.body
     return "whole" if ended else "wrong"
@@ -116,6 +118,17 @@ class Crowd:
         kind = "content-type: application/json\r\n"
         return post(path, body, f"{kind}x-request-id: {asked.id}\r\n")
 
+    async def _sent(self, client: Client, asked: Asked, data: bytes) -> bool:
+        """False if the connection was lost over it."""
+        try:
+            await client.send(data)
+        except ConnectionError:
+            asked.ended_s = time.monotonic()
+            if asked.outcome == "open":
+                asked.outcome = "lost"
+            return False
+        return True
+
     async def _answer(self, client: Client, asked: Asked, *, streamed: bool) -> Answer:
         try:
             answer = await client.answer()
@@ -151,10 +164,7 @@ class Crowd:
                 else:
                     prompt = {"prompt": self._prompt(), "max_tokens": tokens, "stream": streamed}
                     request = self._request(asked, json_bytes({"model": "demo", **prompt}), TEXT)
-                try:
-                    await client.send(request)
-                except ConnectionError:
-                    asked.outcome, asked.ended_s = "lost", time.monotonic()
+                if not await self._sent(client, asked, request):
                     return
                 answer = await self._answer(client, asked, streamed=streamed)
                 if not answer.whole or answer.headers.get("connection") == "close":
@@ -166,8 +176,8 @@ class Crowd:
         connected_s = time.monotonic()
         async with self._client() as client:
             asked = self._ask(client, connected_s)
-            await client.send(self._request(asked, chat("Quick!", max_tokens=8)))
-            await self._answer(client, asked, streamed=False)
+            if await self._sent(client, asked, self._request(asked, chat("Quick!", max_tokens=8))):
+                await self._answer(client, asked, streamed=False)
 
     async def leaves(self) -> None:
         """Goes at any moment, politely or not."""
@@ -189,10 +199,20 @@ class Crowd:
             asked = self._ask(client, connected_s)
             request = self._request(asked, chat("Slowly. " * 50, stream=True, max_tokens=200))
             for at in range(0, len(request), 100):
-                await client.send(request[at : at + 100])
+                if not await self._sent(client, asked, request[at : at + 100]):
+                    return
                 await asyncio.sleep(0.02 / self._hasty)
             await self._pause(1.0)
             await self._answer(client, asked, streamed=True)
+
+    async def fills(self) -> None:
+        """New words without end: what tokenizers remember of words is full after some of these."""
+        connected_s = time.monotonic()
+        async with self._client() as client:
+            asked = self._ask(client, connected_s)
+            text = "".join(self._draw.choices("abcdefgh ", k=400_000))
+            if await self._sent(client, asked, self._request(asked, chat(text, max_tokens=1))):
+                await self._answer(client, asked, streamed=False)
 
     async def half_closes(self) -> None:
         """Which is leaving."""
@@ -219,7 +239,9 @@ class Crowd:
                 body = chat(model=f"m{dice}")
             else:
                 body = chat(self._draw.choice(_HOSTILE)(self._draw), max_tokens=1)
-            await client.send(self._request(asked, body))
+            # Refused before all of it was sent, it may still have been answered.
+            await self._sent(client, asked, self._request(asked, body))
+            asked.outcome = "open"
             await self._answer(client, asked, streamed=False)
         await self._pause(1.0)
 

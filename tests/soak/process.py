@@ -109,7 +109,8 @@ class Gateway:
         process = psutil.Process(pids.pop(number))
         process.suspend()
         since_s = time.monotonic()
-        ports = _clients_of(self.port, process.pid)
+        # The kernel's table is not read in one step: a look may miss some.
+        ports = set().union(*(_clients_of(self.port, process.pid) for _ in range(3)))
         process.kill()
         with contextlib.suppress(psutil.NoSuchProcess):
             while process.status() != psutil.STATUS_ZOMBIE:

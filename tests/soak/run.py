@@ -80,8 +80,8 @@ class Report:
     happened: Counter[str] = field(default_factory=Counter)
     memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
-    def slope_mb_per_h(self, name: str) -> float:
-        """Of a process's memory in the later two thirds: Theil and Sen's median of slopes."""
+    def growth_mb(self, name: str) -> float:
+        """Of a process's memory in the later two thirds, by Theil and Sen's median of slopes."""
         points = self.memory[name]
         points = points[len(points) // 3 :]
         points = points[:: max(1, len(points) // 200)]
@@ -90,20 +90,30 @@ class Report:
             for number, earlier in enumerate(points)
             for later in points[number + 1 :]
         ]
-        return statistics.median(slopes) * 3600 / _MB if slopes else 0.0
+        if not slopes:
+            return 0.0
+        return statistics.median(slopes) * (points[-1][0] - points[0][0]) / _MB
 
 
 class Soak:
     """`await Soak(folder, for_s).run()`. for_s: seconds of load. hasty: everything happens so many
-    times as often."""
+    times as often. fillings: of what tokenizers remember of words, beforehand."""
 
     def __init__(
-        self, folder: Path, for_s: float, *, replicas: int = 4, hasty: float = 1.0, seed: int = 1
+        self,
+        folder: Path,
+        for_s: float,
+        *,
+        replicas: int = 4,
+        hasty: float = 1.0,
+        fillings: int = 0,
+        seed: int = 1,
     ) -> None:
         self._folder = folder
         self._for_s = for_s
         self._replicas = replicas
         self._hasty = hasty
+        self._fillings = fillings
         self._draw = random.Random(seed)
         self._kills: list[Kill] = []
         self._report = Report()
@@ -117,6 +127,8 @@ class Soak:
             with Gateway(made, self._folder) as gateway:
                 crowd = Crowd(gateway.port, self._draw.getrandbits(32), self._hasty)
                 await self._warm_up(crowd)
+                for _ in range(self._fillings):
+                    await asyncio.gather(*(crowd.fills() for _ in range(5)))
                 base = await self._at_rest(gateway)
                 await self._under_load(gateway, replicas, crowd)
                 last = await self._at_rest(gateway, base)

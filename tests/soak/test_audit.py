@@ -72,5 +72,5 @@ def test_a_killed_worker_excuses_its_own_clients_alone() -> None:
 
 def test_a_line_may_die_with_its_worker_only_around_its_end() -> None:
     assert audit(WHOLE, kills=(Kill(3.1, 3.2, frozenset()),), counted=1) == []
-    late = Kill(30.0, 30.1, frozenset())
+    late = Kill(300.0, 300.1, frozenset())
     assert audit(WHOLE, kills=(late,)) == ["1 x whole, and not in the access log: a"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.soak.run import Report, Soak
 
-SLOPE_LIMIT_MB_PER_H = 20.0
+GROWTH_LIMIT_MB = 15.0
 
 
 def _minutes() -> float:
@@ -25,21 +25,25 @@ async def test_nothing_is_lost_and_nothing_stays(
     long: bool, figure: Callable[[str], None], tmp_path: Path
 ) -> None:
     minutes = _minutes() if long else 2 / 60
-    soak = Soak(tmp_path, 60 * minutes, replicas=4 if long else 2, hasty=1.0 if long else 5.0)
-    report = await soak.run()
+    form = (
+        Soak(tmp_path, 60 * minutes, fillings=50)
+        if long
+        else Soak(tmp_path, 60 * minutes, replicas=2, hasty=5.0)
+    )
+    report = await form.run()
     assert report.problems == []
     assert report.outcomes["whole"] > (0.3 * report.outcomes.total() if long else 10)
     if long:
-        slopes = {name: report.slope_mb_per_h(name) for name in report.memory}
-        _tell(report, minutes, slopes, figure)
-        assert max(slopes.values()) < SLOPE_LIMIT_MB_PER_H
+        growths = {name: report.growth_mb(name) for name in report.memory}
+        _tell(report, minutes, growths, figure)
+        assert max(growths.values()) < GROWTH_LIMIT_MB
 
 
 def _tell(
-    report: Report, minutes: float, slopes: dict[str, float], figure: Callable[[str], None]
+    report: Report, minutes: float, growths: dict[str, float], figure: Callable[[str], None]
 ) -> None:
     ends = ", ".join(f"{count:,} {name}" for name, count in report.outcomes.most_common())
     figure(f"{minutes:g} minutes: {report.outcomes.total():,} requests ({ends})")
     figure(f"{report.happened.total():,} disturbances of {len(report.happened)} kinds")
-    memory = ", ".join(f"{name} {slope:+.1f} MB/h" for name, slope in slopes.items())
+    memory = ", ".join(f"{name} {growth:+.1f} MB" for name, growth in growths.items())
     figure(f"memory in the later two thirds: {memory}")
