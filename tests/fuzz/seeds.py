@@ -29,7 +29,8 @@ def seeds(name: str) -> list[bytes]:
         return [_NO_CUTS + data[size:] for data in short if data.startswith(CHUNKED_HEAD)]
     if name == "response":
         heads = [one.data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" for one in recorded()]
-        return [*heads, ok(), ok(b"", "connection: close\r\n")]
+        behind = ok(b"\r\ncontent-length: 5\r\n\r\n")  # a length that is no part of the head
+        return [*heads, ok(), ok(b"", "connection: close\r\n"), behind]
     if name == "events":
         return [_NO_CUTS + one.payload for one in recorded()]
     if name == "body":

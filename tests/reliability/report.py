@@ -19,6 +19,7 @@ from tests.reliability import rows
 
 PAGE = rows.TESTS.parent / "docs" / "reliability.md"
 _RESULTS = Path(__file__).with_name("results.json")
+_FUZZ = rows.TESTS / "fuzz" / "runs.json"
 _HEAD = """\
 # Reliability
 
@@ -92,7 +93,24 @@ def page(tests: dict[str, Any]) -> str:
     lines += [f"| {row.id} | {row.promise} | {' | '.join(_cell(row.id, tests))} |" for row in kept]
     lines += ["", "## Exceptions", "", "| id | promised | why not |", "|---|---|---|"]
     lines += [f"| {row.id} | {row.promise} | {row.exception} |" for row in exceptions]
+    lines += ["", "## Fuzz", "", *_fuzz()]
     return "\n".join(lines) + "\n"
+
+
+def _fuzz() -> list[str]:
+    """What the last long `make fuzz` did, as written down in tests/fuzz/runs.json."""
+    runs = json.loads(_FUZZ.read_text(encoding="utf-8"))
+    hours = sum(run["seconds"] for run in runs.values()) / 3600
+    return [
+        (
+            f"The last `make fuzz` of all targets took {hours:.1f} hours, at low priority on a "
+            "busy machine, and ended without a crash:"
+        ),
+        "",
+        "| target | executions |",
+        "|---|---|",
+        *(f"| {name} | {run['executions']:,} |" for name, run in runs.items()),
+    ]
 
 
 def main() -> int:

@@ -205,15 +205,6 @@ class Crowd:
             await self._pause(1.0)
             await self._answer(client, asked, streamed=True)
 
-    async def fills(self) -> None:
-        """New words without end: what tokenizers remember of words is full after some of these."""
-        connected_s = time.monotonic()
-        async with self._client() as client:
-            asked = self._ask(client, connected_s)
-            text = "".join(self._draw.choices("abcdefgh ", k=400_000))
-            if await self._sent(client, asked, self._request(asked, chat(text, max_tokens=1))):
-                await self._answer(client, asked, streamed=False)
-
     async def half_closes(self) -> None:
         """Which is leaving."""
         connected_s = time.monotonic()

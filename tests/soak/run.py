@@ -97,7 +97,7 @@ class Report:
 
 class Soak:
     """`await Soak(folder, for_s).run()`. for_s: seconds of load. hasty: everything happens so many
-    times as often. fillings: of what tokenizers remember of words, beforehand."""
+    times as often."""
 
     def __init__(
         self,
@@ -106,14 +106,12 @@ class Soak:
         *,
         replicas: int = 4,
         hasty: float = 1.0,
-        fillings: int = 0,
         seed: int = 1,
     ) -> None:
         self._folder = folder
         self._for_s = for_s
         self._replicas = replicas
         self._hasty = hasty
-        self._fillings = fillings
         self._draw = random.Random(seed)
         self._kills: list[Kill] = []
         self._report = Report()
@@ -127,8 +125,6 @@ class Soak:
             with Gateway(made, self._folder) as gateway:
                 crowd = Crowd(gateway.port, self._draw.getrandbits(32), self._hasty)
                 await self._warm_up(crowd)
-                for _ in range(self._fillings):
-                    await asyncio.gather(*(crowd.fills() for _ in range(5)))
                 base = await self._at_rest(gateway)
                 await self._under_load(gateway, replicas, crowd)
                 last = await self._at_rest(gateway, base)
