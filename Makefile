@@ -5,6 +5,7 @@ ADMIN_PORT ?= 8081
 VENV       ?= .venv
 JOBS       ?= 2
 MINUTES    ?= 1
+VERSIONS   ?= 3.11 3.12 3.13
 BIN        := $(VENV)/bin
 PIP        := $(BIN)/python -m pip --disable-pip-version-check
 STAMP_RUN  := $(VENV)/.stamp-run
@@ -17,7 +18,7 @@ STAMP_DEV  := $(VENV)/.stamp-dev
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo '  variables: PYTHON=python3.12  PORT=8080  ADMIN_PORT=8081  VENV=.venv  JOBS=2  MINUTES=1'
+	@echo '  variables: PYTHON=python3.12  PORT=8080  ADMIN_PORT=8081  VENV=.venv  JOBS=2  MINUTES=1  VERSIONS="3.11 3.12 3.13"'
 
 run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM replicas
 	$(BIN)/python -m proxy demo --port $(PORT) --admin-port $(ADMIN_PORT)
@@ -25,12 +26,12 @@ run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM repl
 test: $(STAMP_DEV) ## the tests, on this Python
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-test-all-pythons: test test-other-pythons ## the tests on every Python from 3.11 to 3.13 at hand
+test-all-pythons: test test-other-pythons ## the tests on every one of VERSIONS at hand
 
 # Each other version has a .venv-VERSION of its own, built as .venv is.
 test-other-pythons:
 	@own=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
-	sh scripts/pythons.sh | while read -r version python; do \
+	sh scripts/pythons.sh $(VERSIONS) | while read -r version python; do \
 		[ "$$version" = "$$own" ] && continue; \
 		echo "== Python $$version: $$python"; \
 		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \

@@ -67,7 +67,7 @@ def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: i
         "max_tokens": max_tokens,
         "stream": stream,
     }
-    return json.dumps(body).encode()
+    return json.dumps(body, ensure_ascii=False).encode()
 
 
 def sized(size_bytes: int, seed: int, *, stream: bool = False) -> bytes:

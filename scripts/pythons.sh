@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints "VERSION PATH" for each Python from 3.11 to 3.13 that runs on this machine: those on
-# PATH, and those that pyenv keeps. A pyenv shim without a version behind it does not run.
-for version in 3.11 3.12 3.13; do
+# pythons.sh VERSION...: prints "VERSION PATH" for each of these Pythons that runs on this machine:
+# those on PATH, and those that pyenv keeps. A pyenv shim without a version behind it does not run.
+for version in "$@"; do
     for python in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
         found=$("$python" -c 'import sys, ensurepip, venv; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
         if [ "$found" = "$version" ]; then

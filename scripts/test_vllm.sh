@@ -11,7 +11,7 @@ STAMP="$VENV_VLLM/requirements.installed"
 
 if [ -z "${VLLM_PYTHON:-}" ]; then
     if ! cmp -s requirements-vllm.txt "$STAMP"; then
-        python311=$(sh scripts/pythons.sh | sed -n 's/^3\.11 //p')
+        python311=$(sh scripts/pythons.sh 3.11 | cut -d ' ' -f 2)
         if [ -z "$python311" ]; then
             echo "vLLM's CPU build needs Python 3.11 here, and none was found; see docs/vllm.md" >&2
             exit 1

@@ -67,21 +67,21 @@ async def ids_of(service: TokenService, body: bytes) -> Outcome:
     return await service.prompt("m", request)
 
 
-HOSTILE_CHARS = 1_000_000
+HOSTILE_BYTES = 1_000_000
 
 
 def hostile(kind: str, seed: int) -> str:
-    """A million characters that tokenizers dislike; each seed gives another text."""
+    """A megabyte that tokenizers dislike; each seed gives another text."""
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
     if kind == "no spaces":
-        return str(seed) + workload.text(HOSTILE_CHARS * 5 // 4, seed).replace(" ", "")
+        return str(seed) + workload.text(HOSTILE_BYTES * 5 // 4, seed).replace(" ", "")
     if kind == "one letter":
-        return str(seed) + letters[seed % 26] * HOSTILE_CHARS
+        return str(seed) + letters[seed % 26] * HOSTILE_BYTES
     if kind == "random letters":
-        return "".join(rng.choices(letters, k=HOSTILE_CHARS))
+        return "".join(rng.choices(letters, k=HOSTILE_BYTES))
     marks = [chr(code) for code in range(0x300, 0x370)]
-    return str(seed) + "".join(rng.choices(["e", *marks], k=HOSTILE_CHARS))
+    return str(seed) + "".join(rng.choices(["e", *marks], k=HOSTILE_BYTES // 2))
 
 
 HOSTILE = ("no spaces", "one letter", "random letters", "combining marks")

@@ -28,6 +28,8 @@ from proxy.tokens.fast import FastEncoder
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
 PROBES = ("a", "the quick brown fox", "0 1")
+# Searched in one go: a search holds the GIL, and a megabyte without a token is several ms.
+_WINDOW_CHARS = 64 * 1024
 
 
 class Encoder:
@@ -105,11 +107,17 @@ class Encoder:
         `cuts_anywhere`. [] where no cut is known to be exact."""
         if self._cut is None:
             return []
-        # A token that begins before `until` is seen whole.
-        end = min(until + self._longest - 1, len(text))
-        found = [match.start() for match in self._cut.finditer(text, from_at, end)]
-        while found and found[-1] >= until:
-            found.pop()
+        found: list[int] = []
+        at, until = from_at, min(until, len(text))
+        while at < until:
+            # A token that begins in this window is seen whole.
+            window = min(at + _WINDOW_CHARS, until)
+            for match in self._cut.finditer(text, at, min(window + self._longest - 1, len(text))):
+                if match.start() >= window:
+                    break
+                found.append(match.start())
+                at = match.end()
+            at = max(at, window)
         return found
 
     def is_cut(self, text: str, at: int) -> bool:

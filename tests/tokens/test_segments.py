@@ -45,6 +45,20 @@ def test_where_a_search_may_begin(
         assert encoder.starts(text, begin, until) == [at for at in whole if begin <= at < until]
 
 
+@pytest.mark.parametrize("offset", range(-12, 3))
+def test_a_cut_is_found_wherever_a_search_pauses(offset: int) -> None:
+    """Long texts are searched 64 Ki characters at a time."""
+    encoder = demo_tokenizer().encoder
+    token = "<|im_start|>"
+    front = "x" * (64 * 1024 + offset)
+    text = f"{front}{token}{token} and {front}{token}"
+    first, second = len(front), len(front) + len(token)
+    last = len(text) - len(token)
+    assert encoder.starts(text) == [first, second, last]
+    assert encoder.starts(text, first, last) == [first, second]
+    assert encoder.starts(text, second) == [second, last]
+
+
 NAMES = ["a", "bb" * 50, "c" * 400, "dé中", "e" * 3000]
 
 
