@@ -49,7 +49,7 @@ _SAMPLE_PERIOD_S = 1.0
 _SHOWN_COUNT = 4
 # A thread that holds the GIL gives it up after this long when the loop asks: rendering and
 # hashing in the tokenizer threads must not make the loop wait Python's default of 5 ms.
-_GIL_SWITCH_S = 0.0005
+GIL_SWITCH_S = 0.0005
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000
@@ -251,7 +251,7 @@ def _refused(recorder: Recorder, exchange: Exchange) -> None:
 def main() -> None:
     """Entry point of the worker process."""
     setup_logs("worker")
-    sys.setswitchinterval(_GIL_SWITCH_S)
+    sys.setswitchinterval(GIL_SWITCH_S)
     # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
