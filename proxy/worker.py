@@ -152,12 +152,7 @@ class Worker:
         self._end.ready()
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
-        while not self._drain.is_set():
-            self._sample(sampler, recorder)
-            self._end.beats(monitor.sample())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SAMPLE_PERIOD_S):
-                    await self._drain.wait()
+        await self._until_drained(sampler, recorder, monitor)
         gateway.draining = True
         cut = await server.drain(swap.settings.server.drain_deadline_s)
         swap.loaded.close()
@@ -171,6 +166,16 @@ class Worker:
         if cut:
             log.warning("drain ended with %d connections cut", cut)
         return 0
+
+    async def _until_drained(
+        self, sampler: Sampler, recorder: Recorder, monitor: StallMonitor
+    ) -> None:
+        while not self._drain.is_set():
+            self._sample(sampler, recorder)
+            self._end.beats(monitor.sample())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SAMPLE_PERIOD_S):
+                    await self._drain.wait()
 
     def _compose(
         self, hello: Hello, loaded: Loaded, tokens: TokenService, recorder: Recorder

@@ -35,3 +35,9 @@ def on_floor(name: str, floor: set[str]) -> bool:
 def test_every_module_stands_on_exactly_one_floor() -> None:
     counts = {name: sum(on_floor(name, floor) for floor in floors()) for name in modules()}
     assert {name: count for name, count in counts.items() if count != 1} == {}
+
+
+def test_the_page_on_architecture_names_every_module_of_the_top_folder() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    own = [name.partition(".")[2] for name in modules() if name.count(".") == 1]
+    assert [name for name in own if not re.search(rf"`{name}[`/]", page)] == []

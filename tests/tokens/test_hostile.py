@@ -26,6 +26,8 @@ SETTINGS = TokenSettings(
 async def test_hostile_text_leaves_memory_bounded(
     long: bool, figure: Callable[[str], None]
 ) -> None:
+    """Of what the gateway keeps. The texts repeat behind a new number, so what an engine remembers
+    of words it has not met before does not grow here, and is not measured."""
     size, rounds = (1_000_000, 60) if long else (50_000, 6)
     process = psutil.Process()
     service = TokenService(SETTINGS, {"m": demo_tokenizer()}, 16)
