@@ -6,7 +6,7 @@ Invariants:
   came from a cache.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -49,6 +49,19 @@ class Answer(msgspec.Struct):
     def aborted(self) -> bool:
         """vLLM says `abort` when it stops for its own reasons."""
         return any(choice.finish_reason == "abort" for choice in self.choices)
+
+
+class _SaidChoice(msgspec.Struct):
+    text: str | None = None
+    delta: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
+
+
+class _Said(msgspec.Struct):
+    """What the choices of a completion, or of one of its chunks, carry."""
+
+    choices: list[_SaidChoice] = []
 
 
 class _MessageUsage(msgspec.Struct):
@@ -97,6 +110,7 @@ class _Typed(msgspec.Struct):
 
 
 _decode_answer = msgspec.json.Decoder(Answer)
+_decode_said = msgspec.json.Decoder(_Said)
 _decode_message = msgspec.json.Decoder(_Message)
 _decode_response = msgspec.json.Decoder(_Response)
 _decode_typed = msgspec.json.Decoder(_Typed)
@@ -115,6 +129,19 @@ def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> Answer | None:
     if dialect is Dialect.RESPONSES:
         return read_response(body)
     return _read(_decode_answer, body)
+
+
+def says_something(body: bytes) -> bool:
+    """Whether a completion (or one of its chunks) carries output of any kind; also where that
+    cannot be read."""
+    said = _read(_decode_said, body)
+    return said is None or any(map(_carries, said.choices))
+
+
+def _carries(choice: _SaidChoice) -> bool:
+    parts = {**(choice.delta or {}), **(choice.message or {})}
+    parts.pop("role", None)
+    return bool(choice.text or choice.token_ids or any(parts.values()))
 
 
 def read_response(body: bytes) -> Answer | None:

@@ -19,7 +19,7 @@ from enum import Enum
 
 from proxy.errors import UpstreamError
 from proxy.routing.retry import Phase
-from proxy.wire.answer import Usage, read_answer
+from proxy.wire.answer import Usage, read_answer, says_something
 from proxy.wire.dialect import Dialect, broken_off
 from proxy.wire.exchange import Exchange
 from proxy.wire.heads import ResponseHead
@@ -65,6 +65,7 @@ class Relay:
     _read_bytes = 0
     _spliced = True
     _flowing = False
+    _said = False
 
     def __init__(
         self,
@@ -297,6 +298,12 @@ class Relay:
         if answer is not None:
             self.usage = answer.usage
             self.aborted = answer.aborted
+            # A replica that counts no tokens may have generated some all the same.
+            self._said = (
+                answer.aborted
+                and (answer.usage is None or answer.usage.completion_tokens is None)
+                and (self._dialect is not Dialect.CHAT or says_something(body))
+            )
 
     def _generated_nothing(self) -> bool:
         """The answer says so, or is a stream that ended before its first token."""
@@ -307,7 +314,7 @@ class Relay:
         tokens = self.usage.completion_tokens if self.usage is not None else 0
         if self._scanner is not None and status == 200 and not self.first_token_s:
             return not tokens
-        return self.aborted and not tokens
+        return self.aborted and not tokens and not self._said
 
     def _settle(self, end: RelayEnd) -> None:
         if not self.done.done():

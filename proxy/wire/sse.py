@@ -8,7 +8,7 @@ Invariants:
 - Memory is bounded: an event longer than the carry limit is followed only to its boundary.
 """
 
-from proxy.wire.answer import Usage, read_answer
+from proxy.wire.answer import Usage, read_answer, says_something
 
 _CARRY_LIMIT_BYTES = 256 * 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -85,7 +85,7 @@ class EventScanner:
         """Whole events (the first may be the end of one too long to carry)."""
         if self.tokens_seen:
             self.token_events += sum(map(_may_be_token, _data_lines(events)))
-        elif not self.failed:
+        else:
             self._open(_data_lines(events))
         if b"[DONE]" in events:
             self.done = self.done or b"[DONE]" in _data_lines(events)
@@ -95,11 +95,10 @@ class EventScanner:
             self._usage = events
 
     def _open(self, lines: list[bytes]) -> None:
-        """Looks for the first token. vLLM opens a chat with role chunks: they carry no text."""
+        """Looks for the first token, also in and behind an `abort`: it may be the end of text, or
+        of one choice of several."""
         for number, data in enumerate(lines):
-            if _is_failure(data):
-                return
-            if _may_be_token(data) and not (b'"role":' in data and b'""' in data):
+            if _is_token(data):
                 self.tokens_seen = True
                 self.token_events = sum(map(_may_be_token, lines[number:]))
                 return
@@ -116,6 +115,16 @@ class EventScanner:
 def _may_be_token(data: bytes) -> bool:
     """Neither the end's marker nor the usage behind the last token, which has no choices."""
     return data != b"[DONE]" and b'"choices":[]' not in data and b'"choices": []' not in data
+
+
+def _is_token(data: bytes) -> bool:
+    """Whether an event of a stream's beginning carries output. vLLM opens a chat with role chunks:
+    they carry no text."""
+    if not _may_be_token(data) or data.startswith(b'{"error"'):
+        return False
+    if b'"role":' in data and b'""' in data:
+        return False
+    return b'"abort"' not in data or says_something(data)
 
 
 def _is_failure(data: bytes) -> bool:

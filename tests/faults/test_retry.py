@@ -196,6 +196,35 @@ async def test_an_abort_after_a_token_is_the_answer() -> None:
         assert (answer.body, answer.whole, script.asked) == (b"".join(events), True, 1)
 
 
+ABORTED_WORD = b'data: {"choices":[{"delta":{"content":"word"},"finish_reason":"abort"}]}\n\n'
+ABORTED_TEXT = b'data: {"choices":[{"text":"word","finish_reason":"abort"}]}\n\n'
+ABORTED_CALL = (
+    b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]},"finish_reason":"abort"}]}\n\n'
+)
+UNCOUNTED = b'{"choices":[{"message":{"content":"word"},"finish_reason":"abort"}]}'
+
+
+@pytest.mark.row("U7")
+@pytest.mark.parametrize(
+    "events",
+    [(ROLE, ABORTED_WORD), (ABORTED_TEXT,), (ROLE, ABORTED_CALL), (ROLE, ABORTED, TOKEN)],
+    ids=["with-a-word", "with-text", "with-a-call", "of-one-choice-of-two"],
+)
+async def test_an_abort_that_says_something_is_the_answer(events: tuple[bytes, ...]) -> None:
+    """The engine has worked on the prompt: another would do so again."""
+    for answer_bytes in (stream(*events, DONE), stream(b"".join((*events, DONE)))):
+        script = Once(answer_bytes, stream())
+        answer = await ask(script, chat(stream=True))
+        assert (answer.body, script.asked) == (b"".join((*events, DONE)), 1)
+
+
+@pytest.mark.row("U7")
+async def test_a_whole_abort_that_counts_no_tokens_may_have_some() -> None:
+    script = Once(ok(UNCOUNTED), GOOD)
+    assert (await ask(script, chat())).body == UNCOUNTED
+    assert script.asked == 1
+
+
 async def test_a_streamed_error_after_a_token_is_passed() -> None:
     error = b'data: {"error":{"message":"EngineDead","code":500}}\n\n'
     script = Once(stream(ROLE, TOKEN, error, DONE), stream())

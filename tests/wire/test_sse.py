@@ -27,6 +27,7 @@ def said(content: str) -> bytes:
     return event({"choices": [{"delta": {"content": content}, "finish_reason": None}]})
 
 
+ABORTED_WORD = event({"choices": [{"delta": {"content": "a"}, "finish_reason": "abort"}]})
 LIES = [
     said('"usage":{"prompt_tokens":99}'),
     said('data: {"error":{"message":"no"}}\n\n'),
@@ -58,7 +59,9 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 STREAMS = st.lists(
-    st.sampled_from([ROLE, TOKEN, LAST, USAGE, DONE, ERROR, ABORTED, COMMENT, NULL_USAGE, *LIES]),
+    st.sampled_from(
+        [ROLE, TOKEN, LAST, USAGE, DONE, ERROR, ABORTED, ABORTED_WORD, COMMENT, NULL_USAGE, *LIES]
+    ),
     max_size=8,
 )
 CUTS = st.lists(st.integers(0, 2000), max_size=8)
