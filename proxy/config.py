@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -43,16 +43,21 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class _File:
-    """A file's values, and the line of everything in it."""
+    """A file's values, what is wrong with them, and the line of everything in it. node: as YAML
+    read them; without it nothing has a line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, values: dict[str, Any], node: yaml.Node | None = None) -> None:
         self.path = path
         self._lines: dict[Path_, int] = {}
-        self.values: dict[str, Any] = {}
+        self.values = values
         self.problems: list[str] = []
-        self._read(_text(path))
+        self._inside: set[int] = set()
+        if self._note(node, ()):
+            self.problems += self._check(values, Settings, ())
 
-    def _read(self, text: str) -> None:
+    @classmethod
+    def read(cls, path: Path, text: str) -> Self:
+        """What stands in a file. Raises ConfigError where that is no mapping in YAML."""
         try:
             loader = yaml.SafeLoader(text)
             try:
@@ -62,24 +67,27 @@ class _File:
                 loader.dispose()
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            where = f"{self.path}:{mark.line + 1}" if mark else str(self.path)
+            where = f"{path}:{mark.line + 1}" if mark else str(path)
             raise ConfigError(
                 f"{where}: is not YAML ({getattr(error, 'problem', None) or 'unreadable'})"
             ) from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
             # PyYAML lets through what its constructors raise: 0000-00-00 is a date to it.
-            raise ConfigError(
-                f"{self.path}: holds a value that YAML cannot mean ({error})"
-            ) from None
+            raise ConfigError(f"{path}: holds a value that YAML cannot mean ({error})") from None
         if values is None:
-            return
+            return cls(path, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"{self.path}: the top level must be a mapping of settings")
-        self._note(node, ())
-        self.values = values
-        self.problems += self._check(values, Settings, ())
+            raise ConfigError(f"{path}: the top level must be a mapping of settings")
+        return cls(path, values, node)
 
-    def _note(self, node: Any, path: Path_) -> None:
+    def _note(self, node: Any, path: Path_) -> bool:
+        """Where everything is, from here down. False where something holds itself, as aliases
+        can: then there is no end to looking at it."""
+        if id(node) in self._inside:
+            self.problems.append(f"{self.where(path)}: {_dotted(path)}: holds itself (by an alias)")
+            return False
+        self._inside.add(id(node))
+        finite = True
         if isinstance(node, yaml.MappingNode):
             seen: dict[str, int] = {}
             for key, value in node.value:
@@ -91,11 +99,13 @@ class _File:
                     )
                 seen[name] = line
                 self._lines[*path, name] = line
-                self._note(value, (*path, name))
+                finite = self._note(value, (*path, name)) and finite
         elif isinstance(node, yaml.SequenceNode):
             for place, item in enumerate(node.value):
                 self._lines[*path, place] = item.start_mark.line + 1
-                self._note(item, (*path, place))
+                finite = self._note(item, (*path, place)) and finite
+        self._inside.discard(id(node))
+        return finite
 
     def where(self, path: Path_) -> str:
         """FILE:LINE of a value, or of what it is in."""
@@ -208,10 +218,28 @@ def load(
     path: a YAML file. flags: by dotted path, (flag, value). environ: variables.
     Raises ConfigError, with file, line and path of what is wrong.
     """
+    file = _File.read(path, _text(path)) if path is not None else None
+    return _loaded(file, flags, environ)
+
+
+def load_text(text: str, path: Path) -> Loaded:
+    """As `load`, of a file that was read already."""
+    return _loaded(_File.read(path, text))
+
+
+def load_values(values: dict[Any, Any], path: Path) -> Loaded:
+    """As `load`, of what YAML made of a file."""
+    return _loaded(_File(path, values))
+
+
+def _loaded(
+    file: _File | None,
+    flags: Mapping[str, tuple[str, Any]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
     origins = dict.fromkeys(OPTIONS, DEFAULT)
     values: dict[str, Any] = {}
-    if path is not None:
-        file = _File(path)
+    if file is not None:
         if file.problems:
             raise ConfigProblems(file.problems)
         values = {name: value for name, value in file.values.items() if value is not None}
@@ -233,7 +261,7 @@ def load(
     try:
         settings = msgspec.convert(merge(merge(values, given), over), Settings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path or 'command line'}: {error}") from None
+        raise ConfigError(f"{file.path if file else 'command line'}: {error}") from None
     return Loaded(settings, origins)
 
 

@@ -96,6 +96,8 @@ NUMBER = "must be a whole number, and is"
         ("server: {port: 1", "gateway.yaml:"),
         ("a: b: c", "gateway.yaml:1: is not YAML"),
         ("a: !!python/object:os.system x", "gateway.yaml:1: is not YAML"),
+        ("backends: &a [*a]", ":1: backends[0]: holds itself (by an alias)"),
+        ("\nserver: &a {port: *a}", ":2: server.port: holds itself"),
         (b"\xff\xfe\x00", "is not UTF-8"),
     ],
 )  # fmt: skip

@@ -7,20 +7,26 @@ Invariants:
 
 import itertools
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import h11
+import msgspec
 
 from proxy import config as configuration
 from proxy.body import Kind, inspect
+from proxy.config import ConfigProblems
 from proxy.errors import ConfigError, RequestError
+from proxy.options import OPTIONS
+from proxy.settings import Settings
 from proxy.wire.chunked import ChunkedReader, ChunkError
 from proxy.wire.framing import origin_form
 from proxy.wire.heads import RequestHeads, parse_response
 from proxy.wire.sse import EventScanner
+from tests.fuzz.trees import tree
 
+_FILE = Path("file")
+_YAML_LIMIT_BYTES = 200
 _STATUSES = {400, 405, 414, 415, 417, 431, 501, 505}
 
 
@@ -133,15 +139,33 @@ def body(data: bytes) -> None:
         assert request.model == value.get("model")
 
 
+def yaml(data: bytes) -> None:
+    """The text of a settings file is loaded or refused with one sentence. Of a short text: nested
+    deeply, PyYAML takes the square of its length."""
+    try:
+        text = data[:_YAML_LIMIT_BYTES].decode()
+    except UnicodeDecodeError:
+        return
+    try:
+        configuration.load_text(text, _FILE)
+    except ConfigError as refused:
+        _holds(bool(str(refused)))
+
+
 def config(data: bytes) -> None:
-    """A settings file is loaded or refused with one sentence."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        try:
-            configuration.load(Path(file.name))
-        except ConfigError as refused:
-            _holds(bool(str(refused)))
+    """Whatever YAML may have made of a settings file: it is loaded, and then every setting is of
+    its type, or refused with a sentence for each mistake."""
+    values = tree(data)
+    try:
+        loaded = configuration.load_values(values, _FILE)
+    except ConfigProblems as refused:
+        _holds(all(problem.startswith("file") for problem in refused.problems))
+        return
+    except ConfigError as refused:
+        _holds(bool(str(refused)))
+        return
+    assert set(loaded.origins) == set(OPTIONS)
+    assert msgspec.convert(msgspec.to_builtins(loaded.settings), Settings) == loaded.settings
 
 
 PROPERTIES = {
@@ -150,5 +174,6 @@ PROPERTIES = {
     "chunked": chunked,
     "events": events,
     "body": body,
+    "yaml": yaml,
     "config": config,
 }

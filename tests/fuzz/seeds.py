@@ -14,7 +14,9 @@ _CONFIGS = (
     b"a: 0x_",
     b"a: !!int x",
     b"a: !!timestamp x",
-    b"[" * 1000,
+    b"[" * 100,
+    b"backends: &a [*a]",
+    b"server: &a {port: *a}",
 )
 _NO_CUTS = b"\x00\x40\x80\xc0"
 
@@ -37,4 +39,6 @@ def seeds(name: str) -> list[bytes]:
         extra = {"stream": True, "n": 2, "cache_salt": "s", "tools": [{"type": "function"}]}
         texts = [json_bytes({"model": "demo", "prompt": prompt}) for prompt in ("a", ["a"], [1])]
         return [chat(), chat("é", **extra), chat(model=None), *texts]
-    return list(_CONFIGS)
+    if name == "yaml":
+        return list(_CONFIGS)
+    return [bytes([at, *range(at, 256, 7)]) for at in range(0, 256, 16)]
