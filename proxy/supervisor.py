@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -200,6 +201,10 @@ class Supervisor:
                 notify("READY=1", f"STATUS=serves on {self._view.urls[0]}")
                 if self._on_ready is not None:
                     self._on_ready(self._view.urls[0])
+                # What is loaded now lives as long as the process: without it a full pass of the
+                # collector is cheap, and comes soon enough to bound what is garbage in cycles.
+                gc.collect()
+                gc.freeze()
                 await self._stop.wait()
             self._view.draining = True
             notify("STOPPING=1", "STATUS=draining")
