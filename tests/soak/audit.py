@@ -9,7 +9,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ _SAME = {
 
 @dataclass
 class Asked:
-    """A request as its client saw it. Times: monotonic seconds. port: the client's own.
+    """A request as its client saw it. Times: monotonic seconds. port: the client's own, connected
+    between `connecting_s` and `connected_s`. kind: of client. nth: of its connection's requests.
 
     outcome: open (not over), whole, failed (whole, and says that its generation failed), refused
     (an error in OpenAI's shape), truncated (begun, and visibly not whole), left (by the client);
@@ -36,9 +37,12 @@ class Asked:
     """
 
     id: str
+    connecting_s: float
     connected_s: float
     sent_s: float
     port: int
+    kind: str = ""
+    nth: int = 0
     outcome: str = "open"
     status: int = 0
     ended_s: float = 0.0
@@ -55,8 +59,8 @@ class Kill:
 
     def excuses(self, asked: Asked) -> bool:
         """Whether the request was on one of its connections."""
-        was_there = asked.port in self.ports and asked.connected_s <= self.since_s
-        came = self.since_s <= asked.connected_s <= self.at_s
+        was_there = asked.port in self.ports and asked.connecting_s <= self.since_s
+        came = self.since_s <= asked.connected_s and asked.connecting_s <= self.at_s
         return (was_there or came) and (not asked.ended_s or asked.ended_s >= self.since_s)
 
     def may_lack_line(self, asked: Asked) -> bool:
@@ -71,16 +75,16 @@ class Books:
     """lines: of the access log. executions: of the replicas, by request id. counted: requests by
     the gateway's counters."""
 
-    asked: Iterable[Asked]
-    lines: Iterable[Mapping[str, Any]]
+    asked: Sequence[Asked]
+    lines: Sequence[Mapping[str, Any]]
     executions: Counter[str]
-    kills: Iterable[Kill]
+    kills: Sequence[Kill]
     counted: int
 
 
 def problems(books: Books) -> list[str]:
     """What does not agree, in sentences; nothing if every request is accounted for."""
-    kills = list(books.kills)
+    kills = books.kills
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for line in books.lines:
         lines.setdefault(str(line["request_id"]), []).append(line)
@@ -102,7 +106,7 @@ def problems(books: Books) -> list[str]:
 
 
 def _of(
-    asked: Asked, written: list[Mapping[str, Any]], ran: int, kills: list[Kill]
+    asked: Asked, written: list[Mapping[str, Any]], ran: int, kills: Sequence[Kill]
 ) -> Iterable[str]:
     excused = any(kill.excuses(asked) for kill in kills)
     if len(written) > 1:

@@ -52,6 +52,15 @@ def outcome(answer: Answer, name: str, *, streamed: bool) -> str:
     return "whole" if ended else "wrong"
 
 
+class Caller(Client):
+    """A client's connection, made between these times (monotonic seconds). asked: requests on it
+    so far."""
+
+    connecting_s = 0.0
+    connected_s = 0.0
+    asked = 0
+
+
 class Crowd:
     """Everybody who asks. asked: their requests. turned_away: who lost a connection before an
     answer was waited for. hasty: the pauses between requests are divided by it."""
@@ -101,16 +110,26 @@ class Crowd:
         await asyncio.sleep(self._draw.random() * 2 * mean_s / self._hasty)
 
     @contextlib.asynccontextmanager
-    async def _client(self, receive_bytes: int = 0) -> AsyncIterator[Client]:
-        client = await Client.connect(self._port, receive_bytes=receive_bytes)
+    async def _client(self, receive_bytes: int = 0) -> AsyncIterator[Caller]:
+        connecting_s = time.monotonic()
+        client = await Caller.connect(self._port, receive_bytes=receive_bytes)
+        client.connecting_s, client.connected_s = connecting_s, time.monotonic()
         try:
             yield client
         finally:
             client.close()
 
-    def _ask(self, client: Client, connected_s: float) -> Asked:
-        name = f"soak-{len(self.asked)}"
-        asked = Asked(name, connected_s, time.monotonic(), client.sock.getsockname()[1])
+    def _ask(self, client: Caller, kind: str) -> Asked:
+        client.asked += 1
+        asked = Asked(
+            f"soak-{len(self.asked)}",
+            client.connecting_s,
+            client.connected_s,
+            time.monotonic(),
+            client.sock.getsockname()[1],
+            kind,
+            client.asked,
+        )
         self.asked.append(asked)
         return asked
 
@@ -118,7 +137,7 @@ class Crowd:
         kind = "content-type: application/json\r\n"
         return post(path, body, f"{kind}x-request-id: {asked.id}\r\n")
 
-    async def _sent(self, client: Client, asked: Asked, data: bytes) -> bool:
+    async def _sent(self, client: Caller, asked: Asked, data: bytes) -> bool:
         """False if the connection was lost over it."""
         try:
             await client.send(data)
@@ -129,7 +148,7 @@ class Crowd:
             return False
         return True
 
-    async def _answer(self, client: Client, asked: Asked, *, streamed: bool) -> Answer:
+    async def _answer(self, client: Caller, asked: Asked, *, streamed: bool) -> Answer:
         try:
             answer = await client.answer()
             asked.outcome = outcome(answer, asked.id, streamed=streamed)
@@ -152,10 +171,9 @@ class Crowd:
 
     async def talks(self) -> None:
         """Some requests on one connection, streamed or not."""
-        connected_s = time.monotonic()
         async with self._client() as client:
             while not self.stopping:
-                asked = self._ask(client, connected_s)
+                asked = self._ask(client, "talks")
                 streamed = self._draw.random() < 0.6
                 tokens = self._draw.randint(1, 40)
                 if self._draw.random() < 0.8:
@@ -173,17 +191,15 @@ class Crowd:
 
     async def once(self) -> None:
         """A request on a connection of its own."""
-        connected_s = time.monotonic()
         async with self._client() as client:
-            asked = self._ask(client, connected_s)
+            asked = self._ask(client, "once")
             if await self._sent(client, asked, self._request(asked, chat("Quick!", max_tokens=8))):
                 await self._answer(client, asked, streamed=False)
 
     async def leaves(self) -> None:
         """Goes at any moment, politely or not."""
-        connected_s = time.monotonic()
         async with self._client() as client:
-            asked = self._ask(client, connected_s)
+            asked = self._ask(client, "leaves")
             asked.outcome = "left"
             body = chat(self._prompt(), stream=self._draw.random() < 0.7, max_tokens=30)
             await client.send(self._request(asked, body))
@@ -194,9 +210,8 @@ class Crowd:
 
     async def crawls(self) -> None:
         """Sends in small pieces, and lets the answer wait."""
-        connected_s = time.monotonic()
         async with self._client(receive_bytes=4096) as client:
-            asked = self._ask(client, connected_s)
+            asked = self._ask(client, "crawls")
             request = self._request(asked, chat("Slowly. " * 50, stream=True, max_tokens=200))
             for at in range(0, len(request), 100):
                 if not await self._sent(client, asked, request[at : at + 100]):
@@ -207,9 +222,8 @@ class Crowd:
 
     async def half_closes(self) -> None:
         """Which is leaving."""
-        connected_s = time.monotonic()
         async with self._client() as client:
-            asked = self._ask(client, connected_s)
+            asked = self._ask(client, "half_closes")
             asked.outcome = "left"
             await client.send(self._request(asked, chat("Bye", stream=True)))
             with contextlib.suppress(OSError):
@@ -219,9 +233,8 @@ class Crowd:
 
     async def is_hostile(self) -> None:
         """Text that is dear to tokenize, bodies that are none, models that nobody has."""
-        connected_s = time.monotonic()
         async with self._client() as client:
-            asked = self._ask(client, connected_s)
+            asked = self._ask(client, "is_hostile")
             dice = self._draw.random()
             if dice < 0.2:
                 bodies = (b"{", b"[]", b"\xff\xfe", b'{"model": 1e999}', b"{}" * 99)

@@ -1,8 +1,9 @@
 """One gateway after the other on the same port, under load: each new one begins to serve, the
-old one is told to stop and drains.
+old one is told to stop and drains while the next one starts.
 
 Invariants:
 - The port never has nobody, so no client may see anything but whole answers.
+- Every gateway has served, and under load, before it is told to stop.
 """
 
 import asyncio
@@ -22,6 +23,9 @@ from tests.soak.clients import Crowd
 from tests.soak.fleet import Replicas
 from tests.soak.process import PATIENCE_S, Gateway
 
+# Nobody is asked for longer than for so many requests.
+_RECENT = 200
+
 
 def settings(urls: tuple[str, ...], folder: Path, port: int, workers: int) -> Settings:
     """Two gateways with these serve on one port."""
@@ -36,11 +40,13 @@ def settings(urls: tuple[str, ...], folder: Path, port: int, workers: int) -> Se
 
 @dataclass
 class Drains:
-    """What came of them. drains_s: how long each took."""
+    """What came of them. drains_s: how long each took. in_hand: requests that were not over when
+    drains began, in all."""
 
     problems: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     drains_s: list[float] = field(default_factory=list)
+    in_hand: int = 0
 
 
 async def drains(folder: Path, count: int, *, workers: int) -> Drains:
@@ -53,17 +59,17 @@ async def drains(folder: Path, count: int, *, workers: int) -> Drains:
         kinds = [*[crowd.talks] * 8, *[crowd.crawls] * 2, *[crowd.once] * 2]
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(crowd.run(kinds))
+            draining: asyncio.Task[None] | None = None
             for _ in range(count):
                 fresh = await asyncio.to_thread(Gateway, made, folder)
                 stack.push(fresh)
                 await asyncio.to_thread(_serves, fresh)
-                began_s = time.monotonic()
-                gateway.process.send_signal(signal.SIGTERM)
-                code = await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
-                told.drains_s.append(time.monotonic() - began_s)
-                if code:
-                    told.problems.append(f"an exit code is {code}")
+                if draining is not None:
+                    await draining
+                draining = group.create_task(_drain(gateway, crowd, told))
                 gateway = fresh
+            if draining is not None:
+                await draining
             crowd.stopping = True
             await asking
         gateway.process.send_signal(signal.SIGTERM)
@@ -77,6 +83,18 @@ async def drains(folder: Path, count: int, *, workers: int) -> Drains:
     told.problems += problems(Books(crowd.asked, lines, executions, (), len(lines)))
     told.outcomes.update(one.outcome for one in crowd.asked)
     return told
+
+
+async def _drain(gateway: Gateway, crowd: Crowd, told: Drains) -> None:
+    """Tells it to stop, and waits for its end."""
+    told.in_hand += sum(one.outcome == "open" for one in crowd.asked[-_RECENT:])
+    began_s = time.monotonic()
+    gateway.process.send_signal(signal.SIGTERM)
+    code = await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
+    told.drains_s.append(time.monotonic() - began_s)
+    gateway.close()
+    if code:
+        told.problems.append(f"an exit code is {code}")
 
 
 def _serves(gateway: Gateway) -> None:

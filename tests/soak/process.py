@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +24,7 @@ from tests.soak.audit import Kill
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
 _LISTEN = "0A"
+_DEATH = re.compile(r"worker \d+ ended \(code")
 # What must be zero when nobody asks anything.
 _COUNTS = (
     "tokenlane_connections",
@@ -81,22 +82,25 @@ class Gateway:
             if name in _COUNTS and value
         ]
 
-    def errors(self) -> list[str]:
-        """What it says went wrong in itself, and a worker 0 that died though nobody killed it."""
+    def errors(self, kills: int) -> list[str]:
+        """What it says went wrong in itself, and workers that died though nobody killed them.
+        kills: of workers, so far."""
         lines = (self.folder / "stderr").read_text(encoding="utf-8").splitlines()
         bad = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
         said = [f"{len(bad)} errors in its log, as {bad[0]}"] if bad else []
-        restarts = int(self.status()["workers"][0]["restarts"])
-        return [*said, f"worker 0 died {restarts} times"] if restarts else said
+        deaths = [line for line in lines if _DEATH.search(line)]
+        if len(deaths) != kills:
+            said.append(f"{kills} workers were killed, {len(deaths)} died: {deaths}")
+        return said
 
-    def tasks(self, pid: int) -> dict[str, Any]:
-        """What a worker says of itself (tests.soak.worker)."""
+    def says(self, pid: int) -> dict[str, Any]:
+        """What a process says of itself (tests.soak.says)."""
         path = self.folder / str(pid)
         path.unlink(missing_ok=True)
         os.kill(pid, signal.SIGUSR1)
         deadline_s = time.monotonic() + PATIENCE_S
         while not path.exists():
-            assert time.monotonic() < deadline_s, "a worker does not say how it is"
+            assert time.monotonic() < deadline_s, "a process does not say how it is"
             time.sleep(0.02)
         said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return said
@@ -112,9 +116,8 @@ class Gateway:
         # The kernel's table is not read in one step: a look may miss some.
         ports = set().union(*(_clients_of(self.port, process.pid) for _ in range(3)))
         process.kill()
-        with contextlib.suppress(psutil.NoSuchProcess):
-            while process.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.001)
+        while not _over(process):
+            time.sleep(0.001)
         return Kill(since_s, time.monotonic(), frozenset(ports))
 
     def tokenizers(self) -> list[psutil.Process]:
@@ -134,9 +137,23 @@ class Gateway:
     ) -> None:
         if self.process.poll() is None:
             self.process.terminate()
+        self.close()
+
+    def close(self) -> None:
+        """Waits for its end, and gives back what was held for it."""
         with self.process:
             pass
         self._errors.close()
+
+
+def _over(process: psutil.Process) -> bool:
+    """Whether nothing of a killed process holds its sockets any more. Its first thread may be a
+    zombie while others still end, and until the last one has the listener takes connections."""
+    try:
+        threads = os.listdir(f"/proc/{process.pid}/task")
+        return len(threads) == 1 and process.status() == psutil.STATUS_ZOMBIE
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        return True
 
 
 def _clients_of(port: int, pid: int) -> set[int]:
@@ -158,18 +175,21 @@ def _clients_of(port: int, pid: int) -> set[int]:
 
 @dataclass
 class Footprint:
-    """A gateway at rest: file descriptors and tasks of its processes, by name."""
+    """A gateway at rest: file descriptors and tasks of its processes, by name, and all that they
+    say."""
 
     descriptors: dict[str, int]
     tasks: dict[str, int]
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, gateway: Gateway) -> Self:
         """Now."""
         pids = {f"worker {number}": pid for number, pid in enumerate(gateway.pids())}
-        tasks = {name: int(gateway.tasks(pid)["tasks"]) for name, pid in pids.items()}
         pids["supervisor"] = gateway.process.pid
-        return cls({name: psutil.Process(pid).num_fds() for name, pid in pids.items()}, tasks)
+        said = {name: gateway.says(pid) for name, pid in pids.items()}
+        tasks = {name: int(one["tasks"]) for name, one in said.items()}
+        return cls({name: psutil.Process(pid).num_fds() for name, pid in pids.items()}, tasks, said)
 
     def above(self, base: "Footprint") -> list[str]:
         """What there is more of than then."""

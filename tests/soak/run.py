@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import signal
 import statistics
 import time
@@ -46,6 +47,8 @@ INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
 CACHE_BYTES = 4_000_000
 _CACHES = ("cache", "segment", "opening", "prefix")
 _MB = 1e6
+# What happened so long before or after a request ended is told with it.
+_AROUND_S = 5.0
 
 
 def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
@@ -72,13 +75,21 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
 
 @dataclass
 class Report:
-    """What a soak found. problems: in sentences. happened: disturbances by kind. memory: seconds
-    and bytes by process."""
+    """What a soak found. problems: in sentences. happened: disturbances by kind. log: the same, by
+    time (monotonic seconds). memory: seconds and bytes by process. said: by the processes, of
+    themselves, at rest before and after."""
 
     problems: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     happened: Counter[str] = field(default_factory=Counter)
+    log: list[tuple[float, str]] = field(default_factory=list)
     memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def disturbed(self, what: str) -> None:
+        """Notes a disturbance that is over, or has begun."""
+        self.happened[what] += 1
+        self.log.append((time.monotonic(), what))
 
     def growth_mb(self, name: str) -> float:
         """Of a process's memory in the later two thirds, by Theil and Sen's median of slopes."""
@@ -128,10 +139,11 @@ class Soak:
                 base = await self._at_rest(gateway)
                 await self._under_load(gateway, replicas, crowd)
                 last = await self._at_rest(gateway, base)
+                report.said = {"first": base.said, "last": last.said}
                 report.problems += [
                     *last.above(base),
                     *gateway.unfinished(),
-                    *gateway.errors(),
+                    *gateway.errors(len(self._kills)),
                     *self._over_caps(gateway),
                     *crowd.wrong,
                 ]
@@ -142,9 +154,10 @@ class Soak:
         lines = (self._folder / "access.log").read_text(encoding="utf-8").splitlines()
         ran = replicas.executions.read_text(encoding="utf-8").splitlines()
         executions = Counter(line.split()[1] for line in ran)
-        books = Books(crowd.asked, map(json.loads, lines), executions, self._kills, counted)
+        books = Books(crowd.asked, [*map(json.loads, lines)], executions, self._kills, counted)
         report.outcomes.update(one.outcome for one in crowd.asked)
         report.problems += problems(books)
+        report.problems += self._histories(books)
         (self._folder / "report.json").write_bytes(msgspec.json.encode(report))
         return report
 
@@ -168,7 +181,7 @@ class Soak:
 
     async def _under_load(self, gateway: Gateway, replicas: Replicas, crowd: Crowd) -> None:
         async def misbehave() -> None:
-            self._report.happened[await replicas.misbehave(self._draw)] += 1
+            self._report.disturbed(await replicas.misbehave(self._draw))
 
         disturbances: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (1.0, misbehave),
@@ -199,7 +212,7 @@ class Soak:
         kill = await asyncio.to_thread(gateway.kill_worker, 1)
         if kill is not None:
             self._kills.append(kill)
-            self._report.happened["worker killed"] += 1
+            self._report.disturbed("worker killed")
 
     async def _hit_tokenizer(self, gateway: Gateway) -> None:
         found = await asyncio.to_thread(gateway.tokenizers)
@@ -209,15 +222,15 @@ class Soak:
         with contextlib.suppress(psutil.NoSuchProcess):
             if self._draw.random() < 0.5:
                 victim.kill()
-                self._report.happened["tokenizer killed"] += 1
+                self._report.disturbed("tokenizer killed")
             else:
                 victim.suspend()
-                self._report.happened["tokenizer stopped"] += 1
+                self._report.disturbed("tokenizer stopped")
                 await asyncio.sleep(1.0 / self._hasty)
                 victim.resume()
 
     async def _burst(self, crowd: Crowd) -> None:
-        self._report.happened["burst"] += 1
+        self._report.disturbed("burst")
         await crowd.burst(150)
 
     async def _measure(self, gateway: Gateway) -> None:
@@ -235,6 +248,31 @@ class Soak:
                     self._report.memory.setdefault(name, []).append(point)
 
         await self._again(3.0, measure)
+
+    def _histories(self, books: Books) -> list[str]:
+        """Of the requests that problems name: what every book has of them, and what went on."""
+        named = set(re.findall(r"soak-\d+", "".join(self._report.problems)))
+        told = []
+        for asked in books.asked:
+            if asked.id not in named:
+                continue
+            lines = [line for line in books.lines if line["request_id"] == asked.id]
+            end_s = asked.ended_s or asked.sent_s
+            went_on = [
+                f"{what} {at_s - end_s:+.3f} s"
+                for at_s, what in self._report.log
+                if abs(at_s - end_s) < _AROUND_S
+            ]
+            kills = [
+                f"{kill.since_s - end_s:+.3f} to {kill.at_s - end_s:+.3f} s"
+                for kill in self._kills
+                if abs(kill.at_s - end_s) < _AROUND_S
+            ]
+            told.append(
+                f"{asked}; ran {books.executions[asked.id]} times; written {lines}; from its end:"
+                f" kills {kills}, disturbances {went_on}"
+            )
+        return told
 
     def _over_caps(self, gateway: Gateway) -> list[str]:
         """What holds more than it may."""

@@ -1,8 +1,9 @@
-"""A gateway whose workers can be asked for their tasks (tests.soak.worker).
+"""A gateway whose processes say how they are when they are asked (tests.soak.says).
 
 python -m tests.soak.serve SETTINGS.json
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import uvloop
 from proxy.settings import Settings
 from proxy.supervisor import Supervisor
 from proxy.telemetry.logs import setup_logs
+from tests.soak import says
 
 WORKER = (sys.executable, "-m", "tests.soak.worker")
 
@@ -27,5 +29,7 @@ async def _run(settings: Settings) -> int:
 
 if __name__ == "__main__":
     setup_logs("supervisor")
+    says.listen()
+    os.environ.pop("PYTHONTRACEMALLOC", None)  # of this process alone: workers would crawl
     given = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Settings)
     sys.exit(uvloop.run(_run(given)))

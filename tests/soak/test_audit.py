@@ -8,7 +8,7 @@ import pytest
 
 from tests.soak.audit import Asked, Books, Kill, problems
 
-WHOLE = Asked("a", 1.0, 2.0, 1000, "whole", 200, 3.0)
+WHOLE = Asked("a", 1.0, 1.1, 2.0, 1000, outcome="whole", status=200, ended_s=3.0)
 LOST = replace(WHOLE, outcome="lost", status=0)
 LINE = {"request_id": "a", "status": 200, "outcome": "ok"}
 ELSEWHERE = Kill(2.4, 2.5, frozenset({2000}))
@@ -65,7 +65,10 @@ def test_a_killed_worker_excuses_its_own_clients_alone() -> None:
     assert audit(LOST, kills=(ITS_OWN,), counted=1) == []
     assert audit(LOST, kills=(ELSEWHERE,)) == ["1 x lost: a"]
     # Who came while the kill was prepared may have been dealt to it.
-    assert audit(replace(LOST, connected_s=2.45, port=3000), kills=(ELSEWHERE,)) == []
+    came = replace(LOST, connecting_s=2.39, connected_s=2.41, port=3000)
+    assert audit(came, kills=(ELSEWHERE,)) == []
+    early = replace(came, connecting_s=2.38, connected_s=2.39)
+    assert audit(early, kills=(ELSEWHERE,)) == ["1 x lost: a"]
     # Nothing excuses another answer than one's own.
     assert audit(replace(LOST, outcome="wrong"), kills=(ITS_OWN,)) == ["1 x wrong: a"]
 
