@@ -6,7 +6,8 @@ Each cell is a gateway of its own under a steady load, whose worker is held agai
 stage in one way (see proxy/telemetry/planted.py). The worker writes down when; a trial is right if
 the stall that the gateway shows at that time has the cause that was planted. A stall that was to
 work, and was given a CPU for less than a third of its time, was the machine's: it counts as starved
-where the gateway says `os`, and in no share. Then the monitor's own price is measured: idle and
+where the gateway says `os`, and in no share. What was seen of those that are not right is in the
+JSON, with the numbers that decided it. Then the monitor's own price is measured: idle and
 under load, by its own counter, and as the difference that it makes to the CPU of the gateway.
 """
 
@@ -37,7 +38,9 @@ from proxy.telemetry import planted
 
 CHAT = "/v1/chat/completions"
 SECONDS = 0.02
-GAP_S = 0.05
+# From one to the next: a loop that is held for most of the time has no time for its requests, and
+# what it shows is its queue.
+GAP_S = 0.1
 RATE_PER_S = 150
 # Requests a second at which the price is taken, by the name of the state.
 RATES_PER_S = {"idle": 0, "working": 150, "busy": 800}
@@ -45,7 +48,7 @@ PRICE_S = 10
 POLL_S = 0.3
 PRICE = "tokenlane_stall_monitor_cpu_seconds_total"
 # How often a request enters a stage.
-ENTRIES = dict.fromkeys(planted.STAGES, 1) | {"relay": 2}
+ENTRIES = dict.fromkeys(planted.STAGES, 1) | {"route": 2, "relay": 2}
 # What is no stage's doing is planted while one that every request passes is entered.
 ELSEWHERE = "route"
 CELLS = [
@@ -70,38 +73,45 @@ class Planted(NamedTuple):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What is needed of a stall at /stalls; times of time.monotonic()."""
+    """What is needed of a stall at /stalls; times of time.monotonic(). The rest is what the cause
+    was decided by (see proxy.telemetry.stall)."""
 
     worker: int
     began_s: float
     length_s: float
     cause: str
+    stack: tuple[str, ...] = ()
+    cpu_s: float = 0.0
+    others_cpu_s: float = 0.0
+    gc_s: float = 0.0
+    waits: int = 0
+    watchdog_waits: int = 0
+    watched_after_s: float | None = None
+    states: str = ""
 
 
 class _Page(msgspec.Struct):
     stalls: list[Shown]
 
 
-def judge(plants: Sequence[Planted], stalls: Sequence[Shown], *, works: bool) -> Counter[str]:
-    """The causes that were found for planted stalls: each gets the stall it overlaps most. works:
-    they need a CPU."""
-    found: Counter[str] = Counter()
-    for one in plants:
-        overlaps = [
-            (
-                min(one.ended_s, stall.began_s + stall.length_s) - max(one.began_s, stall.began_s),
-                stall.cause,
-                stall.length_s,
-            )
-            for stall in stalls
-        ]
-        longest_s, cause, length_s = max(overlaps, default=(0.0, UNSEEN, 0.0))
-        if longest_s <= 0:
-            cause = UNSEEN
-        elif works and cause == "os" and one.starved(length_s):
-            cause = STARVED
-        found[cause] += 1
-    return found
+def seen(one: Planted, stalls: Sequence[Shown]) -> Shown | None:
+    """The stall that overlaps it most."""
+
+    def overlap_s(stall: Shown) -> float:
+        ended_s = min(one.ended_s, stall.began_s + stall.length_s)
+        return ended_s - max(one.began_s, stall.began_s)
+
+    best = max(stalls, key=overlap_s, default=None)
+    return best if best is not None and overlap_s(best) > 0 else None
+
+
+def judge(one: Planted, stall: Shown | None, *, works: bool) -> str:
+    """The cause that was found for a planted stall. works: it needs a CPU."""
+    if stall is None:
+        return UNSEEN
+    if works and stall.cause == "os" and one.starved(stall.length_s):
+        return STARVED
+    return stall.cause
 
 
 @contextmanager
@@ -122,9 +132,10 @@ def load(proxy: Proxy, rate_per_s: int, seconds_s: int, core: int) -> Iterator[l
 
     def generating() -> None:
         calls = generate(Plan([flow]), core).calls["small"]
-        failed = sum(call.status != 200 for call in calls)
+        failed = Counter(call.status or "no answer" for call in calls if call.status != 200)
         if failed:
-            remarks.append(f"{failed} of {len(calls)} requests failed")
+            said = ", ".join(f"{name}: {count}" for name, count in failed.most_common())
+            remarks.append(f"{failed.total()} of {len(calls)} requests failed ({said})")
         late_s = lateness_s(calls)
         if late_s > 0.02:
             remarks.append(f"the load generator itself was {late_s * 1e3:.0f} ms late")
@@ -150,6 +161,7 @@ def trial(
     every = max(1, round(RATE_PER_S * GAP_S * ENTRIES[stage]))
     seconds_s = round(trials * GAP_S * 1.1) + 3
     plan = planted.Plan(stage, kind, SECONDS, every)
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-stalls-") as folder:
         log = Path(folder) / "planted"
         stalls: set[Shown] = set()
@@ -167,7 +179,11 @@ def trial(
     plants = [Planted(*map(float, line.split())) for line in lines][:trials]
     if not plants:
         raise BenchError(f"{stage}:{kind}: nothing was planted")
-    found = judge(plants, list(stalls), works=kind not in ASLEEP)
+    verdicts = []
+    for one in plants:
+        stall = seen(one, list(stalls))
+        verdicts.append((judge(one, stall, works=kind not in ASLEEP), one, stall))
+    found = Counter(verdict for verdict, _, _ in verdicts)
     fed = len(plants) - found[STARVED]
     return {
         "stage": stage,
@@ -179,6 +195,12 @@ def trial(
         "share": found[plan.cause] / fed if fed else None,
         "found": dict(found.most_common()),
         "planted_ms": median([(one.ended_s - one.began_s) * 1e3 for one in plants]),
+        "misses": [
+            {"planted": one._asdict(), "seen": msgspec.to_builtins(stall)}
+            for verdict, one, stall in verdicts
+            if verdict != plan.cause
+        ],
+        "load_1_min": busy,
         "remarks": remarks,
     }
 
@@ -259,10 +281,11 @@ def show(result: dict[str, Any]) -> str:
                 f"{one['stage']} {one['kind']}", one["planted_ms"], one["cause"],
                 f"{one['right']}/{one['trials']}", one["starved"],
                 None if one["share"] is None else f"{one['share']:.1%}", said or None,
+                one["load_1_min"],
             ]
         )  # fmt: skip
         remarks += [f"{one['stage']} {one['kind']}: {remark}" for remark in one["remarks"]]
-    header = ["planted", "ms", "cause", "right", "starved", "share of the fed", "others"]
+    header = ["planted", "ms", "cause", "right", "starved", "share of the fed", "others", "load"]
     lines = [machine.describe(result["machine"]), ""]
     if rows:
         lines.append(table(header, rows))

@@ -9,10 +9,11 @@ The questions, in this order:
 4. Was the watchdog kept from looking too? If it asked for the GIL again and
    again, the loop's thread held that, asleep in a C call                    -> the stage
    else the process as a whole did not run                                   -> os
+   unless it was to look for a small part of the stall only, which tells
+   nothing of the rest: then by the marks, and by whether the kernel took
+   the CPU from the loop's thread
 5. The watchdog could look. The loop's thread slept in marked code           -> the stage
    was ready to run and did not, or slept where it waits for events          -> os
-   It was over before there was anything to look at: by the marks the same,
-   and by whether the kernel took the CPU from the loop's thread
 
 Invariants:
 - A thread that waits for the GIL wakes up once every switch interval to ask for it: so its
@@ -105,7 +106,8 @@ def decide(evidence: Evidence) -> Verdict:
     first = looks[0] if looks else None
     if evidence.gc_s >= half_s:
         return Verdict("gc", first.stack if first is not None else ())
-    kept = first is None or first.kept_s >= evidence.watch_s / 2
+    kept_s = evidence.watch_s if first is None else first.kept_s
+    kept = first is None or kept_s >= evidence.watch_s / 2
     if evidence.cpu_s >= evidence.length_s * _OWN_SHARE or (
         not kept and _ran_since(looks[0], evidence)
     ):
@@ -114,12 +116,11 @@ def decide(evidence: Evidence) -> Verdict:
     others = watchdog_queued or evidence.others_cpu_s >= evidence.length_s * _OWN_SHARE
     if others and _queued(evidence.waits, evidence):
         return Verdict("gil", first.stack if first is not None else ())
-    if first is None and evidence.watch_s < _WATCH_S:
-        marked = _stage(evidence)
-        return Verdict("os", ()) if evidence.preempted or marked.cause == "other" else marked
     if kept:
-        held = _stage(evidence)
-        return held if watchdog_queued and held.cause != "other" else Verdict("os", ())
+        marked = _stage(evidence)
+        hardly = kept_s < max(_WATCH_S, evidence.length_s * _OWN_SHARE) and not evidence.preempted
+        charged = marked.cause != "other" and (watchdog_queued or hardly)
+        return marked if charged else Verdict("os", ())
     asleep = sum(look.state in "SD?" for look in looks) * 2 >= len(looks)
     verdict = _stage(evidence)
     if not asleep or (verdict.cause == "other" and _waits_for_events(looks[0].stack)):

@@ -40,6 +40,8 @@ CAUSE_OF = {"hog": "gil", "collect": "gc", "stop": "os"}
 KINDS = ("sleep", "spin", "hold", *CAUSE_OF)
 # Long enough for the loop to have left the stage that asked for it.
 _MOMENT_S = 0.001
+# What the collector takes for an object at most, on a core that has little cache.
+_DEAREST_OBJECT_S = 200e-9
 
 _STOPPER = """
 import os, signal, sys, time
@@ -213,22 +215,22 @@ def _holding(seconds: float) -> Callable[[], object]:
 
 
 def _collecting(seconds: float) -> Callable[[], object]:
-    """A collection of a heap that takes about so long to walk."""
+    """A collection of a heap that takes about so long to walk, what is there already included."""
     heap: list[object] = []
-    took_s = 0.0
-    while took_s < seconds:
-        # By what is missing, with a first guess of 50 ns for each object.
-        count = int(len(heap) * (seconds / took_s - 1)) if took_s else int(seconds / 50e-9)
-        heap.extend([heap] for _ in range(max(1000, count)))
-        began_s = time.monotonic()
-        gc.collect()
-        took_s = time.monotonic() - began_s
+    while (missing_s := seconds - min(_collects_s() for _ in range(3))) > seconds / 10:
+        heap.extend([heap] for _ in range(int(missing_s / _DEAREST_OBJECT_S)))
 
-    def collect() -> None:
-        assert heap  # keeps it
+    def collect() -> list[object]:
         gc.collect()
+        return heap  # which keeps it
 
     return collect
+
+
+def _collects_s() -> float:
+    began_s = time.monotonic()
+    gc.collect()
+    return time.monotonic() - began_s
 
 
 def _append(path: str) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.stalls import CELLS, STARVED, UNSEEN, Planted, Shown, judge, planting
+from bench.stalls import CELLS, STARVED, UNSEEN, Planted, Shown, judge, planting, seen
 from proxy.telemetry.planted import KINDS, STAGES, VARIABLE, Plan
 
 
@@ -18,19 +18,23 @@ def test_each_plant_gets_the_stall_it_overlaps_most() -> None:
         stall(9.0, 0.5, "gc"),
     ]
 
-    def found(*plants: tuple[float, float]) -> dict[str, int]:
-        return judge([Planted(*one, cpu_s=0.0) for one in plants], stalls, works=False)
+    def found(began_s: float, ended_s: float) -> str:
+        one = Planted(began_s, ended_s, cpu_s=0.0)
+        return judge(one, seen(one, stalls), works=False)
 
-    assert found((1.005, 1.02)) == {"parse": 1}
-    assert found((2.0, 2.02), (2.01, 2.03), (5.0, 5.02)) == {"gil": 2, UNSEEN: 1}
-    assert judge([Planted(2.0, 2.02, 0.0)], [], works=False) == {UNSEEN: 1}
+    assert found(1.005, 1.02) == "parse"
+    assert found(2.0, 2.02) == found(2.01, 2.03) == "gil"
+    assert found(5.0, 5.02) == UNSEEN
+    assert seen(Planted(2.0, 2.02, 0.0), []) is None
 
 
 def test_work_that_got_no_cpu_is_the_machines_stall() -> None:
-    plants = [Planted(1.0, 1.03, 0.02), Planted(2.0, 2.2, 0.02), Planted(3.0, 3.2, 0.02)]
-    stalls = [stall(1.0, 0.03, "parse"), stall(2.0, 0.2, "os"), stall(3.0, 0.2, "gil")]
-    assert judge(plants, stalls, works=True) == {"parse": 1, STARVED: 1, "gil": 1}
-    assert judge(plants, stalls, works=False) == {"parse": 1, "os": 1, "gil": 1}
+    starved, fed = Planted(2.0, 2.2, 0.02), Planted(2.0, 2.03, 0.02)
+    assert judge(starved, stall(2.0, 0.2, "os"), works=True) == STARVED
+    assert judge(starved, stall(2.0, 0.2, "gil"), works=True) == "gil"
+    assert judge(fed, stall(2.0, 0.03, "os"), works=True) == "os"
+    assert judge(fed, stall(2.0, 0.2, "os"), works=True) == STARVED
+    assert judge(starved, stall(2.0, 0.2, "os"), works=False) == "os"
 
 
 def test_every_stage_and_kind_has_its_cell() -> None:

@@ -73,6 +73,22 @@ CASES = {
         evidence(length_s=0.004, watch_s=0.0, spans=span(RELAY, 0.004), preempted=1),
         "os",
     ),
+    "a sleep in a stage, to be looked at near its end, and then not": (
+        evidence(watch_s=0.004, spans=span()),
+        "parse",
+    ),
+    "the same, and a look came when it was over": (
+        evidence(watch_s=0.004, spans=span(), looks=[look(0.0, OTHER, kept_s=0.004)]),
+        "parse",
+    ),
+    "to be looked at near its end, and the CPU was taken away": (
+        evidence(watch_s=0.004, spans=span(), preempted=1),
+        "os",
+    ),
+    "a sleep in a stage, to be looked at for half of it, and then not": (
+        evidence(watch_s=0.010, spans=span()),
+        "os",
+    ),
     "nothing is known of it, and nobody was to look": (evidence(watch_s=0.0), "os"),
     "a spin": (evidence(looks=looks(state="R"), spans=span(), cpu_s=0.02), "parse"),
     "a spin that had half a CPU": (
