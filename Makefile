@@ -37,16 +37,19 @@ test-other-pythons:
 		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
 	done
 
-# Tests of what is never compiled: the tokenizers themselves, the control plane's parts, benches, docs.
-INTERPRETED := tests/bench tests/control tests/deploy tests/docs tests/kv tests/reliability \
-	tests/simulator tests/tokens/test_encode.py tests/tokens/test_fast.py tests/tokens/test_probe.py \
-	tests/tokens/test_template.py tests/tokens/test_tokenizer.py
-
 # The safe path keeps the working directory, and so the sources, out of sys.path.
 test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
 	$(BIN)/python -m bench.build
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
-		-o pythonpath="build/compiled ." $(addprefix --ignore=,$(INTERPRETED)) $(ARGS)
+		-o pythonpath="build/compiled ." $(ARGS)
+
+test-newest: ## the same on the newest of VERSIONS at hand
+	@sh scripts/pythons.sh $(VERSIONS) | tail -1 | { \
+		read -r version python && echo "== Python $$version, compiled: $$python" || python="$(PYTHON)"; \
+		own=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		venv="$(VENV)"; [ "$${version:-$$own}" = "$$own" ] || venv=".venv-$$version"; \
+		$(MAKE) --no-print-directory test-compiled PYTHON="$$python" VENV="$$venv" </dev/null; \
+	}
 
 reliability: $(STAMP_DEV) ## the failures to survive: docs/reliability.md (LONG=--long: in full)
 	$(BIN)/python -m tests.reliability.report -n 0 $(LONG) $(ARGS)

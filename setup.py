@@ -10,6 +10,7 @@ annotations at run time.
 """
 
 import os
+import sys
 
 from setuptools import setup
 
@@ -64,7 +65,10 @@ COMPILED = [
     "proxy/wire/upstream.py",
 ]
 
-if os.environ.get("TOKENLANE_COMPILE") == "1":
+# An installer runs this file three times, twice of them only for the metadata.
+METADATA = {"egg_info", "dist_info"}
+
+if os.environ.get("TOKENLANE_COMPILE") == "1" and METADATA.isdisjoint(sys.argv):
     from mypyc.build import mypycify  # a build dependency of the compiled build alone
 
     setup(ext_modules=mypycify(COMPILED, opt_level="3"))

@@ -2,6 +2,7 @@
 how busy the machine is."""
 
 import asyncio
+import faulthandler
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from hypothesis import HealthCheck, settings
 # What probes of tokenizers find is kept from one run to the next, and never in a developer's cache.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"tokenlane-tests-{os.getuid()}")
 
+ENDING_S = 60
+
 settings.register_profile("tokenlane", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tokenlane")
 
@@ -23,6 +26,18 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """One loop, uvloop: a second one would double the suite and prove nothing we ship."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact() -> None:
+    """pytest-timeout stops its clock where a test fails: what hangs in ending it would hang the run
+    without a word."""
+    faulthandler.dump_traceback_later(ENDING_S, exit=True)
+
+
+def pytest_runtest_logfinish() -> None:
+    """The test has ended."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

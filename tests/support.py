@@ -189,7 +189,10 @@ async def gateway(
         await until(lambda: not server.connections)
         await until(lambda: bench.idle)
     finally:
+        for client in bench.clients:
+            client.close()
         await server.drain(0.0)
+        await until(lambda: not server.connections)
         made.close()
         tokens.close()
         reader.close()
