@@ -144,11 +144,13 @@ class ReloadRow(msgspec.Struct, kw_only=True):
 
 
 class ConfigRow(msgspec.Struct, kw_only=True):
-    """Where settings are from, and what became of them. loaded_at_s: Unix time."""
+    """Where settings are from, and what became of them. loaded_at_s: Unix time. reloads: how many,
+    by outcome."""
 
     file: str | None
     loaded_at_s: float
     last: ReloadRow
+    reloads: dict[str, int] = {}
 
 
 class Live(msgspec.Struct, kw_only=True):

@@ -70,6 +70,10 @@ def _clean(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
+def _clock(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
 def _late(value: float | None) -> str:
     if value is None or value < _LATE_S:
         return ""
@@ -115,6 +119,23 @@ def _header(live: Live) -> list[Line]:
             (f"out {number(now.output_tokens_per_s)} /s", ""),
         ],
     ]
+
+
+def _settings(live: Live) -> list[Line]:
+    """What became of the settings' file, where anything did, and what is wrong with it."""
+    config = live.config
+    if config is None or not sum(config.reloads.values()):
+        return []
+    at = _clock(config.loaded_at_s)
+    counts = ", ".join(f"{count} {word}" for word, count in config.reloads.items() if count)
+    lines: list[Line] = [[(f"settings read at {at}  reloads: {_clean(counts)}", "quiet")]]
+    if config.last.problems:
+        why = "; ".join(config.last.problems)
+        lines.append([("the settings last read were refused: ", "bad"), (_clean(why), "")])
+    if config.last.restart:
+        paths = ", ".join(config.last.restart)
+        lines.append([("these wait for a restart: ", "warn"), (_clean(paths), "")])
+    return lines
 
 
 def _sparks(live: Live, width: int) -> list[Line]:
@@ -186,7 +207,7 @@ def _ladder(live: Live) -> list[Line]:
 def _decisions(live: Live, limit: int) -> list[Line]:
     rows = [
         (
-            (time.strftime("%H:%M:%S", time.localtime(row.at_s)), "quiet"),
+            (_clock(row.at_s), "quiet"),
             (row.reason, "accent"),
             (row.replica, ""),
             (f"{number(row.cached_tokens)} of {number(row.prompt_tokens)}", ""),
@@ -202,7 +223,7 @@ def _decisions(live: Live, limit: int) -> list[Line]:
 def lines(live: Live, width: int, height: int) -> list[Line]:
     """The screen as pieces, not wider or higher than this."""
     few = max(height // 4, 3)
-    made: list[Line] = [*_header(live), [], *_sparks(live, width)]
+    made: list[Line] = [*_header(live), *_settings(live), [], *_sparks(live, width)]
     for block in (_replicas(live, few), _loops(live, few), _ladder(live)):
         if block:
             made += [[], *block]

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from proxy.control.live import (
     CandidateRow,
+    ConfigRow,
     Count,
     DecisionRow,
     Live,
     Numbers,
+    ReloadRow,
     ReplicaRow,
     RungRow,
     StallRow,
@@ -48,6 +50,10 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
         rungs=[RungRow(rung="threads", per_s=30.0, share=1.0, p50_s=0.0007, p99_s=0.004)],
         reasons=[Count(word="prefix", count=1.0, share=1.0)],
         bails=[], models=[], decisions=[decision] * rows, settings=[],
+        config=ConfigRow(
+            file=name, loaded_at_s=0.0, reloads={"applied": 3, "unchanged": 0, "refused": 1},
+            last=ReloadRow(outcome="refused", problems=[f"{name}:3: no"], restart=["tokens.fetch"]),
+        ),
     )  # fmt: skip
 
 
@@ -68,6 +74,20 @@ def test_a_screen() -> None:
         assert shown in text
     assert "gc 12\n" in text
     assert "\x1b" not in text
+
+
+def test_what_became_of_reloads() -> None:
+    live = live_of()
+    text = draw(live, 120, 40, colour=False)
+    for shown in (
+        "reloads: 3 applied, 1 refused\n",
+        "the settings last read were refused: 10.0.0.1:8000:3: no\n",
+        "these wait for a restart: tokens.fetch\n",
+    ):
+        assert shown in text
+    assert live.config is not None
+    live.config.reloads = {"applied": 0, "unchanged": 0, "refused": 0}
+    assert "reloads" not in draw(live, 120, 40, colour=False)
 
 
 def test_colours_change_nothing_else() -> None:
