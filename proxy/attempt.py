@@ -22,11 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """number: 1 for the first. left: candidates not tried yet."""
+    """number: 1 for the first. left: candidates not tried yet. kept: it asks for what one replica
+    alone keeps."""
 
-    __slots__ = ("choice", "decision", "left", "number")
+    __slots__ = ("choice", "decision", "kept", "left", "number")
 
-    def __init__(self, decision: Decision, number: int, left: int) -> None:
+    def __init__(self, decision: Decision, number: int, left: int, *, kept: bool = False) -> None:
+        self.kept = kept
         self.decision = decision
         self.choice: Choice = decision.choice
         self.number = number
@@ -89,7 +91,8 @@ class Failures:
         )
         if step.ending is not Ending.NEXT:
             return step
-        if self.budget.spend():
+        # A replica that had nothing to do for it is no work that retries could multiply.
+        if happened == "elsewhere" or self.budget.spend():
             self._recorder.retried(happened)
             return step
         self._recorder.retry_denied()

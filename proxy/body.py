@@ -116,6 +116,13 @@ def inspect(kind: Kind, body: bytes) -> Body:
     return parsed
 
 
+def goes_on(body: Body) -> bool:
+    """Whether it goes on from a response that one replica keeps."""
+    return isinstance(body, ResponsesBody) and bytes(body.previous_response_id) not in (
+        b"", b"null",
+    )  # fmt: skip
+
+
 def _path(error: msgspec.ValidationError) -> str | None:
     """The top-level field a validation error names (`… - at `$.stream``)."""
     _, found, path = str(error).partition("`$.")

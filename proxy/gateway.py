@@ -20,7 +20,7 @@ from proxy.answer_lines import AnswerLines
 from proxy.asked import Asking
 from proxy.attempt import Attempt, Failures
 from proxy.auth import Door
-from proxy.body import Body, ChatBody, CompletionBody, OtherBody, inspect
+from proxy.body import Body, ChatBody, CompletionBody, OtherBody, goes_on, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.gate import Gate, Place
@@ -243,7 +243,8 @@ class Gateway:
         while among.slots:
             decision = life.decision = self.router.decide(query, among, time.monotonic())
             tried.add(decision.choice.slot)
-            attempt = Attempt(decision, len(tried), len(among.slots) - 1)
+            left = len(among.slots) - 1
+            attempt = Attempt(decision, len(tried), left, kept=left > 0 and goes_on(request))
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
                 self._compare(model, life)
@@ -337,6 +338,7 @@ class Gateway:
                 connection,
                 self._lines.of(replica.label, attempt.decision),
                 may_retry=self._failures.may_replace(attempt),
+                kept=attempt.kept,
                 marked=ROUTES[life.route].ends_marked,
                 on_computed=partial(_computed, lease, life.place),
             )
@@ -366,7 +368,8 @@ class Gateway:
         happened = relay.happened()
         if happened == "empty":
             self.router.doubt(choice.slot, time.monotonic())
-        self._failures.failed(replica, happened)
+        if happened != "elsewhere":
+            self._failures.failed(replica, happened)
         return self._failures.after(attempt, relay.phase(), happened)
 
     def _give_up(self, exchange: Exchange, step: Step, life: Life) -> None:

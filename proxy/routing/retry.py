@@ -28,6 +28,7 @@ class Again(StrEnum):
     LIMIT = "limit"  # while candidates and the retry limit allow
     ASKED = "asked"  # as above, if the operator accepts a double execution
     ONCE = "once"  # one second attempt per request
+    EACH = "each"  # while candidates are left: it cost nothing, and only one of them can do it
     NEVER = "never"
 
 
@@ -62,11 +63,13 @@ _UNAVAILABLE = Rule(Again.LIMIT, Ending.ERROR, 503, retry_after_s=1)
 _UNANSWERED = Rule(Again.ASKED, Ending.ERROR, 502)
 _TOO_LATE = Rule(Again.ASKED, Ending.ERROR, 504)
 _NOTHING_DONE = Rule(Again.ONCE, Ending.PASS)
+_NOT_HERE = Rule(Again.EACH, Ending.PASS)
 _HALF_ANSWER = Rule(Again.NEVER, Ending.ERROR, 502)
 _BROKEN = Rule(Again.NEVER, Ending.BREAK)
 
 # (phase, what happened) -> rule. What happened: UpstreamError.reason, or for a head that came
-# whole `busy` (503) and `empty` (finish_reason "abort" and no token).
+# whole `busy` (503), `empty` (finish_reason "abort" and no token) and `elsewhere` (404, of what one
+# replica alone keeps).
 TABLE: dict[tuple[Phase, str], Rule] = {
     (Phase.UNSENT, "refused"): _UNAVAILABLE,
     (Phase.UNSENT, "connect_timeout"): _UNAVAILABLE,
@@ -80,6 +83,7 @@ TABLE: dict[tuple[Phase, str], Rule] = {
     (Phase.SENT, "first_byte_timeout"): _TOO_LATE,
     (Phase.HEAD, "busy"): _NOTHING_DONE,
     (Phase.HEAD, "empty"): _NOTHING_DONE,
+    (Phase.HEAD, "elsewhere"): _NOT_HERE,
     (Phase.HEAD, "closed"): _HALF_ANSWER,
     (Phase.HEAD, "reset"): _HALF_ANSWER,
     (Phase.HEAD, "protocol"): _HALF_ANSWER,
@@ -121,6 +125,7 @@ def next_step(
         Again.LIMIT: attempts <= retry_limit_count,
         Again.ASKED: retry_unanswered and attempts <= retry_limit_count,
         Again.ONCE: attempts == 1 and retry_limit_count > 0,
+        Again.EACH: True,
         Again.NEVER: False,
     }[rule.again]
     if allowed and candidates_left > 0:

@@ -87,6 +87,11 @@ class Generation:
         """Of all choices."""
         return [choice.sequence for choice in self.choices]
 
+    @property
+    def text(self) -> str:
+        """Of the first choice, as far as it has come."""
+        return self.choices[0].answer.text(self.choices[0].sequence.produced)
+
     async def ended(self) -> None:
         """Waits for the sequences. Raises ReplicaError."""
         if self._pending or self._stopped:

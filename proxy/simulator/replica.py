@@ -18,6 +18,7 @@ from proxy.simulator.faults import Fault, Faults, Kind
 from proxy.simulator.kv_publisher import KvPublisher
 from proxy.simulator.prompts import Prompts
 from proxy.simulator.settings import SimulatorSettings
+from proxy.simulator.stored import StoredResponses
 from proxy.wire.server import Handler, HttpServer
 
 _BODY_LIMIT_BYTES = 256 * 1024 * 1024
@@ -27,7 +28,8 @@ _FOREVER_S = 10.0**9
 class Replica:
     """index: its place in the fleet. in_flight: generating requests, from body to last byte.
     publisher: of its KV events, where the settings want them. executions: told what the engine
-    takes. adapters: LoRA adapters that are loaded, by name, with where each is from."""
+    takes. stored: responses. adapters: LoRA adapters that are loaded, by name, with where each is
+    from."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Replica:
         self.host = ""
         self.publisher: KvPublisher | None = None
         self.adapters = self._configured()
+        self.stored = StoredResponses(on=settings.store_responses)
         self.drive = Drive(settings)
         self._holder: socket.socket | None = None
         self._server: HttpServer | None = None
@@ -122,6 +125,7 @@ class Replica:
         if fault.kind == "kill":
             self.drive.stop()
             self.adapters = self._configured()
+            self.stored = StoredResponses(on=self.settings.store_responses)
             if self.publisher is None:
                 self.drive = Drive(self.settings)
             else:

@@ -35,6 +35,9 @@ class Service:
     async def generate(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
         """A chat, a completion, a message or a response, from its body to the end of its answer."""
         body = await exchange.read_body()
+        responses = dialect_of(exchange.path) is Dialect.RESPONSES
+        if responses:
+            body = self._replica.stored.whole(body)
         job, ready_s = await self._tokenize(exchange.path, body)
         if not self._replica.serving.is_set():
             await self._replica.serving.wait()
@@ -69,6 +72,8 @@ class Service:
         try:
             drive.submit(generation.sequences, ready_s)
             await generation.ended()
+            if responses:
+                self._replica.stored.keep(shapes.id, body, generation.text)
             generation.answer()
         finally:
             drive.abort(generation.sequences)

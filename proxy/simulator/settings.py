@@ -35,6 +35,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_cache_bytes: memory for prompts already tokenized, for the whole fleet.
     kv_events: publish what the cache holds over ZMQ, as vLLM does: off, maps (vLLM 0.32), or
     arrays (earlier versions).
+    store_responses: vLLM's VLLM_ENABLE_RESPONSES_API_STORE: requests may go on from a response.
     execution_log: a file that gets a line for each generating request the engine took: the port and
     the request's x-request-id; empty: none.
     """
@@ -59,6 +60,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tokenize_threads: int = 2
     prompt_cache_bytes: int = 256 * 1024 * 1024
     kv_events: Literal["off", "maps", "arrays"] = "off"
+    store_responses: bool = False
     execution_log: str = ""
 
     def __post_init__(self) -> None:

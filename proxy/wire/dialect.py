@@ -57,6 +57,22 @@ def error_json(dialect: Dialect, error: RequestError, request_id: bytes) -> byte
     return _json({"type": "error", "error": told, "request_id": request_id.decode("ascii")})
 
 
+def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
+    """A replica's error in Anthropic's shape, where it is JSON in another: vLLM refuses some
+    requests before it knows of dialects."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    if not isinstance(told, dict) or told.get("type") == "error":
+        return body
+    error = told.get("error", told.get("detail"))
+    message = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(message, str):
+        message = f"The replica answered with status {status}."
+    return error_json(Dialect.MESSAGES, RequestError(status, message), request_id)
+
+
 def broken_off(dialect: Dialect, request_id: bytes, events: int) -> bytes:
     """The event that ends a stream whose replica failed. events: that came before it."""
     if dialect is Dialect.CHAT:

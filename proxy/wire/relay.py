@@ -20,7 +20,7 @@ from enum import Enum
 from proxy.errors import UpstreamError
 from proxy.routing.retry import Phase
 from proxy.wire.answer import Usage, read_answer, says_something
-from proxy.wire.dialect import Dialect, broken_off
+from proxy.wire.dialect import Dialect, as_messages_error, broken_off
 from proxy.wire.exchange import Exchange
 from proxy.wire.heads import ResponseHead
 from proxy.wire.sse import EventScanner
@@ -45,7 +45,8 @@ class RelayEnd(Enum):
 class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
-    lines: the gateway's own header lines. may_retry: hold the answer as long as it pays.
+    lines: the gateway's own header lines. may_retry: hold the answer as long as it pays. kept: a
+    404 says that another replica keeps what the request names.
     marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
@@ -74,6 +75,7 @@ class Relay:
         lines: bytes,
         *,
         may_retry: bool,
+        kept: bool,
         marked: bool,
         on_computed: Callable[[], None],
     ) -> None:
@@ -82,6 +84,7 @@ class Relay:
         self._connection = connection
         self._lines = lines
         self._may_retry = may_retry
+        self._kept = kept
         self._marked = marked
         self._on_computed = on_computed
         self._splice = exchange.splice
@@ -107,7 +110,7 @@ class Relay:
             self._settle(RelayEnd.REFUSED)
             return
         self._held = None
-        self._exchange.respond(head.status, head.fields + self._lines, body)
+        self._respond(head, body)
         self._settle(RelayEnd.COMPLETE)
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
@@ -123,7 +126,7 @@ class Relay:
             return
         self._on_computed()
         long = length_bytes is None or length_bytes > _HELD_LIMIT_BYTES
-        if long and head.status != 503:
+        if long and not self._is_held_whole(head.status):
             self._begin()
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
@@ -246,6 +249,8 @@ class Relay:
             return self.error.reason
         if self.head is not None and self.head.status >= 500:
             return "busy" if self.head.status == 503 else "status"
+        if self._kept and self.head is not None and self.head.status == 404:
+            return "elsewhere"
         return "aborted" if self._held is None else "empty"
 
     def release(self, more: bytes = b"") -> None:
@@ -256,10 +261,24 @@ class Relay:
         if self._scanner is None:
             body = b"".join(self._pieces)
             self._held = None
-            self._exchange.respond(self.head.status, self.head.fields + self._lines, body)
+            self._respond(self.head, body)
         else:
             self._begin()
             self._exchange.finish(spliced=self._spliced)
+
+    def _respond(self, head: ResponseHead, body: bytes) -> None:
+        if head.status >= 400 and self._dialect is Dialect.MESSAGES:
+            body = as_messages_error(head.status, body, self._exchange.request_id)
+        self._exchange.respond(head.status, head.fields + self._lines, body)
+
+    def _is_held_whole(self, status: int) -> bool:
+        """Of an answer that is no stream, whatever its length (within limits): another may
+        replace it, or it is said in other words."""
+        return (
+            status == 503
+            or (status == 404 and self._kept)
+            or (status >= 400 and self._dialect is Dialect.MESSAGES)
+        )
 
     def _begin(self) -> None:
         head, held = self.head, self._held
@@ -309,7 +328,7 @@ class Relay:
         """The answer says so, or is a stream that ended before its first token."""
         assert self.head is not None
         status = self.head.status
-        if status == 503:
+        if status == 503 or (status == 404 and self._kept):
             return True
         tokens = self.usage.completion_tokens if self.usage is not None else 0
         if self._scanner is not None and status == 200 and not self.first_token_s:
