@@ -17,8 +17,10 @@ from proxy.control import finder, ports
 from proxy.control.checks import check_settings
 from proxy.control.fleet import ADVICE, Probe, base_url
 from proxy.control.probes import open_session, probe
+from proxy.control.sources import Source, ask
 from proxy.errors import ConfigError
 from proxy.keyring import replica_key
+from proxy.model import ReplicaState
 from proxy.names import Names
 from proxy.options import unknown_variables
 from proxy.settings import Settings
@@ -29,12 +31,14 @@ OPEN_FILES = 16_384
 
 
 class Report:
-    """Lines as they are found. failed: something would keep the gateway from serving."""
+    """Lines as they are found. failed: something would keep the gateway from serving. replicas:
+    those that are up."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self.failed = False
         self.warned = False
+        self.replicas: list[ReplicaState] = []
 
     def fine(self, text: str) -> None:
         """As it should be."""
@@ -141,7 +145,10 @@ def check_replicas(report: Report, settings: Settings) -> dict[str, str | None]:
         if not found.good:
             report.fail(f"replica {url}: {ADVICE[found.reason]}")
             continue
-        models = ", ".join(found.models or ()) or "no model"
+        served = found.models or ()
+        slot = len(report.replicas)
+        report.replicas.append(ReplicaState(id=url, slot=slot, url=url, up=True, models=served))
+        models = ", ".join(served) or "no model"
         report.fine(f"replica {url}: up, serves {models}")
         if found.models is None:
             report.warn(
@@ -178,6 +185,7 @@ def check_tokenizers(
     environ: Mapping[str, str],
 ) -> None:
     """Loads every tokenizer that the gateway would use."""
+    missing: dict[str, Source] = {}
     places = {model: (Path(at), "given") for model, at in settings.tokens.folders.items()}
     for model, root in roots.items():
         if model in places or root is None or not settings.tokens.discover:
@@ -185,13 +193,16 @@ def check_tokenizers(
         found = finder.find(model, root, environ)
         if found.folder is None:
             hub = settings.tokens.fetch and finder.repositories(model, root)
-            report.warn(
-                f"tokenizer of {model}: {found.how}{'; the start asks the hub' if hub else ''};"
-                f" routed by the text of its prompts until"
-                f" --tokenizer {model}=DIR names its folder"
-            )
+            later = "; the start asks the hub" if hub else ""
+            missing[model] = Source(None, found.how + later)
         else:
             places[model] = found.folder, found.how
+    for model, source in asyncio.run(ask(settings, missing, report.replicas)).items():
+        instead = "its replicas are asked" if source.asked else "routed by the text of its prompts"
+        report.warn(
+            f"tokenizer of {model}: {source.how}; {instead}"
+            f" until --tokenizer {model}=DIR names its folder"
+        )
     for model, (folder, how) in places.items():
         try:
             loaded = Tokenizer.load(model, folder, fast=settings.tokens.fast_engines)

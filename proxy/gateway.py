@@ -24,6 +24,7 @@ from proxy.body import Body, ChatBody, CompletionBody, OtherBody, goes_on, inspe
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import NO_LIMIT, Fleet, Replica
 from proxy.gate import Gate, Place
+from proxy.inquiry import Inquiry
 from proxy.life import Life
 from proxy.local import Local
 from proxy.model import FleetState
@@ -86,6 +87,9 @@ class Gateway:
         self._local = Local(self.fleet, tokens, self.naming.names)
         self._failures = Failures(settings.upstream, self.router, recorder, on_suspect)
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
+        if settings.tokens.ask_replicas:
+            trusts = self.parity.trusts
+            tokens.ask = Inquiry(self.fleet, self.router, settings.tokens, trusts).prompt
         self._wants_ids = self._wanted(settings)
         self.draining = False
         self.in_hand: dict[Life, bytes] = {}
@@ -292,9 +296,12 @@ class Gateway:
     def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
         """Whether replicas get this request's ids in the place of its text."""
         mode = self._settings.tokens.forward_tokens
-        return (
-            mode == "all" or (mode == "completions" and isinstance(request, CompletionBody))
-        ) and self.parity.trusts(model or "")
+        # A replica's template may ask for the date: what it made of a chat may be old by now.
+        if isinstance(request, ChatBody) and (
+            mode != "all" or self._tokens.asks(model or "", request)
+        ):
+            return False
+        return mode != "off" and self.parity.trusts(model or "")
 
     def _compare(self, model: str | None, life: Life) -> None:
         """What the replica counted is held against what we did."""

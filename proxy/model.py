@@ -20,6 +20,7 @@ class Rung(StrEnum):
     THREADS = "threads"
     PROCESSES = "processes"
     LOCAL = "local"
+    REPLICA = "replica"
     BAIL = "bail"
 
 

@@ -89,7 +89,9 @@ class TokenSettings(Section, frozen=True):
 
     folders: model name -> folder with tokenizer.json. discover: look for other models' tokenizers
     where the replica says the model is, and in the local hub cache. fetch: and from the hub, what
-    has a name there, before anything is served. fast_engines: fastokens and
+    has a name there, before anything is served. ask_replicas: where a tokenizer is found nowhere,
+    and where vLLM renders with code of its own, ask replicas (`/tokenize`) for a prompt's ids, at
+    most ask_limit_count at once in a worker, each for ask_deadline_s. fast_engines: fastokens and
     minijinja, where a probe shows them equal to the reference. cache_…: whole requests; opening_…:
     what many short prompts begin with, segment_…, prefix_…: stretches of text and beginnings of
     prompts, for each model. threads: 0 for as many as cores, at least 2, at most 8. processes:
@@ -105,6 +107,9 @@ class TokenSettings(Section, frozen=True):
 
     folders: dict[str, str] = {}
     discover: bool = True
+    ask_replicas: bool = True
+    ask_deadline_s: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    ask_limit_count: Count = 16
     fetch: bool = True
     fetch_deadline_s: float = 60.0
     fast_engines: bool = True

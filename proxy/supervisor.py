@@ -33,7 +33,7 @@ from proxy.control.notify import notify
 from proxy.control.probes import Prober
 from proxy.control.reload import Given, InForce, Reloader, read_all
 from proxy.control.roster import STATIC, Roster
-from proxy.control.sources import discover, with_folders
+from proxy.control.sources import ask, discover, with_folders
 from proxy.control.view import View
 from proxy.control.watch import PERIOD_S
 from proxy.control.workers import WorkerPool
@@ -168,7 +168,7 @@ class Supervisor:
             adapters = bases(self._table.replicas)
             served = [one for one in models(self._table.replicas) if one not in adapters]
             sources = await discover(self._settings, served, self._table.roots)
-            self._view.sources = sources
+            self._view.sources = await ask(self._settings, sources, self._table.replicas)
             return await self._with_workers(address, prober)
         finally:
             probing.cancel()

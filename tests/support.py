@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from proxy.auth import Door, dropped_fields
 from proxy.gateway import Gateway
 from proxy.keyring import client_keys
@@ -156,9 +158,14 @@ async def gateway(
     access: AccessLog | None = None,
     replica_key: Secret | None = None,
     tls: ssl.SSLContext | None = None,
+    asks: bool = False,
 ) -> AsyncIterator[Bench]:
-    """A gateway in front of these replicas; without a tokenizer unless one is given."""
+    """A gateway in front of these replicas; without a tokenizer unless one is given. asks: them for
+    ids, as the settings say; scripts of replicas expect no such question."""
     settings = settings or Settings()
+    if not asks:
+        tokens_of = msgspec.structs.replace(settings.tokens, ask_replicas=False)
+        settings = msgspec.structs.replace(settings, tokens=tokens_of)
     tasks_before = asyncio.all_tasks()
     descriptor = create_segment()
     tokenizers = {"demo": tokenizer} if tokenizer is not None else {}

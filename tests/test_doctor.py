@@ -80,6 +80,7 @@ def test_a_model_without_a_tokenizer_and_a_tokenizer_without_a_model(fleet: Flee
     assert examine(settings(*fleet.urls, dmeo=str(demo_folder())), {}, lines.append) == 0
     text = "\n".join(lines)
     assert "warn  tokenizer of demo: " in text
+    assert f"{fleet.urls[0]}/tokenize answers; its replicas are asked until" in text
     assert "--tokenizer demo=DIR names its folder" in text
     assert "warn  tokenizer of dmeo: no replica serves this model; is the name right?" in text
     assert "The gateway would serve" in text

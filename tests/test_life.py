@@ -101,6 +101,7 @@ RUNGS = [
     Outcome(PROMPT, Rung.THREADS, "", 0.1, 0.2),
     Outcome(PROMPT, Rung.PROCESSES, "", 0.1, 0.2),
     Outcome(PROMPT, Rung.LOCAL, "", 0.1, 0.2),
+    Outcome(PROMPT, Rung.REPLICA, "", 0.0, 0.2),
     Outcome(None, Rung.BAIL, "multimodal"),
     Outcome(None, Rung.BAIL, "no-tokenizer"),
 ]

@@ -258,9 +258,17 @@ def test_a_tokenizer_that_is_found_and_broken_keeps_nobody_from_serving(tmp_path
         (root / "tokenizer.json").write_text("{}")
         with Gateway("serve", "--backend", *fleet.urls) as gateway:
             line = gateway.line("tokenizer")
-            assert line.startswith("found: none found (tokenizer of found: ")
-            assert "routed by text prefix; --tokenizer found=DIR names its folder" in line
-            assert gateway.ask("/v1/completions", {"model": "found", "prompt": "x"})[0] == 200
+            assert line.startswith(
+                "found: none found, so its replicas are asked for ids (tokenizer of found: "
+            )
+            assert line.endswith(f"; {fleet.urls[0]}/tokenize answers)")
+            status = gateway.status()
+            assert (status["tokenizers"], status["tokenized_by_replicas"]) == ({}, ["found"])
+            connection = gateway.send("/v1/completions", {"model": "found", "prompt": "x"})
+            with contextlib.closing(connection):
+                response = connection.getresponse()
+                response.read()
+            assert response.getheader("x-tokenlane-cached-tokens") == "0"
 
 
 def test_a_replica_that_is_down_at_the_start_and_a_wrong_model_name() -> None:

@@ -38,6 +38,10 @@ class _ModelList(msgspec.Struct):
     data: list[_Card]
 
 
+class _Answer(msgspec.Struct):
+    tokens: list[int]
+
+
 class _ProbeFailed(Exception):
     """Why, as a word of PROBE_REASONS."""
 
@@ -116,6 +120,24 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
         scrape=scrape,
         roots={card.id: card.root for card in cards if card.root and card.parent is None},
     )
+
+
+async def tokenizes(session: aiohttp.ClientSession, url: str, model: str) -> str:
+    """Asks a replica for the ids of a word; an empty text if it says them, else why it does not."""
+    try:
+        async with session.post(
+            f"{url}/tokenize", json={"model": model, "prompt": "Hello"}, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                return f"status {response.status}"
+            msgspec.json.decode(await response.content.read(BODY_LIMIT_BYTES), type=_Answer)
+    except TimeoutError:
+        return "no answer in time"
+    except aiohttp.ClientConnectorError:
+        return "no connection"
+    except (aiohttp.ClientError, OSError, ValueError):
+        return "no answer that can be read"
+    return ""
 
 
 class _Target:

@@ -16,17 +16,23 @@ from pathlib import Path
 import msgspec
 
 from proxy.control import finder, hub
+from proxy.control.probes import open_session, tokenizes
 from proxy.errors import ConfigError
+from proxy.keyring import replica_key
+from proxy.model import ReplicaState
 from proxy.settings import Settings
+from proxy.tls import upstream_context
 
 log = logging.getLogger(__name__)
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A model's tokenizer: its folder, None where there is none, and how that came about."""
+    """A model's tokenizer: its folder, None where there is none, and how that came about. asked:
+    its replicas say the ids."""
 
     folder: str | None
     how: str
+    asked: bool = False
 
 
 def given(settings: Settings) -> dict[str, Source]:
@@ -63,6 +69,26 @@ async def _source(settings: Settings, model: str, root: str | None) -> Source:
             return Source(fetched.folder, f"fetched from the hub as {name}")
         source = Source(None, f"{source.how}; {why}")
     return source
+
+
+async def ask(
+    settings: Settings, sources: Mapping[str, Source], replicas: Iterable[ReplicaState]
+) -> dict[str, Source]:
+    """The sources, where there was none with a word on whether a replica that is up tokenizes."""
+    if not settings.tokens.ask_replicas:
+        return dict(sources)
+    up = [replica for replica in replicas if replica.up]
+    found = dict(sources)
+    async with open_session(
+        settings.control, replica_key(settings.upstream), upstream_context(settings.upstream)
+    ) as session:
+        for model, source in sources.items():
+            url = next((one.url for one in up if model in one.models), None)
+            if source.folder is None and url is not None:
+                why = await tokenizes(session, url, model)
+                said = f"{url}/tokenize: {why}" if why else f"{url}/tokenize answers"
+                found[model] = Source(None, f"{source.how}; {said}", asked=not why)
+    return found
 
 
 async def discover(

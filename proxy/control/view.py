@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from proxy import __version__
+from proxy.adapters import bases
 from proxy.control import fleet
 from proxy.control.fleet import ADVICE, FleetTable
 from proxy.control.live import Live
@@ -80,8 +81,12 @@ class View:
         for model, source in self.sources.items():
             say(f"  tokenizer  {self._tokenizer(model, source)}")
         served = fleet.models(replicas)
+        adapters = bases(replicas)
         for model in served.keys() - self.sources.keys():
-            say(f"  tokenizer  {model}: none given, routed by text prefix")
+            if model in adapters:
+                say(f"  tokenizer  {model}: that of {adapters[model]}, whose adapter it is")
+            else:
+                say(f"  tokenizer  {model}: none given, routed by text prefix")
         if served:
             for model in self.sources.keys() - served.keys():
                 say(f"  warning    no replica that is up serves {model}; is the name right?")
@@ -95,12 +100,15 @@ class View:
         if not served:
             say("  warning    no replica is up yet: requests get 503 until one is")
         elif not all(replica.up for replica in replicas):
+            asked = ", their replicas are asked for ids" if settings.tokens.ask_replicas else ""
             say(
-                "  warning    tokenizers of models that come later are not looked for"
+                f"  warning    tokenizers of models that come later are not looked for{asked}"
                 "; --tokenizer MODEL=DIR names one now, or start again then"
             )
 
     def _tokenizer(self, model: str, source: Source) -> str:
+        if source.asked:
+            return f"{model}: none found, so its replicas are asked for ids ({source.how})"
         if source.folder is None:
             return (
                 f"{model}: none found ({source.how}), routed by text prefix;"
@@ -112,6 +120,7 @@ class View:
             if name == families.TOKENIZER_PATH.name and labels[0] == model and values[0]
             for engine in labels[2:]
         ]
+        engines = ["chats by its replicas" if one == "replica" else one for one in engines]
         return f"{model} = {source.folder}  ({', '.join([source.how, *engines])})"
 
     def unready(self) -> str | None:
@@ -159,6 +168,7 @@ class View:
             "policy": settings.routing.policy,
             "config": self.reloader.row() if self.reloader is not None else None,
             "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
+            "tokenized_by_replicas": [model for model, one in self.sources.items() if one.asked],
             "models": fleet.models(self._table.replicas),
             "fleet_version": self._table.state.version,
             "workers": [worker.row() for worker in self.workers],

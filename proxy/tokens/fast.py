@@ -29,7 +29,8 @@ _Given = TypeVar("_Given")
 
 class FastPaths(msgspec.Struct, frozen=True):
     """What works for a model. encoder: "fastokens" or "tokenizers"; template: "minijinja", or
-    "jinja2" where one of its templates needs it; why: by part, what keeps it from the fast path."""
+    "jinja2" where one of its templates needs it, "replica" where only that can render; why: by
+    part, what keeps it from the fast path."""
 
     encoder: str = "tokenizers"
     template: str = "jinja2"

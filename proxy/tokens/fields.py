@@ -23,6 +23,8 @@ class Unrenderable(TokenlaneError):
 
     multimodal content-part message-shape tool-shape field-shape json template-kwargs
     request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
+    several-prompts no-tokenizer other-count replica-full replica-late replica-failed
+    replica-refused
     """
 
     def __init__(self, reason: str) -> None:

@@ -28,13 +28,18 @@ OWN_RENDERER = frozenset(
 )
 
 
+# Of these the one whose /tokenize renders a chat by its template, unlike the chat itself.
+HARMONY = "GptOssForCausalLM"
+
+
 class Folder(msgspec.Struct, frozen=True):
     """What the files say.
 
     templates: by name ("default", "tool_use"). processor_template: a multimodal model's, used
     without tools. specials: bos_token and so on, as templates see them. max_model_tokens: the
     context length that vLLM derives without --max-model-len. own_renderer, own_tokenizer: vLLM uses
-    code of its own there, which these files do not describe. doubts: why ids may differ.
+    code of its own there, which these files do not describe. harmony: it is that of gpt-oss.
+    doubts: why ids may differ.
     """
 
     backend: Backend
@@ -44,6 +49,7 @@ class Folder(msgspec.Struct, frozen=True):
     max_model_tokens: int | None
     own_renderer: bool
     own_tokenizer: bool
+    harmony: bool
     doubts: tuple[str, ...]
 
 
@@ -76,6 +82,7 @@ def read(folder: Path) -> Folder:
         max_model_tokens=_max_model_tokens(config, model),
         own_renderer=not OWN_RENDERER.isdisjoint(model.get("architectures") or ()) or tekken,
         own_tokenizer=tekken,
+        harmony=HARMONY in (model.get("architectures") or ()),
         doubts=tuple(doubts),
     )
 

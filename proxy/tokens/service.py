@@ -1,4 +1,5 @@
-"""A request's ids: the ladder climbed. Cache first, then the rung the rules choose.
+"""A request's ids: the ladder climbed. Cache first, then the rung the rules choose; a replica's
+own `/tokenize` where nothing here can make them.
 
 Invariants:
 - One job per miss; its result fills the cache whoever still waits for it.
@@ -10,6 +11,7 @@ Invariants:
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from proxy import refusals
@@ -30,6 +32,9 @@ from proxy.tokens.processes import LostError, ProcessPool
 from proxy.tokens.room import Room
 from proxy.tokens.threads import ThreadPool, default_count
 from proxy.tokens.tokenizer import Tokenizer
+
+# (model, request, its tokenizer, tokens per block) -> its ids. Raises Unrenderable.
+Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
 
 # Why there are no ids: no rung had room.
 _FULL = "overload"
@@ -56,7 +61,8 @@ class Outcome:
 
 
 class TokenService:
-    """The ids of requests. `tokenizers`: by model name, loaded. block_tokens: of the hashes."""
+    """The ids of requests. `tokenizers`: by model name, loaded. block_tokens: of the hashes. ask:
+    asks a replica, where that is wanted."""
 
     def __init__(
         self, settings: TokenSettings, tokenizers: dict[str, Tokenizer], block_tokens: int
@@ -65,6 +71,7 @@ class TokenService:
         self._tokenizers = tokenizers
         self._speeds = {model: Speed() for model in tokenizers}
         self._block_tokens = block_tokens
+        self.ask: Ask | None = None
         self._bases: dict[str, str] = {}
         self._permit = asyncio.Lock()
         self._room = Room()
@@ -132,7 +139,7 @@ class TokenService:
     def known(self, model: str, body: Prompted) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
         to call `make` with."""
-        if self._own(model) not in self._tokenizers:
+        if self.ask is None and self._own(model) not in self._tokenizers:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         key = token_key(model, body)
         prompt = self.cache.get(key)
@@ -144,6 +151,8 @@ class TokenService:
         """The ids of a request, by one of the rungs below the cache. needed: it waits for them
         where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
         where what is needed cannot be had in time."""
+        if self.asks(model, body):
+            return await self._asked(model, body, key)
         own = self._own(model)
         tokenizer = self._tokenizers[own]
         size_bytes = prompt_size_bytes(body)
@@ -170,6 +179,26 @@ class TokenService:
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome
+
+    def asks(self, model: str, body: Prompted) -> bool:
+        """Whether a replica is asked for the ids of such a request."""
+        tokenizer = self.tokenizer(model)
+        return self.ask is not None and (tokenizer is None or tokenizer.made_elsewhere(body))
+
+    async def _asked(self, model: str, body: Prompted, key: bytes) -> Outcome:
+        assert self.ask is not None
+        tokenizer = self.tokenizer(model)
+        LOOP.mark(OTHER)
+        began_s = time.perf_counter()
+        try:
+            prompt = await self.ask(model, body, tokenizer, self._block_tokens)
+        except Unrenderable as problem:
+            took_s = time.perf_counter() - began_s
+            return Outcome(None, Rung.BAIL, problem.reason, 0.0, took_s)
+        if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
+            self.cache.put(key, prompt)
+        rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
+        return Outcome(prompt, rung, "", 0.0, time.perf_counter() - began_s)
 
     async def prompt(self, model: str, body: Prompted) -> Outcome:
         """The ids of a request: `known`, else `make`."""

@@ -59,6 +59,11 @@ class Tokenizer:
         self.doubts = read.doubts
         self.specials = read.specials
         self._own_renderer = read.own_renderer
+        self._chats_elsewhere = (
+            not read.harmony
+            if read.own_renderer
+            else not read.templates and read.processor_template is None
+        )
         self._own_tokenizer = read.own_tokenizer
         self._templates = {name: Template(text) for name, text in read.templates.items()}
         self._processor_template = (
@@ -105,7 +110,13 @@ class Tokenizer:
         why = {part: reason for part, reason in why.items() if reason}
         self.fast = FastPaths(
             encoder="fastokens" if encoder is not None else "tokenizers",
-            template="jinja2" if why.keys() - {"encoder"} else "minijinja",
+            template=(
+                "replica"
+                if self._chats_elsewhere
+                else "jinja2"
+                if why.keys() - {"encoder"}
+                else "minijinja"
+            ),
             why=why,
         )
         log.info("tokenizer of %s: %s and %s", self.model, self.fast.encoder, self.fast.template)
@@ -114,6 +125,13 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"<Tokenizer {self.model} {self.encoder!r} templates={sorted(self._templates)}>"
+
+    def made_elsewhere(self, request: Conversation | CompletionFields) -> bool:
+        """Whether these files do not say how vLLM makes this request's ids, and its `/tokenize`
+        does: code of its own, or a template that is not in the folder."""
+        if isinstance(request, CompletionFields):
+            return self._own_tokenizer
+        return self._chats_elsewhere
 
     # Chat
 
@@ -226,7 +244,16 @@ class Tokenizer:
     # Completions
 
     def prompts(self, request: CompletionFields) -> tuple[str | bytes, ...]:
-        """A completion's prompts: text to encode, or packed ids as the client sent them."""
+        """As `given`, text only where it can be encoded here. Raises Unrenderable."""
+        prompts = self.given(request)
+        if self._own_tokenizer and any(isinstance(prompt, str) for prompt in prompts):
+            raise Unrenderable("own-renderer")
+        return prompts
+
+    @staticmethod
+    def given(request: CompletionFields) -> tuple[str | bytes, ...]:
+        """A completion's prompts: text, or packed ids as the client sent them. Raises Unrenderable,
+        RequestError 400."""
         if fields.value(request.prompt_embeds) is not None:
             raise Unrenderable("multimodal")
         if fields.value(request.suffix) is not None:
@@ -248,11 +275,6 @@ class Tokenizer:
             self._truncated(prompt, special, cut) if isinstance(prompt, str) else _kept(prompt, cut)
             for prompt in self.prompts(request)
         )
-
-    def _text_ids(self, text: str, special: bool, cut: tuple[int, str | None] | None) -> bytes:
-        if self._own_tokenizer:
-            raise Unrenderable("own-renderer")
-        return self._truncated(text, special, cut)
 
     # Encoding
 

@@ -219,11 +219,19 @@ def test_the_lines_that_warn(plane: Plane) -> None:
     assert "no replica is up yet: requests get 503 until one is" in said()
     plane.table.observe(1, Probe("ok", ("other",), roots={"other": "/nowhere"}))
     assert "no replica that is up serves m; is the name right?" in said()
-    assert "tokenizers of models that come later are not looked for" in said()
+    assert (
+        "tokenizers of models that come later are not looked for, their replicas are asked for ids;"
+    ) in said()
     plane.view.sources["other"] = Source(None, "no tokenizer.json here in /nowhere")
     assert (
         "other: none found (no tokenizer.json here in /nowhere), routed by text prefix;"
         " --tokenizer other=DIR names its folder"
     ) in said()
+    plane.view.sources["other"] = Source(None, "http://a/tokenize answers", asked=True)
+    assert (
+        "other: none found, so its replicas are asked for ids (http://a/tokenize answers)" in said()
+    )
+    assert plane.view.status()["tokenized_by_replicas"] == ["other"]
     plane.segment.gauge(families.TOKENIZER_PATH, "m", "encoder", "fastokens").set(1.0)
-    assert "m = /models/m  (given, fastokens)" in said()
+    plane.segment.gauge(families.TOKENIZER_PATH, "m", "template", "replica").set(1.0)
+    assert "m = /models/m  (given, fastokens, chats by its replicas)" in said()

@@ -9,9 +9,10 @@ from aiohttp import web
 
 from proxy.control import probes
 from proxy.control.fleet import PROBE_REASONS, Probe
-from proxy.control.probes import Prober, open_session, probe
+from proxy.control.probes import Prober, open_session, probe, tokenizes
 from proxy.control.scrape import Scrape
 from proxy.settings import ControlSettings
+from tests.raw import Upstream, answering, ok
 
 SETTINGS = ControlSettings(probe_deadline_s=0.3, probe_interval_s=0.2)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -202,3 +203,18 @@ async def test_replicas_come_and_go_while_others_are_probed() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_who_tokenizes() -> None:
+    said = {
+        "good": ok(b'{"count": 1, "tokens": [7]}'),
+        "bad": ok(b'{"count": 1}'),
+        "none": ok(b"{}").replace(b"200 OK", b"404 Not Found"),
+    }
+    expected = {"good": "", "bad": "no answer that can be read", "none": "status 404"}
+    async with open_session(ControlSettings()) as session:
+        for name, answer in said.items():
+            async with Upstream(answering(answer)) as replica:
+                assert await tokenizes(session, replica.url, "m") == expected[name]
+                assert replica.asked[0].line.startswith(b"POST /tokenize ")
+        assert await tokenizes(session, "http://127.0.0.1:9", "m") == "no connection"
