@@ -1,5 +1,5 @@
 """One gateway after the other on the same port, under load: each new one begins to serve, the
-old one is told to stop and drains while the next one starts.
+old one is told to stop and drains while the next ones start.
 
 Invariants:
 - The port never has nobody, so no client may see anything but whole answers.
@@ -11,7 +11,7 @@ import contextlib
 import json
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from tests.soak.clients import Crowd
 from tests.soak.fleet import Replicas
 from tests.soak.process import PATIENCE_S, Gateway
 
+# Gateways that drain at the same time.
+_AT_ONCE = 3
 # Nobody is asked for longer than for so many requests.
 _RECENT = 200
 
@@ -59,17 +61,16 @@ async def drains(folder: Path, count: int, *, workers: int) -> Drains:
         kinds = [*[crowd.talks] * 8, *[crowd.crawls] * 2, *[crowd.once] * 2]
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(crowd.run(kinds))
-            draining: asyncio.Task[None] | None = None
+            draining: deque[asyncio.Task[None]] = deque()
             for _ in range(count):
                 fresh = await asyncio.to_thread(Gateway, made, folder)
                 stack.push(fresh)
                 await asyncio.to_thread(_serves, fresh)
-                if draining is not None:
-                    await draining
-                draining = group.create_task(_drain(gateway, crowd, told))
+                draining.append(group.create_task(_drain(gateway, crowd, told)))
+                if len(draining) > _AT_ONCE:
+                    await draining.popleft()
                 gateway = fresh
-            if draining is not None:
-                await draining
+            await asyncio.gather(*draining)
             crowd.stopping = True
             await asking
         gateway.process.send_signal(signal.SIGTERM)

@@ -41,8 +41,9 @@ class Gateway:
 
     def __init__(self, made: Settings, folder: Path) -> None:
         self.folder = folder
-        file = folder / "settings.json"
-        file.write_bytes(msgspec.json.encode(made))
+        self.file = file = folder / "settings.json"
+        self.given = msgspec.json.encode(made)
+        file.write_bytes(self.given)
         paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
         own = {"PYTHONPATH": os.pathsep.join(paths), "TOKENLANE_SOAK_FOLDER": str(folder)}
         self._errors = (folder / "stderr").open("ab")
@@ -86,12 +87,19 @@ class Gateway:
         """What it says went wrong in itself, and workers that died though nobody killed them.
         kills: of workers, so far."""
         lines = (self.folder / "stderr").read_text(encoding="utf-8").splitlines()
-        bad = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
+        wrong = [line for line in lines if " ERROR " in line or line.startswith("Traceback")]
+        bad = [line for line in wrong if "settings stay as they were" not in line]
         said = [f"{len(bad)} errors in its log, as {bad[0]}"] if bad else []
         deaths = [line for line in lines if _DEATH.search(line)]
         if len(deaths) != kills:
             said.append(f"{kills} workers were killed, {len(deaths)} died: {deaths}")
         return said
+
+    def reload(self, given: bytes) -> None:
+        """Puts another file of settings in the place of its own."""
+        new = self.file.with_suffix(".new")
+        new.write_bytes(given)
+        new.rename(self.file)
 
     def says(self, pid: int) -> dict[str, Any]:
         """What a process says of itself (tests.soak.says)."""
@@ -110,7 +118,7 @@ class Gateway:
         pids = self.pids()
         if not all(pids):
             return None
-        process = psutil.Process(pids.pop(number))
+        process = psutil.Process(pids[number])
         process.suspend()
         since_s = time.monotonic()
         # The kernel's table is not read in one step: a look may miss some.
@@ -118,7 +126,7 @@ class Gateway:
         process.kill()
         while not _over(process):
             time.sleep(0.001)
-        return Kill(since_s, time.monotonic(), frozenset(ports))
+        return Kill(since_s, time.monotonic(), frozenset(ports), number)
 
     def tokenizers(self) -> list[psutil.Process]:
         """The tokenizer processes of all workers."""

@@ -10,13 +10,10 @@ import asyncio
 import contextlib
 import json
 import random
-import re
 import signal
-import statistics
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +36,7 @@ from tests.soak.audit import Books, Kill, problems
 from tests.soak.clients import Crowd
 from tests.soak.fleet import Replicas
 from tests.soak.process import PATIENCE_S, Footprint, Gateway
+from tests.soak.report import Report
 
 WORKERS = 2
 INDEX_BLOCKS = 2_000
@@ -46,9 +44,6 @@ INDEX_BLOCKS = 2_000
 INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
 CACHE_BYTES = 4_000_000
 _CACHES = ("cache", "segment", "opening", "prefix")
-_MB = 1e6
-# What happened so long before or after a request ended is told with it.
-_AROUND_S = 5.0
 
 
 def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
@@ -71,39 +66,6 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
         health=HealthSettings(ejection_s=1.0, ejection_limit_s=5.0, slow_start_s=2.0),
         log=LogSettings(access=str(folder / "access.log"), format="json", sample_ratio=1.0),
     )
-
-
-@dataclass
-class Report:
-    """What a soak found. problems: in sentences. happened: disturbances by kind. log: the same, by
-    time (monotonic seconds). memory: seconds and bytes by process. said: by the processes, of
-    themselves, at rest before and after."""
-
-    problems: list[str] = field(default_factory=list)
-    outcomes: Counter[str] = field(default_factory=Counter)
-    happened: Counter[str] = field(default_factory=Counter)
-    log: list[tuple[float, str]] = field(default_factory=list)
-    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    said: dict[str, Any] = field(default_factory=dict)
-
-    def disturbed(self, what: str) -> None:
-        """Notes a disturbance that is over, or has begun."""
-        self.happened[what] += 1
-        self.log.append((time.monotonic(), what))
-
-    def growth_mb(self, name: str) -> float:
-        """Of a process's memory in the later two thirds, by Theil and Sen's median of slopes."""
-        points = self.memory[name]
-        points = points[len(points) // 3 :]
-        points = points[:: max(1, len(points) // 200)]
-        slopes = [
-            (later[1] - earlier[1]) / (later[0] - earlier[0])
-            for number, earlier in enumerate(points)
-            for later in points[number + 1 :]
-        ]
-        if not slopes:
-            return 0.0
-        return statistics.median(slopes) * (points[-1][0] - points[0][0]) / _MB
 
 
 class Soak:
@@ -145,6 +107,7 @@ class Soak:
                     *gateway.unfinished(),
                     *gateway.errors(len(self._kills)),
                     *self._over_caps(gateway),
+                    *self._not_reloaded(gateway),
                     *crowd.wrong,
                 ]
                 counted = _counted(gateway)
@@ -157,7 +120,7 @@ class Soak:
         books = Books(crowd.asked, [*map(json.loads, lines)], executions, self._kills, counted)
         report.outcomes.update(one.outcome for one in crowd.asked)
         report.problems += problems(books)
-        report.problems += self._histories(books)
+        report.problems += report.histories(books)
         (self._folder / "report.json").write_bytes(msgspec.json.encode(report))
         return report
 
@@ -188,6 +151,7 @@ class Soak:
             (12.0, lambda: self._kill_worker(gateway)),
             (5.0, lambda: self._hit_tokenizer(gateway)),
             (15.0, lambda: self._burst(crowd)),
+            (8.0, lambda: self._reload(gateway)),
         ]
         asyncio.get_running_loop().call_later(self._for_s, self._over.set)
         async with asyncio.TaskGroup() as group:
@@ -229,6 +193,18 @@ class Soak:
                 await asyncio.sleep(1.0 / self._hasty)
                 victim.resume()
 
+    async def _reload(self, gateway: Gateway) -> None:
+        if self._draw.random() < 0.25:
+            gateway.reload(gateway.given[:-1])
+            self._report.disturbed("broken settings")
+            return
+        settings = msgspec.json.decode(gateway.given)
+        settings["admission"]["concurrency_limit_count"] = self._draw.randint(36, 44)
+        settings["routing"]["alpha"] = self._draw.uniform(0.5, 1.5) * settings["routing"]["alpha"]
+        settings["health"]["ejection_s"] = self._draw.uniform(0.5, 1.5)
+        gateway.reload(msgspec.json.encode(settings))
+        self._report.disturbed("reload")
+
     async def _burst(self, crowd: Crowd) -> None:
         self._report.disturbed("burst")
         await crowd.burst(150)
@@ -249,30 +225,16 @@ class Soak:
 
         await self._again(3.0, measure)
 
-    def _histories(self, books: Books) -> list[str]:
-        """Of the requests that problems name: what every book has of them, and what went on."""
-        named = set(re.findall(r"soak-\d+", "".join(self._report.problems)))
-        told = []
-        for asked in books.asked:
-            if asked.id not in named:
-                continue
-            lines = [line for line in books.lines if line["request_id"] == asked.id]
-            end_s = asked.ended_s or asked.sent_s
-            went_on = [
-                f"{what} {at_s - end_s:+.3f} s"
-                for at_s, what in self._report.log
-                if abs(at_s - end_s) < _AROUND_S
-            ]
-            kills = [
-                f"{kill.since_s - end_s:+.3f} to {kill.at_s - end_s:+.3f} s"
-                for kill in self._kills
-                if abs(kill.at_s - end_s) < _AROUND_S
-            ]
-            told.append(
-                f"{asked}; ran {books.executions[asked.id]} times; written {lines}; from its end:"
-                f" kills {kills}, disturbances {went_on}"
-            )
-        return told
+    def _not_reloaded(self, gateway: Gateway) -> list[str]:
+        """Files of settings that were taken for what they are not, or not at all."""
+        told = gateway.status()["config"]["reloads"]
+        said = []
+        for outcome, kind in (("refused", "broken settings"), ("applied", "reload")):
+            count, written = told[outcome], self._report.happened[kind]
+            # One that is soon replaced may not have been looked at.
+            if count > written or (not count and written > 5):
+                said.append(f"{count} reloads were {outcome}, of {written} to be")
+        return said
 
     def _over_caps(self, gateway: Gateway) -> list[str]:
         """What holds more than it may."""

@@ -1,4 +1,5 @@
-"""A gateway whose processes say how they are when they are asked (tests.soak.says).
+"""A gateway whose processes say how they are when they are asked (tests.soak.says), and which reads
+its settings anew when their file changes.
 
 python -m tests.soak.serve SETTINGS.json
 """
@@ -10,6 +11,9 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from proxy.config import Loaded
+from proxy.control.reload import Given
+from proxy.errors import ConfigError
 from proxy.settings import Settings
 from proxy.supervisor import Supervisor
 from proxy.telemetry.logs import setup_logs
@@ -23,13 +27,20 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-async def _run(settings: Settings) -> int:
-    return await Supervisor(settings, _say, WORKER).run()
+def _read(file: Path) -> Loaded:
+    try:
+        return Loaded(msgspec.json.decode(file.read_bytes(), type=Settings), {})
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+async def _run(file: Path) -> int:
+    given = Given(file, lambda: _read(file))
+    return await Supervisor(given.read().settings, _say, WORKER, given=given).run()
 
 
 if __name__ == "__main__":
     setup_logs("supervisor")
     says.listen()
     os.environ.pop("PYTHONTRACEMALLOC", None)  # of this process alone: workers would crawl
-    given = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Settings)
-    sys.exit(uvloop.run(_run(given)))
+    sys.exit(uvloop.run(_run(Path(sys.argv[1]))))

@@ -69,6 +69,9 @@ def test_a_killed_worker_excuses_its_own_clients_alone() -> None:
     assert audit(came, kills=(ELSEWHERE,)) == []
     early = replace(came, connecting_s=2.38, connected_s=2.39)
     assert audit(early, kills=(ELSEWHERE,)) == ["1 x lost: a"]
+    # Nor is it what became of a request that another worker wrote of.
+    assert audit(LOST, LINE | {"worker": 1}, kills=(ITS_OWN,)) == []
+    assert audit(LOST, LINE | {"worker": 0}, kills=(ITS_OWN,)) == ["1 x lost: a"]
     # Nothing excuses another answer than one's own.
     assert audit(replace(LOST, outcome="wrong"), kills=(ITS_OWN,)) == ["1 x wrong: a"]
 

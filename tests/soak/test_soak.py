@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.run import Report, Soak
+from tests.soak.report import Report
+from tests.soak.run import Soak
 
 # fastokens remembers words, up to about 130 MB of them, and fills that within the soak.
 GROWTH_LIMIT_MB = {"supervisor": 20.0, "worker": 150.0}

@@ -1,0 +1,72 @@
+"""What a soak found, and the history of every request that a problem names."""
+
+import re
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.soak.audit import Books
+
+_MB = 1e6
+# What happened so long before or after a request ended is told with it.
+_AROUND_S = 5.0
+
+
+@dataclass
+class Report:
+    """What a soak found. problems: in sentences. happened: disturbances by kind. log: the same, by
+    time (monotonic seconds). memory: seconds and bytes by process. said: by the processes, of
+    themselves, at rest before and after."""
+
+    problems: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    log: list[tuple[float, str]] = field(default_factory=list)
+    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def disturbed(self, what: str) -> None:
+        """Notes a disturbance that is over, or has begun."""
+        self.happened[what] += 1
+        self.log.append((time.monotonic(), what))
+
+    def growth_mb(self, name: str) -> float:
+        """Of a process's memory in the later two thirds, by Theil and Sen's median of slopes."""
+        points = self.memory[name]
+        points = points[len(points) // 3 :]
+        points = points[:: max(1, len(points) // 200)]
+        slopes = [
+            (later[1] - earlier[1]) / (later[0] - earlier[0])
+            for number, earlier in enumerate(points)
+            for later in points[number + 1 :]
+        ]
+        if not slopes:
+            return 0.0
+        return statistics.median(slopes) * (points[-1][0] - points[0][0]) / _MB
+
+    def histories(self, books: Books) -> list[str]:
+        """Of the requests that problems name: what every book has of them, and what went on."""
+        named = set(re.findall(r"soak-\d+", "".join(self.problems)))
+        told = []
+        for asked in books.asked:
+            if asked.id not in named:
+                continue
+            lines = [line for line in books.lines if line["request_id"] == asked.id]
+            end_s = asked.ended_s or asked.sent_s
+            went_on = [
+                f"{what} {at_s - end_s:+.3f} s"
+                for at_s, what in self.log
+                if abs(at_s - end_s) < _AROUND_S
+            ]
+            kills = [
+                f"{kill.since_s - end_s:+.3f} to {kill.at_s - end_s:+.3f} s"
+                for kill in books.kills
+                if abs(kill.at_s - end_s) < _AROUND_S
+            ]
+            told.append(
+                f"{asked}; ran {books.executions[asked.id]} times; written {lines}; from its end:"
+                f" kills {kills}, disturbances {went_on}"
+            )
+        return told
