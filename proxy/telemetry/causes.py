@@ -49,8 +49,11 @@ _OWN_SHARE = 1 / 3
 # The watchdog cannot be expected to have looked in less.
 _WATCH_S = 0.001
 # Of the times that a thread which waits for the GIL should have asked for it: on a busy machine
-# its sleeps are longer.
+# its sleeps are longer, and in a long stall far more than the few that any thread might have had
+# (one that is stopped and goes on: two or three).
 _ASKED_SHARE = 1 / 3
+_ASKED_LONG_SHARE = 1 / 8
+_FEW_SLEEPS = 2.0
 
 
 class Look(NamedTuple):
@@ -135,7 +138,9 @@ def _ran_since(look: Look, evidence: Evidence) -> bool:
 
 def _queued(waits: int, evidence: Evidence) -> bool:
     """Whether so many sleeps are those of a thread that waits for the GIL."""
-    return waits >= max(2.0, evidence.length_s / evidence.switch_interval_s * _ASKED_SHARE)
+    most = evidence.length_s / evidence.switch_interval_s
+    long = _FEW_SLEEPS + most * _ASKED_LONG_SHARE
+    return waits >= max(_FEW_SLEEPS, min(most * _ASKED_SHARE, long))
 
 
 def _stage(evidence: Evidence) -> Verdict:

@@ -120,6 +120,10 @@ CASES = {
         "gil",
     ),
     "a C call of another thread that slept": (evidence(waits=30, watchdog_waits=30), "gil"),
+    "a C call of another thread that had a third of a CPU": (
+        evidence(length_s=0.07, watch_s=0.068, waits=34, watchdog_waits=37, others_cpu_s=0.021),
+        "gil",
+    ),
     "a spin of another thread": (
         evidence(looks=looks(stack=LOOP_STACK), waits=30, others_cpu_s=0.02),
         "gil",
@@ -129,6 +133,10 @@ CASES = {
         "parse",
     ),
     "the process was stopped": (evidence(), "os"),
+    "the process was stopped, and its threads slept once more each for it": (
+        evidence(waits=3, watchdog_waits=3),
+        "os",
+    ),
     "the process was stopped in the midst of a stage": (
         evidence(looks=[look(0.0, kept_s=0.018)], spans=span()),
         "os",
