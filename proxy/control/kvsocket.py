@@ -18,6 +18,9 @@ from proxy.kv.account import Account
 from proxy.kv.sequence import Ask
 
 RECEIVE_LIMIT_MESSAGES = 10_000
+# An engine sends a whole replay at once, and drops what its socket has no room for: what is not
+# read at once has to fit here. vLLM keeps 10,000 messages unless told otherwise.
+REPLAY_LIMIT_MESSAGES = 100_000
 MESSAGE_LIMIT_BYTES = 64 * 1024 * 1024
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
@@ -101,6 +104,7 @@ class Subscription:
     async def _replay(self, address: str, question: Ask) -> None:
         number = question.number
         with self._socket(zmq.DEALER) as socket:
+            socket.rcvhwm = REPLAY_LIMIT_MESSAGES
             socket.connect(address)
             await socket.send_multipart([b"", question.start.to_bytes(_NUMBER_BYTES, "big")])
             while True:
@@ -116,6 +120,8 @@ class Subscription:
                     return
                 replayed = int.from_bytes(frames[-2], "big")
                 self._ask(self.account.replayed(number, replayed, frames[-1]))
+                if self._question is not None:  # the rest of this answer is of no use
+                    return
                 await asyncio.sleep(0)
 
     def _socket(self, kind: int) -> zmq.asyncio.Socket:

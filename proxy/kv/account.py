@@ -87,10 +87,12 @@ class Account:
         return self._do(self.sequence.ended(question), 0.0)
 
     def failed(self, question: int) -> Ask | None:
-        """A question got no answer."""
-        self._unanswered += 1
-        self.changed = True
-        return self._do(self.sequence.failed(question), 0.0)
+        """A question got no answer, or not the end of one. Returns the question for the rest."""
+        ask = self._do(self.sequence.failed(question), 0.0)
+        if ask is None:
+            self._unanswered += 1
+            self.changed = True
+        return ask
 
     def ask(self) -> Ask | None:
         """Asks for what may have been missed, as at the start."""

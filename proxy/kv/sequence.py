@@ -12,6 +12,8 @@ Invariants:
   So does a replay that does not begin with the last message applied, which each question asks for
   too: a publisher that starts again while nobody is connected may have reached the same numbers.
 - The answer to an older question is not mixed up with that to the last one (`Ask.number`).
+- An answer that breaks off, or has a hole, is asked on from there, as long as each brings
+  something: an engine that sends a long replay at once drops what its socket has no room for.
 """
 
 import msgspec
@@ -60,6 +62,7 @@ class Sequence:
         self._waiting: list[tuple[int, bytes]] = []
         self._number = 0
         self._asked_from = 0
+        self._answered = False
         self._last_digest = 0
         self._unverified = False
         self.asking = False
@@ -85,7 +88,7 @@ class Sequence:
             self._waiting.append((number, payload))
             return actions
         if self.asking:
-            actions += self.failed(self._number)
+            actions += self._give_up()
         if number > self.expected:
             self.gaps += 1
             if self._can_replay:
@@ -103,6 +106,9 @@ class Sequence:
             self._unverified = False
             if number == self.expected - 1 and xxh3_64_intdigest(payload) != self._last_digest:
                 return self._restart()
+        if self._answered and number > self.expected:
+            return [self._ask()]
+        self._answered = True
         return self._take(number, payload)
 
     def ended(self, question: int) -> list[Action]:
@@ -125,9 +131,15 @@ class Sequence:
         return actions
 
     def failed(self, question: int) -> list[Action]:
-        """No answer: go on with what there is."""
+        """No answer, or no end of it. Of what it brought the rest is asked for; without any, go on
+        with what there is."""
         if not self.asking or question != self._number:
             return []
+        if self.expected > self._asked_from:
+            return [self._ask()]
+        return self._give_up()
+
+    def _give_up(self) -> list[Action]:
         self.asking = False
         waiting, self._waiting = self._waiting, []
         return [action for number, payload in waiting for action in self._take(number, payload)]
@@ -136,6 +148,7 @@ class Sequence:
         self.asking = True
         self._number += 1
         self._asked_from = self.expected
+        self._answered = False
         self._unverified = self.expected > 0
         return Ask(max(self.expected - 1, 0), self._number)
 

@@ -27,7 +27,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class KvPublisher:
     """Of one replica. lose: so many live messages more are dropped on their way (a replay has
-    them). silent: nothing is sent and no question is answered."""
+    them). silent: nothing is sent and no question is answered. answer_limit: messages of each
+    answer; what is over is dropped, the end marker too, as vLLM does where its socket is full."""
 
     def __init__(self, spelling: Spelling, host: str) -> None:
         self._spelling: Spelling = spelling
@@ -41,6 +42,7 @@ class KvPublisher:
         self.kept: deque[tuple[int, bytes]] = deque(maxlen=BUFFER_LIMIT_MESSAGES)
         self.lose = 0
         self.silent = False
+        self.answer_limit = BUFFER_LIMIT_MESSAGES
 
     def start(self) -> None:
         """Binds both sockets, at first to any free ports. Raises zmq.ZMQError."""
@@ -104,11 +106,12 @@ class KvPublisher:
             if self.silent or not question:
                 continue
             start = int.from_bytes(question[-1], "big")
-            for number, payload in list(self.kept):
-                if number >= start:
-                    frames = [who, b"", b"", number.to_bytes(8, "big"), payload]
-                    await socket.send_multipart(frames)
-            await socket.send_multipart([who, b"", b"", _END, b""])
+            asked = [one for one in self.kept if one[0] >= start]
+            for number, payload in asked[: self.answer_limit]:
+                frames = [who, b"", b"", number.to_bytes(8, "big"), payload]
+                await socket.send_multipart(frames)
+            if len(asked) <= self.answer_limit:
+                await socket.send_multipart([who, b"", b"", _END, b""])
 
     def __repr__(self) -> str:
         return f"<KvPublisher {self._ports} {self._number} sent>"

@@ -58,6 +58,21 @@ async def test_a_gap_that_no_replay_closes_leaves_a_partial_account() -> None:
 
 
 @pytest.mark.slow
+async def test_a_replay_that_breaks_off_is_asked_on() -> None:
+    async with scene() as it:
+        it.states[0] = it.states[0].__class__(id="x", slot=0, url=it.states[0].url)
+        publisher(it).answer_limit = 6
+        for name in range(1, 11):
+            await it.send(0, [name] * 64)
+        it.change(0, up=True, models=("demo",), block_tokens=BLOCK)
+        await until(lambda: it.follower.truth.standing(0, BLOCK) is Standing.COMPLETE)
+        assert it.equal()
+        assert len(it.follower.held(0)) == 40
+        (account,) = it.kv.accounts
+        assert account.lost_messages == 0
+
+
+@pytest.mark.slow
 async def test_a_silent_publisher_is_not_believed_until_it_is_back() -> None:
     async with scene() as it:
         await follow(it)

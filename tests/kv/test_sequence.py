@@ -104,15 +104,41 @@ def test_a_loss_during_the_replay_is_asked_for_again() -> None:
     assert sequence.ended(2) == [Apply(body(5))]
 
 
+def test_a_replay_that_breaks_off_is_asked_on_while_it_brings_something() -> None:
+    sequence = Sequence(can_replay=True)
+    sequence.ask()
+    assert sequence.live(5, body(5)) == []
+    sequence.replayed(1, 0, body(0))
+    sequence.replayed(1, 1, body(1))
+    assert sequence.failed(1) == [Ask(1, 2)]
+    assert sequence.replayed(2, 1, body(1)) == []
+    assert sequence.failed(2) == [Lost(3), Apply(body(5))]
+
+
+def test_a_hole_in_a_replay_is_asked_for() -> None:
+    sequence = Sequence(can_replay=True)
+    sequence.ask()
+    sequence.replayed(1, 0, body(0))
+    assert sequence.replayed(1, 3, body(3)) == [Ask(0, 2)]
+    assert sequence.replayed(1, 4, body(4)) == []
+    for n in range(5):
+        sequence.replayed(2, n, body(n))
+    assert sequence.ended(2) == []
+    assert sequence.live(5, body(5)) == [Apply(body(5))]
+
+
 @given(
     st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60),
     st.integers(1, 70),
     st.booleans(),
+    st.integers(2, 40),
+    st.integers(3, 50),
 )
 def test_whatever_is_dropped_the_applied_are_in_order_and_gaps_are_told(
-    fates: list[tuple[bool, bool]], kept: int, answers: bool
+    fates: list[tuple[bool, bool]], kept: int, answers: bool, room: int, hole: int
 ) -> None:
-    """Per message: whether it is dropped, whether a question is answered before it."""
+    """Per message: whether it is dropped, whether a question is answered before it. room: messages
+    of an answer before it breaks off; hole: the one of them that is dropped."""
     sequence = Sequence(can_replay=True)
     sent: list[bytes] = []
     seen: list[int | None] = []  # None: a loss was told
@@ -134,9 +160,14 @@ def test_whatever_is_dropped_the_applied_are_in_order_and_gaps_are_told(
                 do(sequence.failed(asked.number))
                 continue
             first = max(asked.start, len(sent) - kept)
-            for number in range(first, len(sent)):
-                do(sequence.replayed(asked.number, number, sent[number]))
-            do(sequence.ended(asked.number))
+            told = range(first, len(sent))
+            for at, number in enumerate(told[:room]):
+                if at != hole:
+                    do(sequence.replayed(asked.number, number, sent[number]))
+            if len(told) <= room:
+                do(sequence.ended(asked.number))
+            else:
+                do(sequence.failed(asked.number))
 
     for dropped, answered in fates:
         sent.append(body(len(sent)))
