@@ -70,18 +70,20 @@ async def ids_of(service: TokenService, body: bytes) -> Outcome:
 HOSTILE_BYTES = 1_000_000
 
 
-def hostile(kind: str, seed: int) -> str:
-    """A megabyte that tokenizers dislike; each seed gives another text."""
+def hostile(kind: str, seed: int, size: int = HOSTILE_BYTES) -> str:
+    """About so many bytes that tokenizers dislike; each seed gives another text, of words that no
+    other has."""
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
     if kind == "no spaces":
-        return str(seed) + workload.text(HOSTILE_BYTES * 5 // 4, seed).replace(" ", "")
+        return str(seed) + workload.text(size * 5 // 4, seed).replace(" ", "")
     if kind == "one letter":
-        return str(seed) + letters[seed % 26] * HOSTILE_BYTES
+        # A run of another length is another word.
+        return str(seed) + letters[seed % 26] * (size - seed)
     if kind == "random letters":
-        return "".join(rng.choices(letters, k=HOSTILE_BYTES))
+        return "".join(rng.choices(letters, k=size))
     marks = [chr(code) for code in range(0x300, 0x370)]
-    return str(seed) + "".join(rng.choices(["e", *marks], k=HOSTILE_BYTES // 2))
+    return str(seed) + "".join(rng.choices(["e", *marks], k=size // 2))
 
 
 HOSTILE = ("no spaces", "one letter", "random letters", "combining marks")
