@@ -20,6 +20,7 @@ from functools import partial
 
 import uvloop
 
+from proxy import turns
 from proxy.auth import Door, dropped_fields
 from proxy.channel import Hello, Reload, WorkerEnd
 from proxy.control.ports import share
@@ -47,9 +48,6 @@ log = logging.getLogger(__name__)
 _SAMPLE_PERIOD_S = 1.0
 # Requests of each period that are shown on the live page.
 _SHOWN_COUNT = 4
-# A thread that holds the GIL gives it up after this long when the loop asks: rendering and
-# hashing in the tokenizer threads must not make the loop wait Python's default of 5 ms.
-GIL_SWITCH_S = 0.0005
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000
@@ -256,7 +254,7 @@ def _refused(recorder: Recorder, exchange: Exchange) -> None:
 def main() -> None:
     """Entry point of the worker process."""
     setup_logs("worker")
-    sys.setswitchinterval(GIL_SWITCH_S)
+    turns.take_soon()
     # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -15,7 +15,6 @@ the demo model), all with a ChatML template:
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,14 @@ from bench.ladder.prompts import chatml
 from bench.processes import say
 from bench.report import finish
 from bench.statistics import Cell, table
+from proxy import turns
 from proxy.model import Rung
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
-from proxy.worker import GIL_SWITCH_S
 
 
 def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
     """All of it, ready for JSON."""
-    # As in a worker: with Python's default, whoever wants the GIL waits 5 ms for a long call's end.
-    sys.setswitchinterval(GIL_SWITCH_S)
+    turns.take_soon()  # as in a worker
     models = {}
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():

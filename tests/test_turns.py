@@ -1,0 +1,56 @@
+"""A loop's thread has short slices, what it starts has the usual ones."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from proxy import turns
+
+ASKED = """
+import json, os, subprocess, sys, threading
+from proxy import turns
+
+before_s = turns.cpu_slice_s()
+turns.take_soon()
+told = []
+thread = threading.Thread(target=lambda: told.append(turns.cpu_slice_s()))
+thread.start()
+thread.join()
+child = "from proxy import turns; print(turns.cpu_slice_s())"
+told.append(float(subprocess.check_output([sys.executable, "-c", child])))
+nice = os.getpriority(os.PRIO_PROCESS, 0)
+print(json.dumps([before_s, turns.cpu_slice_s(), *told, sys.getswitchinterval(), nice]))
+"""
+
+
+def asked(*before: str) -> list[float]:
+    """Slices: before, then, a thread's, a process's; the GIL's interval, and how nice it is."""
+    path = os.pathsep.join(sys.path)
+    told = subprocess.check_output(
+        [*before, sys.executable, "-c", ASKED], env={**os.environ, "PYTHONPATH": path}
+    )
+    answers: list[float] = json.loads(told)
+    return answers
+
+
+@pytest.mark.skipif(
+    turns.cpu_slice_s() == 0.0,
+    reason="this kernel has one length of slice for all (Linux 6.12 has more)",
+)
+def test_the_loop_alone_has_short_slices() -> None:
+    usual_s, loop_s, thread_s, child_s, switch_s, nice = asked()
+    assert loop_s == turns.CPU_SLICE_S < usual_s
+    assert thread_s == child_s == usual_s
+    assert (switch_s, nice) == (turns.GIL_SWITCH_S, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@pytest.mark.skipif(shutil.which("chrt") is None, reason="util-linux has chrt")
+def test_what_the_operator_chose_stays() -> None:
+    usual_s, loop_s, *_ = asked("chrt", "--batch", "0")
+    assert loop_s == usual_s
+    *_, nice = asked("nice", "-n", "5")
+    assert nice == os.getpriority(os.PRIO_PROCESS, 0) + 5
