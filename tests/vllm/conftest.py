@@ -15,6 +15,9 @@ from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.vllm.processes import ROOT, Server, free_port, vllm_server, write_model
 
 REPORT = ROOT / "build" / "vllm-report.md"
+# What is counted over several tests, by template.
+IDS = "prompts whose ids equal those that vLLM says it answered"
+FORWARDED = "prompts answered alike by text and by forwarded ids"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -41,13 +44,21 @@ class Report:
     def __init__(self) -> None:
         self.started_s = time.monotonic()
         self.rows: list[tuple[str, str]] = []
+        self._proven: dict[str, dict[str, int]] = {IDS: {}, FORWARDED: {}}
 
     def add(self, what: str, value: object) -> None:
         """One row of the table."""
         self.rows.append((what, str(value)))
 
+    def prove(self, what: str, of: str, count: int) -> None:
+        """One part of a count over several tests."""
+        self._proven[what][of] = count
+
     def write(self) -> None:
         """build/vllm-report.md; `pytest_terminal_summary` shows it."""
+        for what, parts in self._proven.items():
+            told = ", ".join(f"{of} {count:,}" for of, count in parts.items())
+            self.add(what, f"{sum(parts.values()):,} ({told})")
         self.add("whole session", f"{time.monotonic() - self.started_s:.0f} s")
         lines = ["| what | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in self.rows)]
         REPORT.parent.mkdir(parents=True, exist_ok=True)
@@ -101,17 +112,27 @@ def replicas(
             server.stop()
 
 
-@pytest.fixture(scope="session")
-def gateway(replicas: tuple[Server, Server], model_folder: Path) -> Iterator[Server]:
-    """The gateway, as users start it, in front of both replicas."""
+def _gateway(name: str, replicas: tuple[Server, Server], folder: Path) -> Iterator[Server]:
     port, admin_port = free_port(), free_port()
     command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
-    command += ["--admin-port", str(admin_port), "--tokenizer", f"tiny={model_folder}"]
+    command += ["--admin-port", str(admin_port), "--tokenizer", f"tiny={folder}"]
     for replica in replicas:
         command += ["--backend", replica.url]
-    server = Server("gateway", command, port)
+    server = Server(name, command, port)
     try:
         server.wait()
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def gateway(replicas: tuple[Server, Server], model_folder: Path) -> Iterator[Server]:
+    """The gateway, as users start it, in front of both replicas."""
+    yield from _gateway("gateway", replicas, model_folder)
+
+
+@pytest.fixture
+def fresh_gateway(replicas: tuple[Server, Server], model_folder: Path) -> Iterator[Server]:
+    """One that has sent nobody anything."""
+    yield from _gateway("gateway-fresh", replicas, model_folder)

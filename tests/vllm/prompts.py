@@ -176,6 +176,16 @@ def chats() -> Iterator[Body]:
         yield body
 
 
+def plain_chats(count: int) -> Iterator[Body]:
+    """Random conversations, of which nothing but thinking is chosen."""
+    rng = random.Random(3)
+    for _ in range(count):
+        body: Body = {"messages": _turns(rng)}
+        if rng.random() < 0.3:
+            body["chat_template_kwargs"] = {"enable_thinking": rng.random() < 0.5}
+        yield body
+
+
 REFUSED: tuple[Body, ...] = (
     {"messages": []},
     {"messages": {}},

@@ -10,7 +10,7 @@ from proxy import forward
 from proxy.body import ChatBody, CompletionBody, Kind, inspect
 from proxy.tokens.tokenizer import Tokenizer
 from tests.vllm import prompts
-from tests.vllm.conftest import Report
+from tests.vllm.conftest import FORWARDED, Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
 
@@ -63,4 +63,4 @@ def test_ids_in_the_place_of_text_change_nothing(
         compared += 1
     assert not wrong
     assert compared
-    report.add(f"answers by forwarded ids equal to those by text, {kind.value}", compared)
+    report.prove(FORWARDED, "completions" if kind is Kind.COMPLETION else "demo template", compared)

@@ -68,7 +68,7 @@ def test_usage_equals_our_count_on_every_request(
 
 
 def test_turns_of_a_conversation_find_their_prefix(
-    gateway: Server, replicas: Replicas, report: Report
+    fresh_gateway: Server, replicas: Replicas, report: Report
 ) -> None:
     """Eight conversations of four turns, interleaved: each turn shares all but its end."""
     turns: list[list[dict[str, str]]] = [
@@ -83,7 +83,7 @@ def test_turns_of_a_conversation_find_their_prefix(
         for number, messages in enumerate(turns):
             messages.append({"role": "user", "content": f"Turn {turn} of {number}. " * 10})
             body = {"messages": messages, "max_tokens": 4}
-            status, headers, answer = ask(gateway, "/v1/chat/completions", body)
+            status, headers, answer = ask(fresh_gateway, "/v1/chat/completions", body)
             assert status == 200, answer
             told = json.loads(answer)
             places[number].add(headers["x-tokenlane-replica"])

@@ -11,7 +11,7 @@ from proxy.errors import RequestError
 from proxy.tokens.fields import ChatFields, CompletionFields
 from proxy.tokens.tokenizer import Tokenizer
 from tests.vllm import prompts
-from tests.vllm.conftest import Report
+from tests.vllm.conftest import IDS, Report
 from tests.vllm.processes import Server
 
 Replicas = tuple[Server, Server]
@@ -84,7 +84,7 @@ def test_chat_ids_equal_what_was_answered(
             wrong.append(body)
         count += 1
     assert not wrong
-    report.add("chat prompts equal to prompt_token_ids and usage", f"{count}")
+    report.prove(IDS, "demo template", count)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_completion_ids_equal_what_was_answered(
         mine = [_ids(one) for one in tokenizer.completion_ids(_completion(body))]
         assert mine == [choice["prompt_token_ids"] for choice in answer["choices"]], body
         assert sum(map(len, mine)) == answer["usage"]["prompt_tokens"]
-    report.add(f"completions {extra or 'plain'} equal to prompt_token_ids", len(cases))
+    report.prove(IDS, f"completions, {extra or 'plain'}", len(cases))
 
 
 @pytest.mark.parametrize("body", prompts.REFUSED)

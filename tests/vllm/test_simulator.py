@@ -74,6 +74,8 @@ ERRORS: list[tuple[str, Any]] = [
 GETS = ["/health", "/ping", "/version", "/v1/models", "/load", "/nowhere", TEXT]
 # Texts and ids of a model with random weights, and what depends on the clock.
 LOOSE = {"content", "text", "created", "system_fingerprint", "prompt", "root"}
+# A server that is short of processor puts two tokens into one event of a stream, now and then.
+TRIES = 4
 VALIDATION = re.compile(r"^\d+ validation errors?:")
 
 
@@ -128,7 +130,11 @@ async def differing(real: str, model_folder: Path) -> list[Any]:
         cases = [("POST", path, body) for path, body in [*ANSWERS, *ERRORS]]
         cases += [("GET", path, None) for path in GETS]
         for method, path, body in cases:
-            if pairs := await compare(real, simulated, path, body, method=method):
+            pairs = await compare(real, simulated, path, body, method=method)
+            for _ in range(TRIES):
+                if pairs:
+                    pairs = await compare(real, simulated, path, body, method=method)
+            if pairs:
                 found.append((method, path, str(body)[:200], pairs))
     return found
 
