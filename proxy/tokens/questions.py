@@ -119,8 +119,11 @@ def _chat(chat: ChatFields) -> dict[str, Any]:
         raise Unrenderable("forwarded-ids")
     if fields.truncation(chat.truncate_prompt_tokens, chat.truncation_side) is not None:
         raise Unrenderable("truncation")
-    _only_text(fields.value(chat.messages))
+    turns = fields.value(chat.messages)
+    _only_text(turns)
     asked: dict[str, Any] = {"messages": chat.messages}
+    if any("reasoning_content" in turn for turn in turns):
+        asked["messages"] = [_respelled(turn) for turn in turns]
     tools = fields.value(chat.tools)
     if tools is not None:
         if not tools:
@@ -148,6 +151,17 @@ def _variables(chat: ChatFields) -> dict[str, Any]:
         given.setdefault("enable_thinking", effort != "none")
         given["reasoning_effort"] = effort
     return given
+
+
+def _respelled(turn: dict[str, Any]) -> dict[str, Any]:
+    """As vLLM reads a chat's message itself: `/tokenize` does not know the older name."""
+    if "reasoning_content" not in turn:
+        return turn
+    turn = dict(turn)
+    reasoning = turn.pop("reasoning_content")
+    if reasoning is not None and turn.get("reasoning") is None:
+        turn["reasoning"] = reasoning
+    return turn
 
 
 def _only_text(turns: Any) -> None:

@@ -30,6 +30,10 @@ def asked(request: Prompted, model: str = "m") -> dict[str, Any]:
     return made
 
 
+def thought(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "yes", **fields}
+
+
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
@@ -48,6 +52,11 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
             "chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "none"}}),
         (chat(documents=[{"text": "d"}]), {
             "messages": HI, "chat_template_kwargs": {"documents": [{"text": "d"}]}}),
+        (chat(messages=[*HI, thought(reasoning_content="hm"), *HI]), {
+            "messages": [*HI, thought(reasoning="hm"), *HI]}),
+        (chat(messages=[thought(reasoning_content="old", reasoning="new")]), {
+            "messages": [thought(reasoning="new")]}),
+        (chat(messages=[thought(reasoning_content=None)]), {"messages": [thought()]}),
         (read(Kind.COMPLETION, prompt="a b"), {"prompt": "a b"}),
         (read(Kind.COMPLETION, prompt=["a b"], add_special_tokens=False), {
             "prompt": "a b", "add_special_tokens": False}),
