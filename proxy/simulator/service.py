@@ -35,6 +35,7 @@ class Service:
     async def generate(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
         """A chat, a completion, a message or a response, from its body to the end of its answer."""
         body = await exchange.read_body()
+        read_s = time.monotonic()
         responses = dialect_of(exchange.path) is Dialect.RESPONSES
         if responses:
             body = self._replica.stored.whole(body)
@@ -68,7 +69,8 @@ class Service:
             return
         drive, executions = self._replica.drive, self._replica.executions
         if executions is not None:
-            executions.taken(self._replica.port, exchange.header(b"x-request-id") or b"-")
+            request_id = exchange.header(b"x-request-id") or b"-"
+            executions.taken(self._replica.port, request_id, read_s)
         try:
             drive.submit(generation.sequences, ready_s)
             await generation.ended()

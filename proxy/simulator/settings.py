@@ -36,8 +36,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     kv_events: publish what the cache holds over ZMQ, as vLLM does: off, maps (vLLM 0.32), or
     arrays (earlier versions).
     store_responses: vLLM's VLLM_ENABLE_RESPONSES_API_STORE: requests may go on from a response.
-    execution_log: a file that gets a line for each generating request the engine took: the port and
-    the request's x-request-id; empty: none.
+    execution_log: a file that gets a line for each generating request the engine took: the port,
+    the request's x-request-id, and when its body was there (monotonic seconds); empty: none.
     """
 
     model: str = "demo"
