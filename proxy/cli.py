@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,13 @@ def _settings(args: argparse.Namespace) -> Settings:
     return loaded(args).settings
 
 
+def _warn_of_variables(warn: Callable[[str], object]) -> None:
+    """Those that look like settings and are none."""
+    for name, meant in unknown_variables(os.environ).items():
+        said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists all"
+        warn(f"the variable {name} means nothing; {said}")
+
+
 def _model_folder(text: str) -> tuple[str, str]:
     model, found, folder = text.partition("=")
     if not (model and found and folder):
@@ -69,30 +76,31 @@ def _serve(args: argparse.Namespace) -> int:
 
     setup_logs("supervisor")
     settings = _settings(args)
-    for name in unknown_variables(os.environ):
-        log.warning("the variable %s means nothing; tokenlane serve --help lists all", name)
+    _warn_of_variables(log.warning)
     given = Given(config_file(args), lambda: loaded(args))
     return supervisor.serve(settings, _say, given=given)
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from proxy import supervisor
     from proxy.control.ports import free_ports
     from proxy.simulator.child import FleetProcess
     from proxy.telemetry.logs import setup_logs
-    from proxy.tokens.tokenizer import demo_folder
+    from proxy.tokens.demo import demo_folder
 
     setup_logs("supervisor")
     args.config = None
     setattr(args, "tokens.folders", [f"demo={demo_folder()}"])
     if args.replicas < 1:
         raise ConfigError("--replicas must be at least 1")
+    begun = FleetProcess(args.replicas, free_ports(args.replicas))
+    begun.start()
+    from proxy import supervisor  # it takes as long as the fleet's start: both at once
 
     def greet(url: str) -> None:
         _say(f"\nTry it:\n\n{curl_line(url)}\n")
         _say("Ctrl-C stops the gateway and its replicas.")
 
-    with FleetProcess(args.replicas, free_ports(args.replicas)) as fleet:
+    with begun as fleet:
         args.backends = list(fleet.urls)
         return supervisor.serve(_settings(args), _say, on_ready=greet)
 
@@ -129,7 +137,9 @@ def _simulate(args: argparse.Namespace) -> int:
         settings = msgspec.convert(given, SimulatorSettings, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"simulate: {error}") from None
-    if args.replicas < 1 or not 0 <= args.port <= 65536 - args.replicas:
+    if args.replicas < 1:
+        raise ConfigError("--replicas must be at least 1")
+    if not 0 <= args.port <= 65536 - args.replicas:
         raise ConfigError("simulate: --replicas and --port do not make a range of ports")
     if args.until_eof:
         threading.Thread(target=_until_eof, daemon=True).start()
@@ -138,13 +148,14 @@ def _simulate(args: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(
             f"simulate: cannot listen on {args.host}, ports {args.port} and up"
-            f" ({os.strerror(error.errno) if error.errno else error})"
+            f" ({os.strerror(error.errno) if error.errno else error}); choose another --port"
         ) from None
     return 0
 
 
 def _check_config(args: argparse.Namespace) -> int:
     """Exit code 1 where the settings would not serve: every reason on a line of its own."""
+    _warn_of_variables(lambda said: print(f"tokenlane: {said}", file=sys.stderr))
     try:
         return _checked(_settings(args), probing=args.probe)
     except ConfigProblems as error:
@@ -208,7 +219,9 @@ def _healthcheck(args: argparse.Namespace) -> int:
         response = connection.getresponse()
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
-        print(f"not ready: no answer from {host}:{port} ({error})", file=sys.stderr)
+        from proxy.control.explain_verb import nobody
+
+        print(f"not ready: {nobody(host, port, error)}", file=sys.stderr)
         return 1
     finally:
         connection.close()
@@ -292,9 +305,22 @@ def _flags(verb: argparse.ArgumentParser) -> list[str]:
     return [flag for action in verb._actions for flag in action.option_strings]  # noqa: SLF001
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what was probably meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            near = difflib.get_close_matches(str(value), names, 1)
+            meant = f"did you mean {near[0]}? It is" if near else "it is"
+            raise argparse.ArgumentError(
+                action, f"there is no {value!r}; {meant} one of {', '.join(names)}"
+            )
+
+
 def parser() -> argparse.ArgumentParser:
     """All verbs and flags."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="tokenlane",
         description="An LLM gateway that routes prompts to vLLM replicas by their tokens.",
     )
@@ -363,6 +389,9 @@ def parser() -> argparse.ArgumentParser:
 
 def _parsed(whole: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; a flag that is none ends the process with the one that was probably meant."""
+    if argv == [] or (argv is None and len(sys.argv) == 1):
+        whole.print_help(sys.stderr)
+        whole.exit(2)
     args, left = whole.parse_known_args(argv)
     if left:
         near = difflib.get_close_matches(left[0].partition("=")[0], args.flags(), 1)

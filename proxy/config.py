@@ -172,7 +172,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check --config") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text") from None
 

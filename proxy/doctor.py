@@ -108,8 +108,9 @@ def check_machine(report: Report, settings: Settings) -> None:
 
 def check_variables(report: Report, environ: Mapping[str, str]) -> None:
     """Variables that look like settings and are none."""
-    for name in unknown_variables(environ):
-        report.warn(f"environment: {name} means nothing; tokenlane serve --help lists them all")
+    for name, meant in unknown_variables(environ).items():
+        said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists them all"
+        report.warn(f"environment: {name} means nothing; {said}")
 
 
 def check_ports(report: Report, settings: Settings) -> None:

@@ -197,7 +197,7 @@ class Gateway:
         if self._door is not None:
             life.tenant = families.OTHER
             life.tenant = self._door.tenant(route, exchange.headers, time.time())
-        allow(route, exchange.method)
+        allow(route, exchange.method, exchange.path)
         if route.action is Action.HEALTH:
             self._local.health(exchange, draining=self.draining)
             return

@@ -9,6 +9,7 @@ Invariants:
 import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -364,11 +365,12 @@ def from_environment(environ: Mapping[str, str]) -> Iterator[tuple[Option, Any]]
             yield option, read(option, [text], option.variable)
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables that look like ours and mean nothing."""
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that look like ours and mean nothing, each with what was probably meant, or an
+    empty text."""
     known = {option.variable for option in OPTIONS.values()} | _OTHER_VARIABLES
     services = ("_SERVICE_HOST", "_SERVICE_PORT")
-    return sorted(
+    unknown = sorted(
         name
         for name, value in environ.items()
         if name.startswith(PREFIX)
@@ -376,3 +378,6 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         and not value.startswith("tcp://")
         and not any(part in name for part in (*services, "_TCP"))
     )
+    bare = [name.removeprefix(PREFIX) for name in known]
+    near = {name: get_close_matches(name.removeprefix(PREFIX), bare, 1) for name in unknown}
+    return {name: PREFIX + meant[0] if meant else "" for name, meant in near.items()}

@@ -83,21 +83,35 @@ ROUTES: dict[str, Route] = {
 UNSERVED = Route("other", Action.NOTHING, methods=())
 
 
+# Where people look for them, too.
+_ADMIN = frozenset(("/", "/metrics", "/livez", "/readyz", "/status.json", "/replicas", "/stalls"))
+
+
+def _meant(path: str) -> str:
+    """What was probably meant, in this table's words and never in the request's."""
+    if path in _ADMIN:
+        return "; it is on the admin port."
+    for near in (f"/v1{path}", path.rstrip("/"), path.removeprefix("/v1")):
+        if near in ROUTES:
+            return f"; did you mean {near}?"
+    return "."
+
+
 def find(method: str, path: str) -> Route:
     """The route of a request; raises RequestError 404 or 405."""
     route = ROUTES.get(path, UNSERVED)
-    allow(route, method)
+    allow(route, method, path)
     return route
 
 
-def allow(route: Route, method: str) -> None:
+def allow(route: Route, method: str, path: str) -> None:
     """Raises RequestError 404 where nothing is served, 405 where not by this method."""
     if route is UNSERVED:
-        raise RequestError(404, "This path is not served here.", code="not_found")
+        raise RequestError(404, f"This path is not served here{_meant(path)}", code="not_found")
     if method not in route.methods:
         raise RequestError(
             405,
-            "This method is not allowed here.",
+            f"This method is not allowed here, only {' or '.join(route.methods)}.",
             code="method_not_allowed",
             headers=((b"allow", ", ".join(route.methods).encode()),),
         )

@@ -22,7 +22,7 @@ from proxy.secret import Secret
 from proxy.settings import LogSettings, Settings
 from proxy.stamps import Stamps, stamps
 from proxy.telemetry.access import AccessLog
-from proxy.tls import renew
+from proxy.tls import renew, tls_files
 from proxy.wire.server import HttpServer
 
 log = logging.getLogger(__name__)
@@ -32,16 +32,6 @@ def _sink(settings: LogSettings) -> tuple[object, ...]:
     """What a log has to be opened anew for."""
     kind = settings.access, settings.format, settings.prefix_block_tokens
     return *kind, settings.queue_limit_lines
-
-
-def tls_files(settings: Settings) -> tuple[str, ...]:
-    """Certificates, keys and CAs."""
-    server, upstream = settings.server, settings.upstream
-    files = (
-        server.tls_cert_file, server.tls_key_file,
-        upstream.tls_ca_file, upstream.tls_cert_file, upstream.tls_key_file,
-    )  # fmt: skip
-    return tuple(file for file in files if file)
 
 
 class Swap:
@@ -66,7 +56,7 @@ class Swap:
         self._sampler = sampler
         self._explainer = explainer
         self._one_at_a_time = asyncio.Lock()
-        self._stamps = stamps(tls_files(settings))
+        self._stamps = stamps(tls_files(settings.server, settings.upstream))
         self.settings = settings
         self.loaded = loaded
 
@@ -89,7 +79,11 @@ class Swap:
         key: Secret | None = replica_key(settings.upstream)
         if now.replica_key is not None and now.replica_key.same(key):
             key = now.replica_key
-        seen, upstream, access = stamps(tls_files(settings)), now.upstream_tls, now.access
+        seen, upstream, access = (
+            stamps(tls_files(settings.server, settings.upstream)),
+            now.upstream_tls,
+            now.access,
+        )
         tls_of = settings.upstream.tls_ca_file, settings.upstream.tls_cert_file
         if seen != self._stamps or tls_of != (
             was.upstream.tls_ca_file, was.upstream.tls_cert_file,

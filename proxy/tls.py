@@ -10,6 +10,15 @@ from proxy.errors import ConfigError
 from proxy.settings import ServerSettings, UpstreamSettings
 
 
+def tls_files(server: ServerSettings, upstream: UpstreamSettings) -> tuple[str, ...]:
+    """Certificates, keys and CAs that the settings name."""
+    files = (
+        server.tls_cert_file, server.tls_key_file,
+        upstream.tls_ca_file, upstream.tls_cert_file, upstream.tls_key_file,
+    )  # fmt: skip
+    return tuple(file for file in files if file)
+
+
 def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
     """For the data port; None without a certificate. Raises ConfigError."""
     if not settings.tls_cert_file:

@@ -69,13 +69,15 @@ def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> N
             ["serve", *BACKEND, "--tokenizer", "m=/nowhere"],
             "/nowhere/tokenizer.json cannot be read; --tokenizer m=DIR names the folder",
         ),
-        (["serve", *BACKEND, "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
+        (["serve", *BACKEND, "--config", "/nowhere.yaml"], "directory); check --config"),
         (["serve", *BACKEND, "--host", "no.such.host.invalid"], "check --host"),
         (["serve", *BACKEND, "--port", "70000"], "70000 is no port number"),
         (["serve", *BACKEND, "--tokenizer", "m"], "--tokenizer: 'm' must look like MODEL=DIR"),
         (["serve", *BACKEND, "--port", "many"], "--port: 'many' must be a whole number"),
         (["print-config", "--config", "/nowhere.yaml"], "cannot be read"),
-        (["simulate", "--replicas", "0"], "do not make a range"),
+        (["serve", "--backend", "h:80"], "; did you mean http://h:80?"),
+        (["serve", "--backend", "http://h:80/v1"], "after its port; did you mean http://h:80?"),
+        (["simulate", "--replicas", "0"], "--replicas must be at least 1"),
         (["simulate", "--port", "65535"], "do not make a range"),
         (["simulate", "--block-tokens", "many"], "block_tokens"),
         (["simulate", "--block-tokens", "0"], "block_tokens"),
@@ -99,6 +101,27 @@ def test_a_flag_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
         main(["serve", "--bakend", "http://127.0.0.1:1"])
     said = capsys.readouterr().err
     assert said.endswith("--bakend http://127.0.0.1:1; did you mean --backend?\n")
+
+
+def test_a_verb_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["server"])
+    assert (
+        "there is no 'server'; did you mean serve? It is one of serve," in capsys.readouterr().err
+    )
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "say whether the settings would serve" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLANE_PROT", "80")
+    assert main(["check-config", *BACKEND]) == 0
+    assert capsys.readouterr().err == (
+        "tokenlane: the variable TOKENLANE_PROT means nothing; did you mean TOKENLANE_PORT?\n"
+    )
 
 
 @pytest.mark.parametrize("flag", ["--port", "--admin-port"])
@@ -272,4 +295,7 @@ def test_healthcheck_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert main(["healthcheck", "--admin-port", str(port)]) == 1
-    assert f"no answer from 127.0.0.1:{port}" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"not ready: no gateway answers at 127.0.0.1:{port} (Connection refused);"
+        " is it running, and is this its admin port?\n"
+    )

@@ -135,7 +135,7 @@ def test_variables_that_mean_nothing() -> None:
         "TOKENLANE_PORT_8080_TCP_ADDR": "10.0.0.1",
         "OTHER": "x",
     }
-    assert unknown_variables(environ) == ["TOKENLANE_PROT"]
+    assert unknown_variables(environ) == {"TOKENLANE_PROT": "TOKENLANE_PORT"}
 
 
 def test_what_is_shown() -> None:

@@ -54,6 +54,24 @@ def test_refused(method: str, path: str, status: int, allow: bytes | None) -> No
     assert path == "/" or path not in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "said"),
+    [
+        ("POST", "/chat/completions", "not served here; did you mean /v1/chat/completions?"),
+        ("POST", "/v1/responses/", "not served here; did you mean /v1/responses?"),
+        ("POST", "/v1/tokenize", "not served here; did you mean /tokenize?"),
+        ("GET", "/metrics", "not served here; it is on the admin port."),
+        ("GET", "/v2/nothing", "not served here."),
+        ("GET", "/v1/chat/completions", "not allowed here, only POST."),
+        ("POST", "/v1/models", "not allowed here, only GET or HEAD."),
+    ],
+)
+def test_the_next_step(method: str, path: str, said: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        find(method, path)
+    assert refused.value.message.endswith(said)
+
+
 def test_paths_are_good_labels() -> None:
     assert len(ROUTES) < 32
     for path, route in ROUTES.items():

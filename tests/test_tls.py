@@ -141,7 +141,7 @@ async def test_probes_speak_tls(folder: Path) -> None:
             found = await probe(session, url)
             assert (found.reason, found.models) == ("ok", ("demo",))
         async with open_session(settings) as session:
-            assert (await probe(session, url)).reason == "refused"
+            assert (await probe(session, url)).reason == "tls"
 
 
 def test_wrong_files(folder: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from proxy.control.explain_verb import admin_address
+from proxy.control.explain_verb import admin_address, nobody
 from proxy.errors import ConfigError
 from proxy.keyring import admin_token
 from proxy.settings import AdminSettings
@@ -89,7 +89,7 @@ def ask(
         response = connection.getresponse()
         answer = response.read()
     except (OSError, http.client.HTTPException) as error:
-        sys.stderr.write(f"no answer from {host}:{port} ({error})\n")
+        sys.stderr.write(f"tokenlane: {nobody(host, port, error)}\n")
         return None
     finally:
         connection.close()

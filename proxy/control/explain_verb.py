@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], Non
         response = connection.getresponse()
         answer = response.read()
     except (OSError, http.client.HTTPException) as error:
-        sys.stderr.write(f"no answer from {host}:{port} ({error})\n")
+        sys.stderr.write(f"tokenlane: {nobody(host, port, error)}\n")
         return 1
     finally:
         connection.close()
@@ -47,6 +47,14 @@ def run(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], Non
         return 0
     say(table(told))
     return 0
+
+
+def nobody(host: str, port: int, error: Exception) -> str:
+    """What to say where no gateway answers."""
+    why = getattr(error, "strerror", None) or error
+    return (
+        f"no gateway answers at {host}:{port} ({why}); is it running, and is this its admin port?"
+    )
 
 
 def _read(file: str) -> bytes:

@@ -7,6 +7,7 @@ Invariants:
 - Every change makes a new version; an unchanged fleet is the same object.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from proxy.settings import ControlSettings
 class Probe(msgspec.Struct, frozen=True):
     """One look at a replica.
 
-    reason: `ok`, or why it failed (closed set, metric label): refused timeout status protocol.
+    reason: `ok`, or why it failed (metric label): one of PROBE_REASONS.
     models and scrape: None if they could not be read. adapters: those of the models, with
     the model of each. roots: by
     model, the folder or the hub's name that the replica has it from.
@@ -41,11 +42,13 @@ class Probe(msgspec.Struct, frozen=True):
         return self.reason == "ok"
 
 
-PROBE_REASONS = ("refused", "timeout", "status", "protocol")
+PROBE_REASONS = ("refused", "unreachable", "tls", "timeout", "status", "protocol")
 ADVICE = {
     "refused": "nothing listens there; is vLLM running, and is the port right?",
+    "unreachable": "there is no way to it; is the host's name right?",
+    "tls": "no TLS with it; is it http://, or is its CA not in upstream.tls_ca_file?",
     "timeout": "no answer in time; is it still loading, or does a firewall drop packets?",
-    "status": "its /health is not 200; see its log",
+    "status": "its /health is not 200; is it vLLM? Then its log says why",
     "protocol": "what answers does not speak vLLM's HTTP; is it the right port?",
 }
 
@@ -125,13 +128,20 @@ def base_url(backend: str) -> str:
         parts = urlsplit(backend)
         port = parts.port
     except ValueError:
-        raise ConfigError(f"backend {backend!r} is not a URL") from None
+        raise ConfigError(
+            f"backend {backend!r} is not a URL; it must look like http://HOST:PORT"
+        ) from None
     if parts.username or parts.password:
         raise ConfigError("a backend's URL must not carry a user name or password")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ConfigError(f"backend {backend!r} must look like http://HOST:PORT")
+        bare = re.fullmatch(r"[\w.-]+:[0-9]{1,5}", backend)
+        meant = f"; did you mean http://{backend}?" if bare else ""
+        raise ConfigError(f"backend {backend!r} must look like http://HOST:PORT{meant}")
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
-        raise ConfigError(f"backend {backend!r} must end after its port")
+        raise ConfigError(
+            f"backend {backend!r} must end after its port; did you mean"
+            f" {parts.scheme}://{parts.netloc}?"
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{host}:{port}"

@@ -81,8 +81,11 @@ async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
             return bytes(body)
     except TimeoutError:
         raise _ProbeFailed("timeout") from None
-    except aiohttp.ClientConnectorError:
-        raise _ProbeFailed("refused") from None
+    except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError):
+        raise _ProbeFailed("tls") from None
+    except aiohttp.ClientConnectorError as error:
+        refused = isinstance(error.os_error, ConnectionRefusedError)
+        raise _ProbeFailed("refused" if refused else "unreachable") from None
     except (aiohttp.ClientError, OSError, ValueError):
         raise _ProbeFailed("protocol") from None
 

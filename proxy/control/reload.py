@@ -26,9 +26,9 @@ from proxy.keyring import admin_token, client_keys, replica_key
 from proxy.secret import Secret
 from proxy.settings import Key, Settings
 from proxy.stamps import Stamps, stamps
-from proxy.swap import tls_files
 from proxy.telemetry import families
 from proxy.telemetry.metrics import Sample
+from proxy.tls import tls_files
 
 LOOK_S = 0.1
 OUTCOMES = ("applied", "unchanged", "refused")
@@ -75,7 +75,7 @@ def files_of(settings: Settings, file: Path | None) -> tuple[str, ...]:
         settings.auth.keys_file,
         settings.upstream.api_key_file,
         settings.admin.token_file,
-        *tls_files(settings),
+        *tls_files(settings.server, settings.upstream),
     )
     return tuple(name for name in named if name)
 

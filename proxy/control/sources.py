@@ -75,7 +75,7 @@ async def ask(
     settings: Settings, sources: Mapping[str, Source], replicas: Iterable[ReplicaState]
 ) -> dict[str, Source]:
     """The sources, where there was none with a word on whether a replica that is up tokenizes."""
-    if not settings.tokens.ask_replicas:
+    if not settings.tokens.ask_replicas or all(source.folder for source in sources.values()):
         return dict(sources)
     up = [replica for replica in replicas if replica.up]
     found = dict(sources)

@@ -38,15 +38,21 @@ class FleetProcess:
             raise ValueError("the fleet is not running")
         return self._process.pid
 
-    def __enter__(self) -> Self:
-        process = self._process = subprocess.Popen(
+    def start(self) -> None:
+        """Begins, without waiting: for those who have something to do meanwhile."""
+        self._process = subprocess.Popen(
             self._argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-        if process.stdout is None:
+
+    def __enter__(self) -> Self:
+        if self._process is None:
+            self.start()
+        process = self._process
+        if process is None or process.stdout is None:
             raise ValueError("no pipe")
         for _ in self.urls:
             if not process.stdout.readline():

@@ -62,8 +62,9 @@ def read(folder: Path) -> Folder:
     if "added_tokens_decoder" not in config:
         config |= build.specials_of(_json(folder / "special_tokens_map.json"))
     model = _json(folder / "config.json")
+    tokenizer = _json(path)
     try:
-        built = build.build(_json(path), config, model)
+        built = build.build(tokenizer, config, model)
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception
         raise ConfigError(f"{path}: is no tokenizer ({error})") from None
     doubts = list(built.doubts)
@@ -94,7 +95,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
+        raise ConfigError(
+            f"{path}: cannot be read as JSON ({error}); was it downloaded whole?"
+        ) from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: must hold one JSON object")
     return value

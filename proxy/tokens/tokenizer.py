@@ -11,7 +11,6 @@ Invariants:
 
 import logging
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 
 from proxy.errors import ConfigError, RequestError
 from proxy.tokens import conversation, fields, folder, messages, probe, responses
+from proxy.tokens.demo import demo_folder as demo_folder  # noqa: PLC0414 - who loads it asks here
 from proxy.tokens.encode import Encoder, pack
 from proxy.tokens.fast import FastPaths, FastTemplate
 from proxy.tokens.fields import (
@@ -337,8 +337,3 @@ def _are_objects(documents: Any) -> bool:
     return documents is None or (
         isinstance(documents, list) and all(isinstance(one, dict) for one in documents)
     )
-
-
-def demo_folder() -> Path:
-    """The folder of the demo model that ships with the package."""
-    return Path(str(resources.files("proxy") / "models" / "demo"))

@@ -182,4 +182,4 @@ async def test_the_verbs_say_why_not(capsys: pytest.CaptureFixture[str]) -> None
         code, said = await verb("list", "a:1")
         assert (code, "takes no replica" in said) == (2, True)
     code, said = await verb("drain", "a:1")
-    assert (code, "no answer from" in said) == (1, True)
+    assert (code, "no gateway answers" in said) == (1, True)

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from proxy.control import probes
-from proxy.control.fleet import PROBE_REASONS, Probe
+from proxy.control.fleet import ADVICE, PROBE_REASONS, Probe
 from proxy.control.probes import Prober, open_session, probe, tokenizes
 from proxy.control.scrape import Scrape
 from proxy.settings import ControlSettings
@@ -98,6 +98,12 @@ async def test_nobody_there() -> None:
     assert await look(f"http://127.0.0.1:{port}") == Probe("refused")
 
 
+async def test_what_is_not_there_to_be_asked(serve: Serve) -> None:
+    assert await look("http://no.such.host.invalid:8000") == Probe("unreachable")
+    plain = await serve(health=says())
+    assert await look(plain.replace("http:", "https:")) == Probe("tls")
+
+
 @pytest.mark.parametrize(
     "answer", [b"SSH-2.0-hello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", b""]
 )
@@ -121,7 +127,8 @@ async def test_an_endless_page_is_cut_off(serve: Serve, monkeypatch: pytest.Monk
 
 
 def test_reasons_are_a_closed_set() -> None:
-    assert {"refused", "timeout", "status", "protocol"} == set(PROBE_REASONS)
+    reasons = {"refused", "unreachable", "tls", "timeout", "status", "protocol"}
+    assert reasons == set(PROBE_REASONS) == set(ADVICE)
 
 
 async def test_no_cookies_no_connection_kept(serve: Serve) -> None:

@@ -8,9 +8,9 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Protocol
 
-from proxy.control.discovery.dns import Dns, resolver
 from proxy.control.discovery.file import File
 from proxy.control.discovery.kubernetes import Kubernetes, service
 from proxy.control.discovery.names import target
@@ -30,11 +30,19 @@ class Source(Protocol):
         """Until cancelled."""
 
 
+def _dns() -> ModuleType:
+    """Loaded where a name is to be looked up: its library takes 40 ms of a start."""
+    from proxy.control.discovery import dns  # noqa: PLC0415
+
+    return dns
+
+
 def check(settings: DiscoverySettings) -> None:
     """All that can be known without asking anybody. Raises ConfigError."""
     for name in settings.dns:
         target(name)
-    resolver(settings.dns_servers)
+    if settings.dns or settings.dns_servers:
+        _dns().resolver(settings.dns_servers)
     if settings.kubernetes_service:
         service(settings)
 
@@ -45,7 +53,7 @@ def wanted(settings: DiscoverySettings) -> dict[str, Callable[[], Source]]:
     if settings.file:
         made[f"file {settings.file}"] = lambda: File(settings.file)
     for name in settings.dns:
-        made[f"dns {name}"] = lambda name=name: Dns(name, settings)  # type: ignore[misc]  # its own name
+        made[f"dns {name}"] = lambda name=name: _dns().Dns(name, settings)  # type: ignore[misc]  # its own name
     if settings.kubernetes_service:
         made[f"kubernetes {settings.kubernetes_service}"] = lambda: Kubernetes(settings)
     return made

@@ -1,0 +1,13 @@
+"""Where the demo model's tokenizer is.
+
+Invariants:
+- Naming its folder loads no tokenizer, nor the libraries of one.
+"""
+
+from importlib import resources
+from pathlib import Path
+
+
+def demo_folder() -> Path:
+    """The folder of the demo model that ships with the package."""
+    return Path(str(resources.files("proxy") / "models" / "demo"))
