@@ -43,17 +43,19 @@ def settings(urls: tuple[str, ...], folder: Path, port: int, workers: int) -> Se
 @dataclass
 class Drains:
     """What came of them. drains_s: how long each took. in_hand: requests that were not over when
-    drains began, in all."""
+    drains began, in all. took_s: all of it."""
 
     problems: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     drains_s: list[float] = field(default_factory=list)
     in_hand: int = 0
+    took_s: float = 0.0
 
 
 async def drains(folder: Path, count: int, *, workers: int) -> Drains:
     """So many, one after the other."""
     told = Drains()
+    began_s = time.monotonic()
     with Replicas(workers, folder) as fleet, contextlib.ExitStack() as stack:
         made = settings(fleet.urls, folder, free_ports(1), workers)
         gateway = stack.enter_context(Gateway(made, folder))
@@ -71,6 +73,7 @@ async def drains(folder: Path, count: int, *, workers: int) -> Drains:
                     await draining.popleft()
                 gateway = fresh
             await asyncio.gather(*draining)
+            told.took_s = time.monotonic() - began_s
             crowd.stopping = True
             await asking
         gateway.process.send_signal(signal.SIGTERM)

@@ -46,6 +46,11 @@ class Report:
             return 0.0
         return statistics.median(slopes) * (points[-1][0] - points[0][0]) / _MB
 
+    def held_mb(self, name: str) -> float:
+        """What malloc has given out at the end, above what it had at first; 0 where nobody says."""
+        first, last = (self.said[when][name]["malloc"].get("used", 0) for when in ("first", "last"))
+        return float(last - first) / _MB
+
     def histories(self, books: Books) -> list[str]:
         """Of the requests that problems name: what every book has of them, and what went on."""
         named = set(re.findall(r"soak-\d+", "".join(self.problems)))

@@ -25,6 +25,7 @@ async def test_no_request_is_lost_when_one_takes_over_from_another(
     assert max(told.drains_s) < 10, "an idle connection holds nobody up"
     assert told.in_hand > 0 or count == 1
     figure(
-        f"{count} drains under load, {told.outcomes.total():,} requests, 0 lost, {told.in_hand:,} "
-        f"of them under way as a drain began; the longest took {max(told.drains_s):.1f} s"
+        f"{count} drains under load in {told.took_s / 60:.1f} minutes, "
+        f"{told.outcomes.total():,} requests, 0 lost, {told.in_hand:,} of them under way as a "
+        f"drain began; the longest took {max(told.drains_s):.1f} s"
     )
