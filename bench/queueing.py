@@ -19,6 +19,18 @@ def gaps_s(due_s: Sequence[float]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(sorted(due_s))]
 
 
+def met_nobody(calls: Sequence[tuple[float, float]]) -> list[bool]:
+    """Of each (due, done): whether all that were due before it were done when it was due. Then it
+    waited for nobody, and what it took is what a request takes that need not wait."""
+    found = [False] * len(calls)
+    free_s = 0.0
+    for index in sorted(range(len(calls)), key=lambda index: calls[index][0]):
+        due_s, done_s = calls[index]
+        found[index] = due_s >= free_s
+        free_s = max(free_s, done_s)
+    return found
+
+
 def kingman_s(
     utilisation: float, arrival_variation: float, service_variation: float, service_s: float
 ) -> float | None:

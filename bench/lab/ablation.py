@@ -43,8 +43,8 @@ RUNGS: dict[str, dict[str, Any]] = {
     "+ permit": NARROW | PROCESSES,
     "as shipped": {},
 }
-# What each row adds: where that takes no job, two rows are the same gateway. Who gets no permit is
-# sent on without ids.
+# What each row adds: where that takes no job in it and in the one above, the two are the same
+# gateway. Who gets no permit is sent on without ids.
 TAKES: dict[str, tuple[str, ...]] = {
     "+ cache": ("cache",),
     "+ threads": ("threads",),
@@ -206,7 +206,8 @@ def frees(
         used = [
             load
             for load in loads
-            if takers is None or any(got[after, load].rungs.get(rung) for rung in takers)
+            if takers is None
+            or any(got[name, load].rungs.get(rung) for rung in takers for name in (before, after))
         ]
         same += [
             abs(got[after, load].late.blocked - got[before, load].late.blocked)

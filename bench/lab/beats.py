@@ -40,11 +40,15 @@ class Beats:
 
     def late_s(self, since_s: float, until_s: float) -> list[float]:
         """How late each beat was that was due between two times of time.monotonic(), in seconds. To
-        be asked once the loop is at rest: a stall is known when it is over."""
+        be asked once the loop is at rest: a stall is known when it is over. A beat that is still
+        to come is as late as `until_s` shows it to be: no news is no good news."""
         with self._path.open("rb") as file:
             (count,) = _COUNT.unpack(file.read(_COUNT.size))
             raw = file.read(count * _BEAT.size)
-        return [late for at, late in _BEAT.iter_unpack(raw) if since_s <= at - late <= until_s]
+        beats = list(_BEAT.iter_unpack(raw))
+        found = [late for at, late in beats if since_s <= at - late <= until_s]
+        missing_s = until_s - max(since_s, beats[-1][0] + PERIOD_S if beats else since_s)
+        return [*found, missing_s] if missing_s > 0 and count < LIMIT_BEATS else found
 
 
 class Beat:

@@ -24,6 +24,9 @@ from proxy.tokens.tokenizer import Tokenizer
 
 ENCODE, BATCH, FASTOKENS = "tokenizers encode", "tokenizers encode_batch_fast", "fastokens"
 JINJA, MINIJINJA = "jinja2", "minijinja"
+# Of a text, to learn how many characters a token has in it.
+SAMPLE_CHARS = 20_000
+FEWEST = 3
 Encode = Callable[[str], object]
 Render = Callable[[ChatFields], str]
 
@@ -32,13 +35,12 @@ class Engines:
     """Of one model. encoders: text to ids; templates: a chat request's fields to text."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        backend: Any = Backend.from_file(str(folder / "tokenizer.json"))
-        backend.no_truncation()
-        backend.no_padding()
+        # One each: what one has seen, the other has not.
+        backend, batches = _backend(folder), _backend(folder)
         self.backend = backend
         self.encoders: dict[str, Encode] = {
             ENCODE: lambda text: backend.encode(text, add_special_tokens=False).ids,
-            BATCH: lambda text: backend.encode_batch_fast([text], add_special_tokens=False)[0].ids,
+            BATCH: lambda text: batches.encode_batch_fast([text], add_special_tokens=False)[0].ids,
         }
         try:
             fast = FastEncoder(backend.to_str())
@@ -54,20 +56,32 @@ class Engines:
             self.templates[MINIJINJA] = hastened.chat_text
 
     def texts_of(self, text: str, lengths: Sequence[int], most: int) -> dict[int, list[str]]:
-        """By length in tokens of this model: stretches of a text, none like another, each of about
-        so many, at most `most`."""
-        ids = self.backend.encode(text, add_special_tokens=False).ids
-        return {
-            tokens: [
-                self.backend.decode(ids[at : at + tokens])
-                for at in range(0, len(ids) - tokens + 1, tokens)[:most]
-            ]
-            for tokens in lengths
-        }
+        """By length in tokens of this model: stretches of a text, each of about so many, at most
+        `most`. None has to do with another, and no encoder has seen any: an encoder that remembers
+        words, in a heap that a longer text has left behind, is another one."""
+        chars = SAMPLE_CHARS / self.count(text[:SAMPLE_CHARS])
+        at = SAMPLE_CHARS
+        share = (len(text) - at) // len(lengths)
+        found: dict[int, list[str]] = {}
+        for tokens in lengths:
+            size = int(tokens * chars)
+            count = min(most, max(FEWEST, share // size))
+            found[tokens] = [text[at + n * size : at + (n + 1) * size] for n in range(count)]
+            at += count * size
+        if at > len(text):
+            raise ValueError(f"{len(text):,} characters are too few for texts of {at:,}")
+        return found
 
     def count(self, text: str) -> int:
         """Its tokens."""
         return len(self.backend.encode(text, add_special_tokens=False).ids)
+
+
+def _backend(folder: Path) -> Any:
+    backend: Any = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def _packed(fast: FastEncoder, text: str) -> bytes:

@@ -10,12 +10,14 @@ formula.
 A request costs less of the core the busier that is: caches stay warm, turns of the loop are shared.
 So the load that is aimed at is a share of what a saturated gateway serves, and each point's service
 time and utilisation are its own: CPU a request, and CPU a second. A request that met nobody waited
-for nobody: the wait is what the mean is above the quickest twentieth of the same run. The service
-time's variation is that of the latencies of an idle gateway.
+for nobody: the wait is what the mean of all is above the mean of those, in the same run. The
+service time's variation is that of the latencies of an idle gateway.
 """
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import mean
 from typing import Any, NamedTuple
 
 from bench import machine, workload
@@ -34,7 +36,7 @@ from bench.processes import (
     say,
     two_cores,
 )
-from bench.queueing import gaps_s, kingman_s, variation
+from bench.queueing import gaps_s, kingman_s, met_nobody, variation
 from bench.statistics import Cell, minus, quantile
 from bench.systems import aiohttp_proxy
 
@@ -43,9 +45,7 @@ KNOWN = 16
 PUBLISHED_MS = 1_000.0
 UTILISATIONS = (0.2, 0.4, 0.6, 0.75, 0.85, 0.92)
 # More than any gateway serves on one core.
-SATURATING_PER_S = 4_000
-# Of a run's requests, those that met nobody.
-UNMET = 0.05
+SATURATING_PER_S = 12_000
 
 
 class Door(NamedTuple):
@@ -57,9 +57,10 @@ class Door(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One run: latencies in ms and seconds of CPU."""
+    """One run: latencies in ms, those of requests that met nobody, and seconds of CPU."""
 
     waited_ms: list[float]
+    unmet_ms: list[float]
     cpu_s: float
     wall_s: float
     remarks: list[str]
@@ -76,8 +77,11 @@ def send(door: Door, due_s: list[float], connections: int, cores: tuple[int, int
     own_s = 0.0 if door.name == "direct" else cpu_s
     found = (limit_remark(door.name, result, ["chats"]),
              others_remark(door.name, max(0.0, core_s - own_s) / result.wall_s))  # fmt: skip
-    waited_ms = [waited_s(call, result.wall_s) * 1e3 for call in result.calls["chats"]]
-    return Sample(waited_ms, cpu_s, result.wall_s, [remark for remark in found if remark])
+    waits_s = [(call.due_s, waited_s(call, result.wall_s)) for call in result.calls["chats"]]
+    unmet = met_nobody([(due_s, due_s + wait_s) for due_s, wait_s in waits_s])
+    waited_ms = [wait_s * 1e3 for _, wait_s in waits_s]
+    unmet_ms = list(itertools.compress(waited_ms, unmet))
+    return Sample(waited_ms, unmet_ms, cpu_s, result.wall_s, [one for one in found if one])
 
 
 class Added(NamedTuple):
@@ -131,7 +135,7 @@ def curve(
         kingman = kingman_s(reached, variation(gaps_s(due_s)) or 1.0, spread, service_s)
         points.append(
             Point(
-                aim, reached, len(due_s) / seconds_s, service_s * 1e3, waiting_ms(got.waited_ms),
+                aim, reached, len(due_s) / seconds_s, service_s * 1e3, waiting_ms(got),
                 None if kingman is None else kingman * 1e3,
                 got.remarks,
             )
@@ -139,9 +143,9 @@ def curve(
     return shortest_s * 1e3, spread, points
 
 
-def waiting_ms(latencies_ms: list[float]) -> float:
+def waiting_ms(sample: Sample) -> float:
     """The mean wait: above what a request takes that meets nobody."""
-    return sum(latencies_ms) / len(latencies_ms) - (quantile(latencies_ms, UNMET) or 0.0)
+    return mean(sample.waited_ms) - mean(sample.unmet_ms)
 
 
 @contextmanager

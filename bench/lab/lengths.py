@@ -12,14 +12,13 @@ from typing import Any
 from bench import machine, workload
 from bench.finding import Beside, Finding, Plot, Series, Shape, Table, milliseconds, times
 from bench.lab.common import Options, main
-from bench.lab.engines import Engines, loaded
+from bench.lab.engines import FEWEST, Engines, loaded
 from bench.processes import say
 from bench.statistics import Cell, median
 
 LENGTHS = (679, 2_000, 6_000, 16_000, 40_000, 101_615)
 PUBLISHED_MS = {679: 1.18, 101_615: 220.0}
-TEXT_CHARS = 1_600_000
-FEWEST = 3
+TEXT_CHARS = 4_000_000
 
 
 def of_model(

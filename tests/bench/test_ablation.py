@@ -25,3 +25,5 @@ def test_a_rung_is_judged_by_the_loads_it_takes_jobs_of() -> None:
     got["+ permit", HARD] = phase(0.28, local=9)
     assert frees(names, (CALM, HARD), got)[0] is False
     assert frees(names, (CALM,), got) == (None, noise)
+    got["+ processes", CALM] = phase(0.5, local=1)  # it had no permit, and ran to its end
+    assert frees(names, (CALM,), got)[0] is True

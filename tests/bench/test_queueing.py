@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.load import poisson
-from bench.queueing import gaps_s, kingman_s, variation
+from bench.queueing import gaps_s, kingman_s, met_nobody, variation
 
 
 def test_by_hand() -> None:
@@ -19,6 +19,12 @@ def test_by_hand() -> None:
     assert variation([2.0]) is None
     assert variation([0.0, 0.0]) is None
     assert gaps_s([3.0, 1.0, 1.5]) == [0.5, 1.5]
+
+
+def test_who_met_nobody() -> None:
+    calls = [(5.0, 6.0), (0.0, 1.0), (0.5, 3.0), (2.0, 2.5), (3.0, 4.0)]
+    assert met_nobody(calls) == [True, True, False, False, True]
+    assert met_nobody([]) == []
 
 
 @given(st.floats(0, 0.98), st.floats(0, 0.98), st.floats(0, 9), st.floats(0, 9))
