@@ -23,7 +23,8 @@ from tests.support import Bench, demo_tokenizer, gateway, replicas
 
 TEXT = "a long question about the tables of a database. " * 40
 HEAD = "content-type: application/json\r\n"
-SHORT_WAIT = Settings(tokens=TokenSettings(ask_deadline_s=0.05))
+# A busy machine answers late.
+PATIENT = Settings(tokens=TokenSettings(ask_deadline_s=30.0))
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def serving(count: int = 2, **more: Any) -> AsyncIterator[tuple[Fleet, Ben
     async with Fleet(SimulatorSettings(), tokenizer=demo_tokenizer()) as fleet:
         await fleet.start(count)
         urls = [replica.url for replica in fleet.replicas]
-        async with gateway(*urls, asks=True, **more) as bench:
+        async with gateway(*urls, settings=PATIENT, asks=True, **more) as bench:
             yield fleet, bench
 
 
@@ -163,9 +164,10 @@ IDS = json_bytes({"count": 3, "tokens": [1, 2, 3]})
 async def test_what_goes_wrong_is_a_reason_and_the_request_is_served(
     answer: bytes | None, reason: str, rests: bool
 ) -> None:
+    short = Settings(tokens=TokenSettings(ask_deadline_s=0.05))
     async with (
         Upstream(answering(answer)) as replica,
-        gateway(replica.url, settings=SHORT_WAIT, asks=True) as bench,
+        gateway(replica.url, settings=PATIENT if answer else short, asks=True) as bench,
     ):
         assert (await send(bench, chat("hello"))).status == 200
         served = await send(bench, chat("and another"))
@@ -196,7 +198,7 @@ async def test_questions_under_way_are_bounded() -> None:
 async def test_the_replicas_key_is_shown() -> None:
     async with (
         Upstream(answering(ok(IDS))) as replica,
-        gateway(replica.url, asks=True, replica_key=Secret(b"k3y")) as bench,
+        gateway(replica.url, settings=PATIENT, asks=True, replica_key=Secret(b"k3y")) as bench,
     ):
         await send(bench, chat("hello"))
         assert replica.asked[0].values(b"authorization") == [b"Bearer k3y"]
@@ -215,7 +217,10 @@ async def test_who_counts_otherwise_is_asked_no_more() -> None:
             tokenize = asked.line.startswith(b"POST /tokenize")
             await peer.send(ok(IDS if tokenize else json_bytes({"usage": usage})))
 
-    async with Upstream(script) as replica, gateway(replica.url, asks=True) as bench:
+    async with (
+        Upstream(script) as replica,
+        gateway(replica.url, settings=PATIENT, asks=True) as bench,
+    ):
         await send(bench, chat("one"))
         await send(bench, chat("two"))
         assert bench.metric(families.MISMATCHES, "demo", replica.url[7:]) == 1

@@ -256,7 +256,8 @@ def test_a_tokenizer_that_is_found_and_broken_keeps_nobody_from_serving(tmp_path
     shutil.copytree(demo_folder(), root)
     with FleetProcess(1, free_ports(1), ("--tokenizer", f"found={root}")) as fleet:
         (root / "tokenizer.json").write_text("{}")
-        with Gateway("serve", "--backend", *fleet.urls) as gateway:
+        patient = ("--tokens-ask-deadline-s", "30")
+        with Gateway("serve", "--backend", *fleet.urls, *patient) as gateway:
             line = gateway.line("tokenizer")
             assert line.startswith(
                 "found: none found, so its replicas are asked for ids (tokenizer of found: "
