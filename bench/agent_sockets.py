@@ -76,8 +76,8 @@ class Link(Connection):
 
 
 class Call(NamedTuple):
-    """One request. name: its x-request-id. shared: characters of what siblings share, 0 where it is
-    no sub-agent's first."""
+    """One request. name: its x-request-id. shared: the text that siblings share, empty where it is
+    no sub-agent's first. data: the whole of it as sent."""
 
     name: str
     parent: int
