@@ -44,7 +44,7 @@ from proxy.replay.fleet import PREFILL_TOKENS_PER_S, TOKEN_INTERVAL_S
 from proxy.tokens.tokenizer import Tokenizer
 
 REPLICAS = agents.SHAPE.replicas
-CROWDS = [crowd for crowd, published_ms in PUBLISHED_MS.items() if published_ms is not None]
+CROWDS = list(PUBLISHED_MS)
 CONNECTIONS = 128
 # A block's text has BLOCK_TOKENS tokens of the demo's vocabulary, in the mean.
 BLOCK_CHARS = 56
