@@ -11,6 +11,7 @@ import random
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from tests.raw import CHAT, TEXT, Answer, Client, chat, json_bytes, post
@@ -69,6 +70,7 @@ class Crowd:
         self.asked: list[Asked] = []
         self.wrong: list[str] = []
         self.turned_away = 0
+        self.turned_away_by: Counter[str] = Counter()
         self.stopping = False
         self._port = port
         self._draw = random.Random(seed)
@@ -103,8 +105,9 @@ class Crowd:
     async def _let(self, kind: Kind) -> None:
         try:
             await kind()
-        except ConnectionError:
+        except ConnectionError as error:
             self.turned_away += 1
+            self.turned_away_by[type(error).__name__] += 1
 
     async def _pause(self, mean_s: float) -> None:
         await asyncio.sleep(self._draw.random() * 2 * mean_s / self._hasty)

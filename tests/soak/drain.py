@@ -80,7 +80,7 @@ async def drains(folder: Path, count: int, *, workers: int) -> Drains:
         await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
         told.problems += crowd.wrong
         if crowd.turned_away:
-            told.problems.append(f"{crowd.turned_away} clients were turned away")
+            told.problems.append(f"clients were turned away: {dict(crowd.turned_away_by)}")
     lines = [*map(json.loads, (folder / "access.log").read_text(encoding="utf-8").splitlines())]
     ran = fleet.executions.read_text(encoding="utf-8").splitlines()
     executions = Counter(line.split()[1] for line in ran)
