@@ -1,6 +1,7 @@
 """The switch that plants stalls, and the monitor's verdicts: a whole monitor on a real loop.
 
-The stalls are long and each is tried a few times, since the machine may be busy.
+The stalls are long and each is tried a few times, since the machine may be busy; what needs a CPU
+and got none for two thirds of its time is no trial.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.stalls import ASLEEP, Planted
 from proxy.errors import ConfigError
 from proxy.settings import StallSettings
 from proxy.telemetry import families, planted
@@ -21,8 +23,8 @@ from proxy.telemetry.stall import InHand, Stall
 
 LENGTH_S = 0.1
 TRIES = 6
-# On a machine that is too busy these are no work of the process, but waiting for a CPU.
-NEED_A_CPU = ("spin", "hold", "hog")
+# With those that the machine gave no CPU, if they need one: they are waiting, whatever was planted.
+MOST_TRIES = 30
 IN_HAND = ((InHand("the-request", "/v1/completions", "inspect"),), 1)
 
 
@@ -83,10 +85,10 @@ class Told(list[Stall]):
             on_stall=self.append,
         )
 
-    def of(self, began_s: float, ended_s: float) -> Stall | None:
-        """The stall that overlaps this time most."""
+    def of(self, plant: Planted) -> Stall | None:
+        """The stall that overlaps it most."""
         overlaps = [
-            (min(ended_s, one.began_s + one.length_s) - max(began_s, one.began_s), one)
+            (min(plant.ended_s, one.began_s + one.length_s) - max(plant.began_s, one.began_s), one)
             for one in self
         ]
         longest_s, stall = max(overlaps, key=lambda pair: pair[0], default=(0.0, None))
@@ -104,18 +106,15 @@ async def told() -> AsyncIterator[Told]:
 
 async def found(told: Told, plan: Plan) -> list[Stall | None]:
     """What was seen where stalls were planted: the last is charged as it must be, unless none was
-    in all of TRIES. Skips where the machine was too busy for all that need a CPU."""
+    in all of TRIES. Skips where the machine was too busy for any that need a CPU."""
     plant = Plant(plan)
     LOOP.on_mark(plant.marked)
     stage = CAUSES.index(plan.stage)
     log = Path(plan.log)
 
-    def planted_s(trial: int) -> tuple[float, float] | None:
+    def made(trial: int) -> Planted | None:
         lines = log.read_text().splitlines()
-        if len(lines) <= trial:
-            return None
-        began, ended, _ = lines[trial].split()
-        return float(began), float(ended)
+        return Planted(*map(float, lines[trial].split())) if len(lines) > trial else None
 
     def enter() -> None:
         LOOP.mark(stage)
@@ -123,19 +122,22 @@ async def found(told: Told, plan: Plan) -> list[Stall | None]:
 
     stalls: list[Stall | None] = []
     enter()  # makes ready
-    for trial in range(TRIES):
+    for trial in range(MOST_TRIES):
         enter()
         until_s = time.monotonic() + 20
-        while (times := planted_s(trial)) is None:
+        while (one := made(trial)) is None:
             assert time.monotonic() < until_s
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.03)  # a beat
-        stalls.append(told.of(*times))
-        if charged(stalls) == plan.cause:
+        stall = told.of(one)
+        if plan.kind not in ASLEEP and one.starved(stall.length_s if stall is not None else 0.0):
+            continue
+        stalls.append(stall)
+        if charged(stalls) == plan.cause or len(stalls) == TRIES:
             break
     plant.close()
-    if plan.kind in NEED_A_CPU and all(one is not None and one.cause == "os" for one in stalls):
-        pytest.skip("the machine gave this process no CPU, and the monitor says so")
+    if not stalls:
+        pytest.skip("the machine gave this process no CPU")
     return stalls
 
 
