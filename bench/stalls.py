@@ -35,6 +35,7 @@ from bench.scrape import samples
 from bench.statistics import Cell, median, table
 from bench.systems import Proxy, gateway
 from proxy.telemetry import planted
+from proxy.telemetry.stall import Stall
 
 CHAT = "/v1/chat/completions"
 SECONDS = 0.02
@@ -72,32 +73,14 @@ class Planted(NamedTuple):
         return self.cpu_s < max(self.ended_s - self.began_s, stall_s) / 3
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """What is needed of a stall at /stalls; times of time.monotonic(). The rest is what the cause
-    was decided by (see proxy.telemetry.stall)."""
-
-    worker: int
-    began_s: float
-    length_s: float
-    cause: str
-    stack: tuple[str, ...] = ()
-    cpu_s: float = 0.0
-    others_cpu_s: float = 0.0
-    gc_s: float = 0.0
-    waits: int = 0
-    watchdog_waits: int = 0
-    watched_after_s: float | None = None
-    states: str = ""
-
-
 class _Page(msgspec.Struct):
-    stalls: list[Shown]
+    stalls: list[Stall]
 
 
-def seen(one: Planted, stalls: Sequence[Shown]) -> Shown | None:
+def seen(one: Planted, stalls: Sequence[Stall]) -> Stall | None:
     """The stall that overlaps it most."""
 
-    def overlap_s(stall: Shown) -> float:
+    def overlap_s(stall: Stall) -> float:
         ended_s = min(one.ended_s, stall.began_s + stall.length_s)
         return ended_s - max(one.began_s, stall.began_s)
 
@@ -105,7 +88,7 @@ def seen(one: Planted, stalls: Sequence[Shown]) -> Shown | None:
     return best if best is not None and overlap_s(best) > 0 else None
 
 
-def judge(one: Planted, stall: Shown | None, *, works: bool) -> str:
+def judge(one: Planted, stall: Stall | None, *, works: bool) -> str:
     """The cause that was found for a planted stall. works: it needs a CPU."""
     if stall is None:
         return UNSEEN
@@ -148,7 +131,7 @@ def load(proxy: Proxy, rate_per_s: int, seconds_s: int, core: int) -> Iterator[l
         thread.join()
 
 
-def shown(proxy: Proxy) -> list[Shown]:
+def shown(proxy: Proxy) -> list[Stall]:
     """The last stalls."""
     assert proxy.admin_port is not None
     return msgspec.json.decode(fetch(proxy.admin_port, "/stalls").body, type=_Page).stalls
@@ -164,7 +147,7 @@ def trial(
     busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="bench-stalls-") as folder:
         log = Path(folder) / "planted"
-        stalls: set[Shown] = set()
+        stalls: set[Stall] = set()
         with (
             planting(f"{stage}:{kind}:{SECONDS}:{every}:{log}"),
             gateway(urls, None, plain=plain) as proxy,

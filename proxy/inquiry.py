@@ -55,9 +55,9 @@ class Inquiry:
     ) -> None:
         self._fleet = fleet
         self._router = router
-        self._settings = settings
+        self._deadline_s = settings.ask_deadline_s
         self._trusts = trusts
-        self._under_way = 0
+        self._permits = asyncio.Semaphore(settings.ask_limit_count)
         self._turn = 0
         # By slot: the replica's incarnation, and until when it rests.
         self._resting: dict[int, tuple[int, float]] = {}
@@ -80,17 +80,15 @@ class Inquiry:
         if not self._trusts(model):
             raise Unrenderable("other-count")
         replica = self._replica(model)
-        if self._under_way >= self._settings.ask_limit_count:
+        if self._permits.locked():
             raise Unrenderable("replica-full")
-        self._under_way += 1
-        try:
-            status, told = await ask(replica.pool, "/tokenize", body, self._settings.ask_deadline_s)
-        except TimeoutError:
-            raise self._rest(replica, "replica-late", "no answer in time") from None
-        except UpstreamError as error:
-            raise self._rest(replica, "replica-failed", error.reason) from None
-        finally:
-            self._under_way -= 1
+        async with self._permits:
+            try:
+                status, told = await ask(replica.pool, "/tokenize", body, self._deadline_s)
+            except TimeoutError:
+                raise self._rest(replica, "replica-late", "no answer in time") from None
+            except UpstreamError as error:
+                raise self._rest(replica, "replica-failed", error.reason) from None
         if status in _OF_THE_PROMPT:
             raise Unrenderable("replica-refused")
         if status != 200:

@@ -21,9 +21,8 @@ CPU_SLICE_S = 0.0001
 
 # Linux's sched_setattr(2), which Python has no name for, and glibc only since 2.41.
 _SETATTR = {"x86_64": 314, "aarch64": 274}
-_GETATTR = {"x86_64": 315, "aarch64": 275}
 # size, policy, flags, nice, priority, runtime, deadline, period, utilization from and to
-_ATTRIBUTES = struct.Struct("=IIQiIQQQII")
+ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 _RESET_ON_FORK = 0x01
 
 
@@ -34,19 +33,9 @@ def take_soon() -> None:
     if call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    size_bytes, slice_ns = _ATTRIBUTES.size, round(CPU_SLICE_S * 1e9)
-    wanted = _ATTRIBUTES.pack(
+    size_bytes, slice_ns = ATTRIBUTES.size, round(CPU_SLICE_S * 1e9)
+    wanted = ATTRIBUTES.pack(
         size_bytes, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, slice_ns, 0, 0, 0, 0
     )
     # What it returns says whether it was allowed, and nothing would be done about that.
     ctypes.CDLL(None).syscall(call, 0, wanted, 0)
-
-
-def cpu_slice_s() -> float:
-    """The calling thread's, as the kernel says; 0 where it has none of its own to say."""
-    call = _GETATTR.get(platform.machine())
-    told = ctypes.create_string_buffer(_ATTRIBUTES.size)
-    if call is None or ctypes.CDLL(None).syscall(call, 0, told, len(told), 0):
-        return 0.0
-    slice_ns: int = _ATTRIBUTES.unpack(told.raw)[5]
-    return slice_ns / 1e9

@@ -2,12 +2,13 @@
 
 import pytest
 
-from bench.stalls import CELLS, STARVED, UNSEEN, Planted, Shown, judge, planting, seen
+from bench.stalls import CELLS, STARVED, UNSEEN, Planted, judge, planting, seen
 from proxy.telemetry.planted import KINDS, STAGES, VARIABLE, Plan
+from proxy.telemetry.stall import Stall
 
 
-def stall(began_s: float, length_s: float, cause: str) -> Shown:
-    return Shown(0, began_s, length_s, cause)
+def stall(began_s: float, length_s: float, cause: str) -> Stall:
+    return Stall(worker=0, at_s=0.0, began_s=began_s, length_s=length_s, cause=cause)
 
 
 def test_each_plant_gets_the_stall_it_overlaps_most() -> None:

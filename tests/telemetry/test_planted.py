@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.stalls import ASLEEP, Planted
+from bench.stalls import ASLEEP, Planted, seen
 from proxy.errors import ConfigError
 from proxy.settings import StallSettings
 from proxy.telemetry import families, planted
@@ -85,15 +85,6 @@ class Told(list[Stall]):
             on_stall=self.append,
         )
 
-    def of(self, plant: Planted) -> Stall | None:
-        """The stall that overlaps it most."""
-        overlaps = [
-            (min(plant.ended_s, one.began_s + one.length_s) - max(plant.began_s, one.began_s), one)
-            for one in self
-        ]
-        longest_s, stall = max(overlaps, key=lambda pair: pair[0], default=(0.0, None))
-        return stall if longest_s > 0 else None
-
 
 @pytest.fixture
 async def told() -> AsyncIterator[Told]:
@@ -129,7 +120,7 @@ async def found(told: Told, plan: Plan) -> list[Stall | None]:
             assert time.monotonic() < until_s
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.03)  # a beat
-        stall = told.of(one)
+        stall = seen(one, told)
         if plan.kind not in ASLEEP and one.starved(stall.length_s if stall is not None else 0.0):
             continue
         stalls.append(stall)
