@@ -7,7 +7,7 @@ Invariants:
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +116,10 @@ def loaded(args: argparse.Namespace) -> Loaded:
             texts = value if isinstance(value, list) else [value]
             flags[path] = option.flag, options.read(option, texts, option.flag)
     return load(file, flags, os.environ)
+
+
+def misspelt_variables() -> Iterator[str]:
+    """A sentence for each variable that looks like a setting and is none."""
+    for name, meant in options.unknown_variables(os.environ).items():
+        said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists all"
+        yield f"the variable {name} means nothing; {said}"

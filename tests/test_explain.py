@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.control.explain_verb import table
 from proxy.errors import RequestError
 from proxy.explain import MEANINGS, Explainer
 from proxy.model import FleetState
 from proxy.routing.decision import Reason
 from proxy.settings import RoutingSettings, Settings
+from proxy.verbs.explain import table
 from tests.raw import until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from proxy.cli import curl_line
+from proxy.verbs.serving import curl_line
 from tests.clients.scene import serving
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

@@ -4,57 +4,57 @@ import argparse
 import http.client
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from proxy.errors import ConfigError
-from proxy.settings import AdminSettings
+from proxy.flags import admin_flags, loaded
+from proxy.verbs.admin import Unreachable, address, admin_flag, ask
+from proxy.verbs.output import complain, say
 
 _TIMEOUT_S = 15.0
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
-def run(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], None]) -> int:
+def explain_flags(parser: argparse.ArgumentParser) -> None:
+    """The request, and whom to ask."""
+    parser.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
+    admin_flag(parser, "admin port of a running gateway")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    admin_flags(parser)
+
+
+def explain(args: argparse.Namespace) -> int:
     """0 where the gateway explained the request, 1 where it refuses it or cannot be asked.
 
     Raises ConfigError for what the operator got wrong.
     """
+    admin = loaded(args).settings.admin
     headers = {"content-type": "application/json", **dict(map(_header, args.header))}
     body = _read(args.file)
-    host, port = admin_address(args.admin, admin)
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    where = address(args.admin, admin)
     try:
-        connection.request("POST", "/explain", body, headers)
-        response = connection.getresponse()
-        answer = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        sys.stderr.write(f"tokenlane: {nobody(host, port, error)}\n")
+        status, answer = ask(
+            where, "POST", "/explain", timeout_s=_TIMEOUT_S, body=body, headers=headers
+        )
+    except Unreachable as error:
+        complain(str(error))
         return 1
-    finally:
-        connection.close()
     try:
         told = json.loads(answer)
     except ValueError:
         told = {}
-    if response.status != http.client.OK:
-        why = told.get("error", {}).get("message") or f"status {response.status}"
-        sys.stderr.write(f"the gateway would refuse this request with {response.status}: {why}\n")
+    if status != http.client.OK:
+        why = told.get("error", {}).get("message") or f"status {status}"
+        sys.stderr.write(f"the gateway would refuse this request with {status}: {why}\n")
         return 1
     if args.json:
         say(json.dumps(told, indent=2))
         return 0
     say(table(told))
     return 0
-
-
-def nobody(host: str, port: int, error: Exception) -> str:
-    """What to say where no gateway answers."""
-    why = getattr(error, "strerror", None) or error
-    return (
-        f"no gateway answers at {host}:{port} ({why}); is it running, and is this its admin port?"
-    )
 
 
 def _read(file: str) -> bytes:
@@ -71,20 +71,6 @@ def _header(text: str) -> tuple[str, str]:
     if not found or not name.strip() or "\n" in text or "\r" in text:
         raise ConfigError(f"--header {text!r}: must look like 'Name: value'")
     return name.strip(), value.strip()
-
-
-def admin_address(url: str | None, admin: AdminSettings) -> tuple[str, int]:
-    """Where the admin port is: as the URL says, else as the settings do. Raises ConfigError."""
-    port = admin.port
-    if not url:
-        return _ANY.get(admin.host, admin.host), port
-    try:
-        parts = urlsplit(url if "//" in url else f"//{url}")
-        if parts.scheme not in {"", "http"} or not parts.hostname:
-            raise ValueError
-        return parts.hostname, parts.port or port
-    except ValueError:
-        raise ConfigError(f"--admin {url!r}: must look like http://HOST:PORT") from None
 
 
 def table(told: dict[str, Any]) -> str:

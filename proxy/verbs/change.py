@@ -9,15 +9,14 @@ import argparse
 import http.client
 import json
 import os
-import sys
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from proxy.control.explain_verb import admin_address, nobody
 from proxy.errors import ConfigError
+from proxy.flags import admin_flags, loaded
 from proxy.keyring import admin_token
-from proxy.settings import AdminSettings
+from proxy.verbs.admin import Unreachable, address, admin_flag, ask
+from proxy.verbs.output import complain, say
 
 _TIMEOUT_S = 30.0
 # Method and path by what is asked; `{}` is the replica.
@@ -27,10 +26,18 @@ _ASKED = {
     "drain": ("POST", "/replicas/{}/drain"),
     "remove": ("DELETE", "/replicas/{}"),
 }
-ACTIONS = tuple(_ASKED)
 
 
-def replicas(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], None]) -> int:
+def replicas_flags(parser: argparse.ArgumentParser) -> None:
+    """What to do with which replica of whom."""
+    parser.add_argument("action", choices=tuple(_ASKED))
+    parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
+    admin_flag(parser, "admin port of a running gateway")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    admin_flags(parser, token=True)
+
+
+def replicas(args: argparse.Namespace) -> int:
     """0 where the gateway did as asked, else 1. Raises ConfigError for a wrong command line."""
     if (args.replica is None) != (args.action == "list"):
         raise ConfigError(
@@ -41,7 +48,7 @@ def replicas(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str]
         )
     method, path = _ASKED[args.action]
     body = json.dumps({"url": args.replica}).encode() if args.action == "add" else None
-    told = ask(args, admin, method, path.format(quote(args.replica or "", safe=":[]")), body)
+    told = _ask(args, method, path.format(quote(args.replica or "", safe=":[]")), body)
     if told is None:
         return 1
     if args.json:
@@ -54,9 +61,15 @@ def replicas(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str]
     return 0
 
 
-def reload(args: argparse.Namespace, admin: AdminSettings, say: Callable[[str], None]) -> int:
+def reload_flags(parser: argparse.ArgumentParser) -> None:
+    """Whom to tell."""
+    admin_flag(parser, "admin port of a running gateway")
+    admin_flags(parser, token=True)
+
+
+def reload(args: argparse.Namespace) -> int:
     """0 where the settings that the gateway read anew are in force, else 1."""
-    told = ask(args, admin, "POST", "/reload", b"")
+    told = _ask(args, "POST", "/reload", b"")
     if told is None:
         return 1
     say(f"{told['outcome']}: {', '.join(told['changed']) or 'nothing is different'}")
@@ -74,31 +87,27 @@ def _state(row: dict[str, Any]) -> str:
     return {True: "up", False: "down"}.get(row.get("up"), "in the fleet") + left  # type: ignore[arg-type]  # None where it is not known yet
 
 
-def ask(
-    args: argparse.Namespace, admin: AdminSettings, method: str, path: str, body: bytes | None
+def _ask(
+    args: argparse.Namespace, method: str, path: str, body: bytes | None
 ) -> dict[str, Any] | None:
     """What the gateway answers; None, and why on stderr, where it does not do it."""
-    host, port = admin_address(args.admin, admin)
+    admin = loaded(args).settings.admin
+    where = address(args.admin, admin)
     headers = {"content-type": "application/json"}
     token = admin_token(admin, os.environ)
     if token is not None:
         headers["authorization"] = "Bearer " + token.reveal().decode("ascii")
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        answer = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        sys.stderr.write(f"tokenlane: {nobody(host, port, error)}\n")
+        status, answer = ask(where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers)
+    except Unreachable as error:
+        complain(str(error))
         return None
-    finally:
-        connection.close()
     try:
         told: dict[str, Any] = json.loads(answer)
-        if response.status < http.client.BAD_REQUEST:
+        if status < http.client.BAD_REQUEST:
             return told
         why = told["error"]["message"]
     except (ValueError, KeyError, TypeError):
-        why = f"status {response.status}"
-    sys.stderr.write(f"tokenlane: {why}\n")
+        why = f"status {status}"
+    complain(why)
     return None

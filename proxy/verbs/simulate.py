@@ -1,0 +1,91 @@
+"""`tokenlane simulate`: simulated vLLM replicas alone."""
+
+import argparse
+import inspect
+import os
+import signal
+import threading
+from typing import Any
+
+import msgspec
+
+from proxy.errors import ConfigError
+
+# Where the arguments keep what is a setting of the simulator.
+_OWN = "sim:"
+
+
+def simulate_flags(parser: argparse.ArgumentParser) -> None:
+    """How many and where, and how each behaves."""
+    from proxy.simulator.settings import SimulatorSettings
+
+    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
+    parser.add_argument(
+        "--port", type=int, default=9000, metavar="P", help="first of N ports (default: 9000)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="(default: 127.0.0.1)")
+    parser.add_argument(
+        "--tokenizer",
+        type=_model_folder,
+        metavar="MODEL=DIR",
+        help="the model served and its folder (default: demo, shipped with the package)",
+    )
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    group = parser.add_argument_group("a replica", inspect.getdoc(SimulatorSettings))
+    for field in msgspec.structs.fields(SimulatorSettings):
+        if field.name not in {"model", "folder"}:
+            group.add_argument(
+                "--" + field.name.replace("_", "-"),
+                dest=_OWN + field.name,
+                metavar="X",
+                help=f"(default: {field.default})",
+            )
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Runs until told to stop."""
+    from proxy.simulator.main import run
+    from proxy.simulator.settings import SimulatorSettings
+    from proxy.telemetry.logs import setup_logs
+
+    setup_logs("simulator")
+    given: dict[str, Any] = {
+        path.removeprefix(_OWN): value
+        for path, value in vars(args).items()
+        if path.startswith(_OWN) and value is not None
+    }
+    if args.tokenizer:
+        given["model"], given["folder"] = args.tokenizer
+    try:
+        settings = msgspec.convert(given, SimulatorSettings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"simulate: {error}") from None
+    if args.replicas < 1:
+        raise ConfigError("--replicas must be at least 1")
+    if not 0 <= args.port <= 65536 - args.replicas:
+        raise ConfigError("simulate: --replicas and --port do not make a range of ports")
+    if args.until_eof:
+        threading.Thread(target=_until_eof, daemon=True).start()
+    try:
+        run(settings, args.host, args.port, args.replicas)
+    except OSError as error:
+        raise ConfigError(
+            f"simulate: cannot listen on {args.host}, ports {args.port} and up"
+            f" ({os.strerror(error.errno) if error.errno else error}); choose another --port"
+        ) from None
+    return 0
+
+
+def _model_folder(text: str) -> tuple[str, str]:
+    model, found, folder = text.partition("=")
+    if not (model and found and folder):
+        raise argparse.ArgumentTypeError("must look like MODEL=DIR")
+    return model, folder
+
+
+def _until_eof() -> None:
+    """Ends this process when its stdin closes, which is when its parent is gone."""
+    # Not sys.stdin: its lock, held by a daemon thread, aborts the interpreter at its end.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
