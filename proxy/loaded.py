@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from proxy.channel import Hello
+from proxy.channel.messages import Hello
 from proxy.keyring import replica_key
 from proxy.secret import Secret
 from proxy.settings import Key, TokenSettings, UpstreamSettings

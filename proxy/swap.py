@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from proxy.auth import Door, dropped_fields
-from proxy.channel import Reload
+from proxy.channel.messages import Reload
 from proxy.errors import ConfigError
 from proxy.explain import Explainer
 from proxy.gateway import Gateway

@@ -22,7 +22,8 @@ import uvloop
 
 from proxy import turns
 from proxy.auth import Door, dropped_fields
-from proxy.channel import Hello, Reload, WorkerEnd
+from proxy.channel.ends import WorkerEnd
+from proxy.channel.messages import Hello, Reload
 from proxy.control.ports import share
 from proxy.errors import ConfigError
 from proxy.explain import Explainer
@@ -102,21 +103,11 @@ class Worker:
     ) -> int:
         settings = hello.settings
         segment = MetricsSegment(hello.metrics_fd)
-        for model, tokenizer in tokenizers.items():
-            for part, engine in tokenizer.fast.engines():
-                segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
+        _show_engines(segment, tokenizers)
         recorder = Recorder(segment, settings.prices, loaded.access, loaded.tracer)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
         gateway = self._gateway = self._compose(hello, loaded, tokens, recorder)
-        explainer = self._explainer = Explainer(
-            gateway.fleet,
-            gateway.router,
-            tokens,
-            gateway.asking,
-            self._end.explained,
-            gateway.naming.names,
-            check_context=settings.tokens.context_check,
-        )
+        explainer = self._explainer = self._explaining(hello, gateway, tokens)
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
@@ -128,14 +119,7 @@ class Worker:
             dropped=dropped_fields(loaded.keys, loaded.replica_key),
         )
         await server.listen(listener, loaded.server_tls)
-        monitor = StallMonitor(
-            settings.stalls,
-            segment,
-            hello.worker,
-            histogram=segment.histogram(families.LOOP_STALL, str(hello.worker)),
-            in_hand=lambda: in_hand(gateway.in_hand),
-            on_stall=self._end.stalled,
-        )
+        monitor = self._watching(hello, gateway, segment)
         # What is loaded now lives as long as the process: the collector need not walk it again.
         gc.collect()
         gc.freeze()
@@ -191,6 +175,27 @@ class Worker:
             tls=loaded.upstream_tls,
         )
 
+    def _explaining(self, hello: Hello, gateway: Gateway, tokens: TokenService) -> Explainer:
+        return Explainer(
+            gateway.fleet,
+            gateway.router,
+            tokens,
+            gateway.asking,
+            self._end.explained,
+            gateway.naming.names,
+            check_context=hello.settings.tokens.context_check,
+        )
+
+    def _watching(self, hello: Hello, gateway: Gateway, segment: MetricsSegment) -> StallMonitor:
+        return StallMonitor(
+            hello.settings.stalls,
+            segment,
+            hello.worker,
+            histogram=segment.histogram(families.LOOP_STALL, str(hello.worker)),
+            in_hand=lambda: in_hand(gateway.in_hand),
+            on_stall=self._end.stalled,
+        )
+
     def _sample(self, sampler: Sampler, recorder: Recorder) -> None:
         LOOP.mark(METRICS)
         sampler.sample()
@@ -238,6 +243,12 @@ class Worker:
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")
+
+
+def _show_engines(segment: MetricsSegment, tokenizers: Tokenizers) -> None:
+    for model, tokenizer in tokenizers.items():
+        for part, engine in tokenizer.fast.engines():
+            segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
 
 
 def _refused(recorder: Recorder, exchange: Exchange) -> None:

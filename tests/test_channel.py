@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from proxy import channel
-from proxy.channel import (
+from proxy.channel.ends import SupervisorEnd, WorkerEnd
+from proxy.channel.frames import BACKLOG_LIMIT_BYTES
+from proxy.channel.messages import (
     Beats,
     Drain,
     Failed,
@@ -19,10 +20,8 @@ from proxy.channel import (
     Ready,
     Routed,
     Stalled,
-    SupervisorEnd,
     Suspect,
     Up,
-    WorkerEnd,
 )
 from proxy.model import CandidateSample, FleetState, ReplicaState
 from proxy.settings import Settings, TokenSettings
@@ -171,7 +170,7 @@ async def test_hints_are_dropped_when_nobody_reads_and_control_is_not() -> None:
     supervisor = SupervisorEnd(on_message=above.add, on_lost=lambda: above.add("lost"))
     await supervisor.connect(ours)
     blocks = bytes(64 * 1024)
-    limit = channel.BACKLOG_LIMIT_BYTES // len(blocks)
+    limit = BACKLOG_LIMIT_BYTES // len(blocks)
     taken = 0
     while supervisor.offer(Learned(0, blocks)):
         taken += 1

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from proxy.channel import (
+from proxy.channel.ends import SupervisorEnd
+from proxy.channel.messages import (
     Beats,
     Drain,
     Explain,
@@ -31,7 +32,6 @@ from proxy.channel import (
     Reloaded,
     Routed,
     Stalled,
-    SupervisorEnd,
     Suspect,
     Up,
 )

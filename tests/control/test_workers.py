@@ -20,7 +20,7 @@ from proxy.telemetry.exposition import Totals
 # Tells its life through Suspect messages, the only ones the pool hands on.
 SCRIPT = """
 import asyncio, os, sys
-from proxy.channel import WorkerEnd
+from proxy.channel.ends import WorkerEnd
 from proxy.telemetry import families
 from proxy.telemetry.board import SharedBoard
 from proxy.telemetry.metrics import MetricsSegment
