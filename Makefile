@@ -122,6 +122,10 @@ test-clients: ## the clients that are tried, LangChain among them, in a venv of 
 	$(MAKE) --no-print-directory VENV=.venv-clients .venv-clients/.stamp-clients
 	.venv-clients/bin/python -m pytest tests/clients $(ARGS)
 
+test-deploy: ## deploy/ by Helm's engine, Kubernetes' schemas, hadolint and Grafana's model, in a venv of their own
+	$(MAKE) --no-print-directory VENV=.venv-deploy .venv-deploy/.stamp-deploy
+	.venv-deploy/bin/python -m pytest tests/deploy/test_tools.py $(ARGS)
+
 test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of their own
 	sh scripts/test_vllm.sh
 
@@ -137,6 +141,9 @@ lock: ## resolve the requirements anew (needs uv)
 	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' -q -o requirements-clients.txt \
 		--extra dev --extra clients -c requirements-dev.txt pyproject.toml
+	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' -q -o requirements-deploy.txt \
+		-c requirements-dev.txt --group deploy
 
 clean: ## remove what was built, the virtual environments included
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -170,4 +177,8 @@ $(STAMP_DOCS): requirements-docs.txt
 
 $(VENV)/.stamp-clients: requirements-clients.txt $(STAMP_DEV)
 	$(PIP) install -q --require-hashes -r requirements-clients.txt
+	@touch $@
+
+$(VENV)/.stamp-deploy: requirements-deploy.txt $(STAMP_DEV)
+	$(PIP) install -q --require-hashes -r requirements-deploy.txt
 	@touch $@
