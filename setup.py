@@ -21,6 +21,7 @@ COMPILED = [
     "proxy/fleet.py",
     "proxy/gateway.py",
     "proxy/life.py",
+    "proxy/prompts.py",
     "proxy/recorder.py",
     "proxy/routes.py",
     "proxy/routing/budget.py",

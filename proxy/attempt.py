@@ -14,9 +14,13 @@ from proxy.fleet import Replica
 from proxy.recorder import Recorder
 from proxy.routing.budget import RetryBudget
 from proxy.routing.decision import Choice, Decision
+from proxy.routing.lease import Lease
 from proxy.routing.retry import Ending, Phase, Step, may_replace, next_step
 from proxy.routing.router import Router
 from proxy.settings import UpstreamSettings
+from proxy.telemetry.trace_context import Trace
+from proxy.wire.exchange import Exchange
+from proxy.wire.headers import request_head
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,24 @@ class Attempt:
         self.choice: Choice = decision.choice
         self.number = number
         self.left = left
+
+
+def head_for(
+    replica: Replica, exchange: Exchange, lease: Lease, trace: Trace | None, body_bytes: int
+) -> bytes:
+    """The request's head as this replica gets it."""
+    head = exchange.head
+    forwarded = head.forwarded
+    if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
+        forwarded = b"%bx-data-parallel-rank: %d\r\n" % (forwarded, lease.rank)
+    return request_head(
+        head.method,
+        head.target,
+        replica.pool.lines,
+        forwarded if trace is None else trace.forwarded(forwarded),
+        exchange.request_id,
+        body_bytes,
+    )
 
 
 class Failures:

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from proxy import context, refusals, rewrite
+from proxy import refusals, rewrite
 from proxy.admission import Admission, limited
 from proxy.answer_lines import AnswerLines
 from proxy.asked import Asking
-from proxy.attempt import Attempt, Failures
+from proxy.attempt import Attempt, Failures, head_for
 from proxy.auth import Door
-from proxy.body import Body, ChatBody, CompletionBody, OtherBody, goes_on, inspect
+from proxy.body import goes_on, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
-from proxy.fleet import NO_LIMIT, Fleet, Replica
+from proxy.fleet import Fleet
 from proxy.gate import Gate, Place
 from proxy.inquiry import Inquiry
 from proxy.life import Life
@@ -30,10 +30,10 @@ from proxy.local import Local
 from proxy.model import FleetState
 from proxy.naming import Naming
 from proxy.parity import Parity
+from proxy.prompts import PromptReader
 from proxy.recorder import Recorder
 from proxy.routes import ROUTES, UNSERVED, Action, Route, allow
 from proxy.routing.candidates import Eligible, Nobody
-from proxy.routing.decision import Query
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.retry import Ending, Phase, Step
 from proxy.routing.router import Router
@@ -41,12 +41,9 @@ from proxy.rules import Rules
 from proxy.secret import Secret
 from proxy.settings import Settings
 from proxy.telemetry import families
-from proxy.telemetry.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE, TOKENIZE_LOCAL
-from proxy.telemetry.trace_context import Trace
-from proxy.tokens.keys import is_ids, prompt_size_bytes
+from proxy.telemetry.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE
 from proxy.tokens.service import TokenService
 from proxy.wire.exchange import Exchange
-from proxy.wire.headers import request_head
 from proxy.wire.relay import Relay, RelayEnd
 
 log = logging.getLogger(__name__)
@@ -87,10 +84,12 @@ class Gateway:
         self._local = Local(self.fleet, tokens, self.naming.names)
         self._failures = Failures(settings.upstream, self.router, recorder, on_suspect)
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
+        self._prompts = PromptReader(
+            settings, tokens, self.fleet, self.router, self.asking, self.parity
+        )
         if settings.tokens.ask_replicas:
             trusts = self.parity.trusts
             tokens.ask = Inquiry(self.fleet, self.router, settings.tokens, trusts).prompt
-        self._wants_ids = self._wanted(settings)
         self.draining = False
         self.in_hand: dict[Life, bytes] = {}
 
@@ -119,15 +118,7 @@ class Gateway:
                 settings, self.fleet, self.router, self._tokens, self.asking, self._recorder
             )
             self._local = Local(self.fleet, self._tokens, self.naming.names)
-        self._wants_ids = self._wanted(settings)
-
-    def _wanted(self, settings: Settings) -> bool:
-        # Where nothing consumes ids, none are made.
-        return (
-            self.router.uses_prefix
-            or settings.tokens.context_check
-            or settings.tokens.forward_tokens != "off"
-        )
+        self._prompts.configure(settings)
 
     def _limit(self, settings: Settings) -> None:
         admission, tenants = settings.admission, settings.auth.tenants
@@ -234,8 +225,10 @@ class Gateway:
             body = await rewrite.for_tenant(body, request, life.tenant)
         life.inspected_s = time.monotonic()
 
+        # The prompt's ids, and whether they fit: after the name, which says whose tokenizer reads
+        # them, before a replica is chosen by them.
         unread = body
-        query, body = await self._understood(exchange, model, request, body, life)
+        query, body = await self._prompts.read(exchange, model, request, body, life)
         life.tokens_s = time.monotonic()
         if life.copy_to is not None:
             self.naming.copy(exchange, request, unread, life)
@@ -251,67 +244,13 @@ class Gateway:
             attempt = Attempt(decision, len(tried), left, kept=left > 0 and goes_on(request))
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
-                self._compare(model, life)
+                self._prompts.compare(model, life)
                 return
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, life)
                 return
             among = self._eligible(model, time.monotonic()).without(tried)
         raise refusals.nobody(Nobody.DOWN)
-
-    async def _understood(
-        self, exchange: Exchange, model: str | None, request: Body, body: bytes, life: Life
-    ) -> tuple[Query, bytes]:
-        """What routing asks with, and the body that replicas get."""
-        block_tokens = self._tokens.block_tokens
-        if isinstance(request, OtherBody) or not self._wants_ids:
-            LOOP.mark(ROUTE)
-            return self.asking.unread(request, block_tokens, exchange.headers), body
-        # Ids, off the loop where they take long. Not having them is no error: it is a reason.
-        limit_tokens = NO_LIMIT
-        if self._settings.tokens.context_check:
-            limit_tokens = self.fleet.context_tokens.get(model or "", NO_LIMIT)
-        LOOP.mark(TOKENIZE_LOCAL)
-        known = self._tokens.known(model or "", request)
-        if isinstance(known, bytes):
-            # What has fewer bytes than the context has tokens fits; the rest has to be counted.
-            needed = prompt_size_bytes(request) > limit_tokens
-            known = await self._tokens.make(model or "", request, known, needed=needed)
-        else:
-            known.run_s = time.monotonic() - life.inspected_s
-        LOOP.mark(ROUTE)
-        life.tokens = known
-        prompt = known.prompt
-        if prompt is not None:
-            # What no replica has room for is refused before one computes anything.
-            if prompt.tokens > limit_tokens:
-                context.check(prompt, limit_tokens, text=not is_ids(request))
-            if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
-                body = await rewrite.with_ids(body, request, prompt)
-        return (
-            self.asking.query(model, request, prompt, known.reason, block_tokens, exchange.headers),
-            body,
-        )
-
-    def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
-        """Whether replicas get this request's ids in the place of its text."""
-        mode = self._settings.tokens.forward_tokens
-        # A replica's template may ask for the date: what it made of a chat may be old by now.
-        if isinstance(request, ChatBody) and (
-            mode != "all" or self._tokens.asks(model or "", request)
-        ):
-            return False
-        return mode != "off" and self.parity.trusts(model or "")
-
-    def _compare(self, model: str | None, life: Life) -> None:
-        """What the replica counted is held against what we did."""
-        usage = life.relay.usage if life.relay is not None else None
-        prompt = life.tokens.prompt if life.tokens is not None else None
-        if usage is None or prompt is None or usage.prompt_tokens == prompt.tokens:
-            return
-        slot = life.decision.choice.slot if life.decision is not None else -1
-        if slot in self.fleet:
-            self.parity.differs(model or "", self.fleet[slot].state.id)
 
     def _eligible(self, model: str | None, now_s: float) -> Eligible:
         among = self.router.eligible(model, now_s)
@@ -352,7 +291,7 @@ class Gateway:
             life.relay = relay
             exact = attempt.decision.exact
             life.cached_tokens = choice.cached_tokens if exact else None
-            request = _request(exchange, replica, lease, life.trace, len(body))
+            request = head_for(replica, exchange, lease, life.trace, len(body))
             try:
                 connection.send(exchange.head.method, [request, body], relay)
                 life.sent_s = time.monotonic()
@@ -394,24 +333,6 @@ def _computed(lease: Lease, place: Place | None) -> None:
     lease.first_byte(time.monotonic())
     if place is not None:
         place.computed()
-
-
-def _request(
-    exchange: Exchange, replica: Replica, lease: Lease, trace: Trace | None, body_bytes: int
-) -> bytes:
-    """The head that the replica gets."""
-    head = exchange.head
-    forwarded = head.forwarded
-    if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
-        forwarded = b"%bx-data-parallel-rank: %d\r\n" % (forwarded, lease.rank)
-    return request_head(
-        head.method,
-        head.target,
-        replica.pool.lines,
-        forwarded if trace is None else trace.forwarded(forwarded),
-        exchange.request_id,
-        body_bytes,
-    )
 
 
 async def _body(exchange: Exchange) -> bytes:

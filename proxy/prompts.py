@@ -1,0 +1,104 @@
+"""What of a prompt is known before its request is routed, and what follows from it.
+
+Invariants:
+- Where nothing consumes ids, none are made. Not having them is no error: it is a reason.
+- What no replica has room for is refused before one computes anything.
+"""
+
+import time
+
+from proxy import context, rewrite
+from proxy.asked import Asking
+from proxy.body import Body, ChatBody, CompletionBody, OtherBody
+from proxy.fleet import NO_LIMIT, Fleet
+from proxy.life import Life
+from proxy.parity import Parity
+from proxy.routing.decision import Query
+from proxy.routing.router import Router
+from proxy.settings import Settings, TokenSettings
+from proxy.telemetry.stages import LOOP, ROUTE, TOKENIZE_LOCAL
+from proxy.tokens.keys import is_ids, prompt_size_bytes
+from proxy.tokens.service import TokenService
+from proxy.wire.exchange import Exchange
+
+
+class PromptReader:
+    """A worker's prompts. parity: whether a model's ids are trusted."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tokens: TokenService,
+        fleet: Fleet,
+        router: Router,
+        asking: Asking,
+        parity: Parity,
+    ) -> None:
+        self._tokens = tokens
+        self._fleet = fleet
+        self._router = router
+        self._asking = asking
+        self._parity = parity
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """From the next request on; the router has its settings already."""
+        tokens = settings.tokens
+        self._settings: TokenSettings = tokens
+        self._wants_ids = (
+            self._router.uses_prefix or tokens.context_check or tokens.forward_tokens != "off"
+        )
+
+    async def read(
+        self, exchange: Exchange, model: str | None, request: Body, body: bytes, life: Life
+    ) -> tuple[Query, bytes]:
+        """What routing asks with, and the body that replicas get. Raises RequestError for a prompt
+        that no replica has room for."""
+        asking, block_tokens = self._asking, self._tokens.block_tokens
+        if isinstance(request, OtherBody) or not self._wants_ids:
+            LOOP.mark(ROUTE)
+            return asking.unread(request, block_tokens, exchange.headers), body
+        limit_tokens = NO_LIMIT
+        if self._settings.context_check:
+            limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)
+        # Ids, off the loop where they take long.
+        LOOP.mark(TOKENIZE_LOCAL)
+        known = self._tokens.known(model or "", request)
+        if isinstance(known, bytes):
+            # What has fewer bytes than the context has tokens fits; the rest has to be counted.
+            needed = prompt_size_bytes(request) > limit_tokens
+            known = await self._tokens.make(model or "", request, known, needed=needed)
+        else:
+            known.run_s = time.monotonic() - life.inspected_s
+        LOOP.mark(ROUTE)
+        life.tokens = known
+        prompt = known.prompt
+        if prompt is not None:
+            if prompt.tokens > limit_tokens:
+                context.check(prompt, limit_tokens, text=not is_ids(request))
+            if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
+                body = await rewrite.with_ids(body, request, prompt)
+        return (
+            asking.query(model, request, prompt, known.reason, block_tokens, exchange.headers),
+            body,
+        )
+
+    def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
+        """Whether replicas get this request's ids in the place of its text."""
+        mode = self._settings.forward_tokens
+        # A replica's template may ask for the date: what it made of a chat may be old by now.
+        if isinstance(request, ChatBody) and (
+            mode != "all" or self._tokens.asks(model or "", request)
+        ):
+            return False
+        return mode != "off" and self._parity.trusts(model or "")
+
+    def compare(self, model: str | None, life: Life) -> None:
+        """What the replica counted is held against what we did."""
+        usage = life.relay.usage if life.relay is not None else None
+        prompt = life.tokens.prompt if life.tokens is not None else None
+        if usage is None or prompt is None or usage.prompt_tokens == prompt.tokens:
+            return
+        slot = life.decision.choice.slot if life.decision is not None else -1
+        if slot in self._fleet:
+            self._parity.differs(model or "", self._fleet[slot].state.id)
