@@ -10,7 +10,11 @@ Invariants:
 import re
 from typing import Protocol
 
-_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+# A quote that opens closes again: who looks into extensions could read on behind the line.
+_QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
+_SIZE_LINE = re.compile(
+    rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;(?:[\t\x20\x21\x23-\x7e\x80-\xff]|" + _QUOTED + rb")*)?"
+)
 # Size lines of usual chunks, as servers write them.
 _SIZES = {line: size for size in range(1, 4096) for line in (b"%x" % size, b"%X" % size)}
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")

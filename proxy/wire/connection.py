@@ -173,7 +173,9 @@ class ServerConnection:
         """Waits for the rest of a head, unless no rest could make it a good one."""
         if not self._buffer:
             return
-        if self._buffer.count(b"\n") != self._buffer.count(b"\r\n"):
+        lines = self._buffer.count(b"\r\n")
+        # A CR at the end may still get its LF.
+        if self._buffer.count(b"\n") != lines or self._buffer.count(b"\r", 0, -1) != lines:
             raise RequestError(400, "Lines must end with CRLF.", code="bare_line_feed", close=True)
         limit_bytes = self.server.settings.target_limit_bytes + _LINE_REST_BYTES
         if len(self._buffer) > limit_bytes and b"\r\n" not in self._buffer:

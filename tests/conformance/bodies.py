@@ -37,6 +37,9 @@ _BAD_SIZES: dict[str, bytes] = {
     "canary": CANARY.encode(),
     "colon": SIZE + b":",
     "equals": SIZE + b"=1",
+    "no-semicolon": SIZE + b" abc",
+    "cr-cr-extension": SIZE + b"\r\r;abcd",
+    "lf-spaces": SIZE + b" \n  ",
 }
 _BAD_CHUNKS: dict[str, bytes] = {
     "size-ends-lf": SIZE + b"\n" + BODY + b"\r\n" + END,
@@ -54,12 +57,23 @@ _BAD_CHUNKS: dict[str, bytes] = {
     "last-negative": chunk(BODY) + b"-0\r\n\r\n",
     "last-hex-prefix": chunk(BODY) + b"0x0\r\n\r\n",
     "last-space": chunk(BODY) + b"0 \r\n\r\n",
+    "last-minus-hex": chunk(BODY) + b"-0x0\r\n\r\n",
+    "last-spaces-before": chunk(BODY) + b"      0\r\n\r\n",
+    "last-no-semicolon": chunk(BODY) + b"0 abc\r\n\r\n",
+    "last-cr-digit": chunk(BODY) + b"1\r0\n",
+    # Its longest prefix that is a number ends the body; all of it, as some read numbers, does not.
+    "last-or-not": chunk(BODY) + b"0_%x\r\n\r\n" % (len(HIDDEN) + 4) + HIDDEN + b"\r\n\r\n" + END,
     "empty-line-first": b"\r\n" + chunk(BODY) + END,
+    "empty-line-before-last": chunk(BODY) + b"\r\n" + END,
+    "empty-line-for-last": chunk(BODY) + b"\r\n",
 }
 _BAD_EXTENSIONS: dict[str, bytes] = {
     "lf": b";a\nb",
     "lf-and-chunk": b";\n" + SIZE,
     "cr": b";a\rb",
+    "cr-cr": b";a=b\r\r" + b"c" * len(BODY),
+    "quote-open": b';a="b";c="d; e',
+    "quote-open-escaped": b';a="b\\"',
     "nul": b";a\x00",
     "control": b";a\x1f",
     "delete": b";a\x7f",
@@ -94,6 +108,7 @@ _GOOD_EXTENSIONS: dict[str, bytes] = {
     "name": b";a",
     "value": b";a=b",
     "quoted": b';a="b;c"',
+    "quoted-escapes": b';a="b \\"c\\"; \\\\d\\\\";e',
     "several": b";a=b;c=d",
     "empty": b";",
     "space-before": b" ;a",
@@ -110,7 +125,34 @@ _GOOD_TRAILERS: dict[str, bytes] = {
     "authorization": b"Authorization: Bearer x\r\n",
     "ours": b"x-tokenlane-replica: evil\r\n",
     "request-id": b"x-request-id: evil\r\n",
+    "two": b"Vary: *\r\nA: b\r\n",
+    "request-line": b"A:POST / HTTP/1.1\r\n",
 }
+WHOLE = request()
+# Where a head ends too early: so many bytes behind the beginning of these.
+_CUTS: dict[str, tuple[bytes, int]] = {
+    "method": (b"POST", 1),
+    "method-space": (b"POST", 5),
+    "target-space": (b" HTTP", 1),
+    "protocol": (b" HTTP", 5),
+    "version": (b"HTTP/1.1", 8),
+    "line-cr": (b"HTTP/1.1", 9),
+    "line-end": (b"HTTP/1.1", 10),
+    "name": (b"host: x", 3),
+    "colon": (b"host: x", 5),
+    "colon-space": (b"host: x", 6),
+    "value": (b"host: x", 7),
+    "field-cr": (b"host: x", 8),
+    "field-end": (b"host: x", 9),
+    "end-cr": (b"\r\n\r\n", 3),
+}
+
+
+def _spelled(length: bytes) -> bytes:
+    """A chat with its Content-Length written like this."""
+    return WHOLE.replace(b": %d" % len(BODY), length % len(BODY), 1)
+
+
 _MERGED: dict[bytes, bytes | None] = {
     b"transfer-encoding": None,
     b"authorization": None,
@@ -162,6 +204,9 @@ CASES: list[Case] = [
         request().replace(b"content-length: ", b"content-length:\t"),
         differs="theirs",
     ),
+    Case("H2", "length-spaces", _spelled(b":  %d "), differs="theirs"),
+    Case("H2", "length-tabs-around", _spelled(b":\t%d\t  "), differs="theirs"),
+    Case("H2", "length-then-fields", _spelled(b": 00%d\r\na: b"), fields={b"a": b"b"}),
     # What is too short waits, and what waits is ended.
     Case("T2", "body-short", request()[:-1], (408,), closes=True, waits=True),
     Case("T2", "no-last-chunk", chunked(chunk(BODY)), (408,), closes=True, waits=True),
@@ -181,6 +226,15 @@ CASES: list[Case] = [
         closes=True,
         waits=True,
     ),
+    # No rest could make this a head, so nobody waits for it.
+    Case("H6", "cr-unfinished", WHOLE[:26] + b"HTTP/1.1\rhost: x", (400,), closes=True),
+    Case("H6", "cr-unfinished-fields", b"POST / HTTP/1.1\r\nA: b\r\n\rc", (400,), closes=True),
     Case("T1", "half-a-head", request()[:30], (408,), closes=True, waits=True),
     Case("T1", "half-a-line", b"POST /v1", (408,), closes=True, waits=True),
+    *(
+        Case(
+            "T1", f"cut-{name}", WHOLE[: WHOLE.index(behind) + at], (408,), closes=True, waits=True
+        )
+        for name, (behind, at) in _CUTS.items()
+    ),
 ]

@@ -12,6 +12,7 @@ UPGRADE = request("upgrade: websocket", "connection: upgrade")
 EXPECT = request("expect: 100-continue")
 WHOLE_CHUNKED = chunked(chunk(BODY), chunk(b""))
 DEEP = 40
+OTHERS = ("PUT", "PATCH")
 
 
 def _tunnel(name: str, protocol: str) -> Case:
@@ -65,6 +66,38 @@ CASES: list[Case] = [
         closes=True,
         differs="strict",
     ),
+    Case(
+        "H10",
+        "chunked-surplus-nul",
+        WHOLE_CHUNKED + b"\x00" + HIDDEN,
+        (200, 400),
+        closes=True,
+        differs="strict",
+    ),
+    Case(
+        "H10",
+        "good-then-control",
+        request() + request("a: \x0c") + HIDDEN,
+        (200, 400),
+        closes=True,
+        differs="strict",
+    ),
+    Case(
+        "H10",
+        "methods-between",
+        b"\r\n".join((request(), *(request(start=f"{one} {CHAT} HTTP/1.1") for one in OTHERS))),
+        (200, 405, 405),
+        seen=(ONE,),
+        differs="routes",
+    ),
+    Case(
+        "H10",
+        "length-zero-then-more",
+        request(body=b"") + request() + HIDDEN,
+        (400, 200, 200),
+        seen=(ONE, TWO),
+        differs="routes",
+    ),
     Case("H10", "unknown-between", request() + LOST + request(), (200, 404, 200), differs="routes"),
     Case(
         "H10",
@@ -78,6 +111,15 @@ CASES: list[Case] = [
     Case("H14", "close-then-more", CLOSE + HIDDEN, closes=True),
     Case("H14", "close-in-list", request("connection: keep-alive, close") + HIDDEN, closes=True),
     Case("H14", "close-capitals", request("Connection: CLOSE") + HIDDEN, closes=True),
+    Case("H14", "close-tab", request("connection: close\t") + b"\r\n" + HIDDEN, closes=True),
+    Case("H14", "close-then-empty-line", CLOSE + b"\r\n" + HIDDEN, closes=True),
+    Case("H14", "close-then-garbage", CLOSE + b"abc\r\n\r\n", closes=True),
+    Case(
+        "H14",
+        "close-first-in-list",
+        request("connection: close, x, upgrade, x, keep-alive") + HIDDEN,
+        closes=True,
+    ),
     Case(
         "H14",
         "close-twice",
@@ -92,6 +134,22 @@ CASES: list[Case] = [
         seen=(ONE, TWO),
     ),
     Case("H9", "http-1.0-then-more", request(start=f"POST {CHAT} HTTP/1.0") + HIDDEN, closes=True),
+    Case(
+        "H9",
+        "http-1.0-get-with-body",
+        b"GET /v1/models HTTP/1.0\r\nconTENT-lengtH: %d\r\n\r\n" % len(HIDDEN) + HIDDEN * 2,
+        closes=True,
+        seen=(),
+        differs="routes",
+    ),
+    Case(
+        "H9",
+        "preface-and-frames",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0\0\0\5\1\5\0\0\0\1\x82a\tb\t",
+        (505,),
+        closes=True,
+        differs="strict",
+    ),
     # Upgrade
     _tunnel("websocket", "websocket"),
     _tunnel("h2c", "h2c"),
@@ -106,6 +164,23 @@ CASES: list[Case] = [
         + HIDDEN,
         (200, 200),
         seen=(ONE, TWO),
+    ),
+    Case(
+        "H11",
+        "upgrade-in-list",
+        request("connection: keep-alive, upgrade", "upgrade: websocket") + HIDDEN,
+        (200, 200),
+        seen=(ONE, TWO),
+        fields={b"upgrade": None},
+    ),
+    Case(
+        "H11",
+        "upgrade-get",
+        get("/v1/models", "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-key: x\r\n")
+        + HIDDEN,
+        (200, 200),
+        seen=(TWO,),
+        differs="routes",
     ),
     Case(
         "H11",
@@ -176,7 +251,23 @@ CASES: list[Case] = [
             "near": "100-continued",
         }.items()
     ),
+    Case(
+        "H12",
+        "continue-without-body",
+        get("/v1/models", "expect: 100-continue\r\n") + request(),
+        (200, 200),
+        seen=(ONE,),
+        differs="routes",
+    ),
     # Early answers
+    Case(
+        "H13",
+        "get-with-body",
+        get("/v1/models", f"content-length: {len(HIDDEN)}\r\n") + HIDDEN + request(),
+        (200, 200),
+        seen=(ONE,),
+        differs="routes",
+    ),
     Case("H13", "unknown-path", LOST + request(), (404, 200), differs="routes"),
     Case(
         "H13",

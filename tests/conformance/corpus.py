@@ -68,7 +68,7 @@ _ROWS = (
     ("target-long", "H8"), ("target-", "H7"), ("fields", "H8"), ("expect", "H12"), ("gzip", "O6"),
     ("version-", "H9"), ("preface", "H9"), ("trace", "H9"), ("connect", "H9"), ("method-", "H9"),
     ("two-spaces", "H9"), ("tab", "H9"), ("space-in-target", "H9"), ("space-at-end", "H9"),
-    ("high-byte-in-target", "H9"), ("nothing", "H9"),
+    ("high-byte-in-target", "H9"), ("nothing", "H9"), ("words-before", "H9"),
 )  # fmt: skip
 
 

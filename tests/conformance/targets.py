@@ -45,6 +45,10 @@ _NOT_SERVED = {
     "admin": "/metrics",
     "canary": f"/{CANARY}",
     "percent-broken": CHAT + "%",
+    "quotes": '/a_"b"?c="d"',
+    "absolute": "http://evil:1234",
+    "absolute-query": f"http://evil?a={CHAT}",
+    "absolute-port-query": f"http://evil:1234?a={CHAT}",
 }
 _ABSOLUTE = {
     "other-host": f"http://evil{CHAT}",
@@ -107,7 +111,16 @@ CASES: list[Case] = [
         seen=((Q + b'?{}|^`"<>', BODY),),
         differs="strict",
     ),
+    Case("H7", "query-twice", _line(f"{CHAT}?a=b?c"), seen=((Q + b"?a=b?c", BODY),)),
     Case("H7", "query-hidden", _line(f"{CHAT}?x=HTTP/1.1"), seen=((Q + b"?x=HTTP/1.1", BODY),)),
+    Case("H7", "host-equals", request().replace(b"host: x", b"host: 0.0.0.0=80")),
+    Case(
+        "H7",
+        "host-tab",
+        request("a:").replace(b"host: x", b"hoSt:\tx"),
+        fields={b"a": b""},
+        differs="theirs",
+    ),
     # Versions and methods
     Case("H9", "http-1.0", _line(CHAT, "1.0"), closes=True, differs="old"),
     Case("H9", "http-1.0-kept", request("connection: keep-alive", start=f"POST {CHAT} HTTP/1.0")),
@@ -294,6 +307,8 @@ CASES: list[Case] = [
     _passed("H6", "spaces-around", "a: \t b \t ", a=b"b"),
     _passed("H6", "high-bytes", "a: \xe9\xff", a=b"\xe9\xff"),
     _passed("H6", "tab-inside", "a: b\tc", a=b"b\tc"),
+    _passed("H6", "nbsp-around", "a: \x85b\xa0", a=b"\x85b\xa0"),
+    _passed("H6", "no-space", "aaaaaaaaaaaa:++++++++", aaaaaaaaaaaa=b"++++++++"),
     _passed("H6", "empty-value", "a:", a=b""),
     _passed("H6", "odd-name", "!#$%&'*+.^`|~a: b"),
     _passed("H6", "repeated", "a: 1", "a: 2"),

@@ -103,6 +103,8 @@ MALFORMED = {
     "extension-with-lf": b"1;a\nb\r\na\r\n",
     "extension-with-cr": b"1;a\rb\r\na\r\n",
     "extension-with-nul": b"1;\x00\r\na\r\n",
+    "extension-quote-open": b'1;a="b\r\na\r\n',
+    "extension-quote-escaped": b'1;a="b\\"\r\na\r\n',
     "extension-too-long": b"1;" + b"a" * 1100 + b"\r\na\r\n",
     "extension-endless": b"1;" + b"a" * 1100,
     "size-endless": b"0" * 1100,
