@@ -116,11 +116,15 @@ def inspect(kind: Kind, body: bytes) -> Body:
     return parsed
 
 
-def goes_on(body: Body) -> bool:
-    """Whether it goes on from a response that one replica keeps."""
-    return isinstance(body, ResponsesBody) and bytes(body.previous_response_id) not in (
-        b"", b"null",
-    )  # fmt: skip
+def goes_on_from(body: Body) -> str:
+    """The response, kept by one replica, that it goes on from; empty where there is none."""
+    if not isinstance(body, ResponsesBody):
+        return ""
+    raw = bytes(body.previous_response_id)
+    if raw in (b"", b"null"):
+        return ""
+    # What is no name is the replicas' to refuse; it is nobody's home.
+    return raw[1:-1].decode("utf-8", "replace") if raw.startswith(b'"') else " "
 
 
 def _path(error: msgspec.ValidationError) -> str | None:

@@ -20,11 +20,12 @@ from proxy.answer_lines import AnswerLines
 from proxy.asked import Asking
 from proxy.attempt import Attempt, Failures, head_for
 from proxy.auth import Door
-from proxy.body import goes_on, inspect
+from proxy.body import OtherBody, goes_on_from, inspect
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import Fleet
 from proxy.gate import Gate, Place
 from proxy.inquiry import Inquiry
+from proxy.kept import Homes
 from proxy.life import Life
 from proxy.local import Local
 from proxy.model import FleetState
@@ -32,8 +33,9 @@ from proxy.naming import Naming
 from proxy.parity import Parity
 from proxy.prompts import PromptReader
 from proxy.recorder import Recorder
-from proxy.routes import ROUTES, UNSERVED, Action, Route, allow
+from proxy.routes import ROUTES, Action, Route, allow, kept_name, route_of
 from proxy.routing.candidates import Eligible, Nobody
+from proxy.routing.decision import Query
 from proxy.routing.lease import Lease, LoadBoard
 from proxy.routing.retry import Ending, Phase, Step
 from proxy.routing.router import Router
@@ -74,6 +76,7 @@ class Gateway:
         self._on_routed = on_routed
         self._door = door
         self._rules = Rules(settings.requests)
+        self._homes = Homes()
         self._lines = AnswerLines()
         self.gate: Gate | None = None
         self._limit(settings)
@@ -179,7 +182,7 @@ class Gateway:
 
     async def _serve(self, exchange: Exchange, life: Life) -> None:
         # Dispatch first: an unknown path costs neither a body nor a tokenizer.
-        route = ROUTES.get(exchange.path, UNSERVED)
+        route = route_of(exchange.path)
         life.route = route.path
         # A browser asks without a key whether it may ask with one.
         if exchange.preflight():
@@ -210,6 +213,12 @@ class Gateway:
         life.read_s = time.monotonic()
         if route.tokens and await self._local.tokens(exchange, route, body, life):
             return
+        if route.action is Action.KEPT:
+            life.inspected_s = life.tokens_s = life.read_s
+            LOOP.mark(ROUTE)
+            query = self.asking.unread(OtherBody(), self._tokens.block_tokens, exchange.headers)
+            await self._answered(exchange, None, query, body, kept_name(exchange.path), life)
+            return
 
         if self._rules.on:
             body = await rewrite.by_rules(body, self._rules, route.kind)
@@ -232,25 +241,47 @@ class Gateway:
         life.tokens_s = time.monotonic()
         if life.copy_to is not None:
             self.naming.copy(exchange, request, unread, life)
+        await self._answered(exchange, model, query, body, goes_on_from(request), life)
 
+    async def _answered(
+        self,
+        exchange: Exchange,
+        model: str | None,
+        query: Query,
+        body: bytes,
+        named: str,
+        life: Life,
+    ) -> None:
+        """named: the response that the request is about, or goes on from."""
         # Who may, who does, and why; again after a failure, as far as the retry table allows.
         among = self._eligible(model, life.tokens_s)
         tried: set[int] = set()
         self._failures.budget.request()
         while among.slots:
-            decision = life.decision = self.router.decide(query, among, time.monotonic())
+            likely = self._homes.first(named, among) if named else among
+            decision = life.decision = self.router.decide(query, likely, time.monotonic())
             tried.add(decision.choice.slot)
             left = len(among.slots) - 1
-            attempt = Attempt(decision, len(tried), left, kept=left > 0 and goes_on(request))
+            attempt = Attempt(decision, len(tried), left, kept=left > 0 and named != "")
             step = await self._attempt(exchange, body, attempt, life)
             if step is None:
                 self._prompts.compare(model, life)
+                self._remember(named, life, decision.choice.slot)
                 return
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, life)
                 return
             among = self._eligible(model, time.monotonic()).without(tried)
         raise refusals.nobody(Nobody.DOWN)
+
+    def _remember(self, named: str, life: Life, slot: int) -> None:
+        """Where the response is kept that was asked for, and the one that was made."""
+        relay = life.relay
+        if relay is None or relay.head is None or relay.head.status != 200:
+            return
+        for name in (named, relay.made):
+            if name:
+                self._homes.learn(name, slot)
 
     def _eligible(self, model: str | None, now_s: float) -> Eligible:
         among = self.router.eligible(model, now_s)
@@ -286,6 +317,7 @@ class Gateway:
                 may_retry=self._failures.may_replace(attempt),
                 kept=attempt.kept,
                 marked=ROUTES[life.route].ends_marked,
+                told=ROUTES[life.route].action is Action.KEPT,
                 on_computed=partial(_computed, lease, life.place),
             )
             life.relay = relay

@@ -5,6 +5,7 @@ Invariants:
 - The upstream path is the request's own; no part of a request chooses an upstream.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +18,7 @@ class Action(Enum):
 
     GENERATE = "generate"  # a replica, chosen by the prompt's tokens
     FORWARD = "forward"  # a replica, chosen by load
+    KEPT = "kept"  # the replica that keeps the response which the path names
     MODELS = "models"
     COUNT = "count"  # here, where the tokenizer is known; else a replica
     TOKENIZE = "tokenize"
@@ -27,8 +29,8 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """path: also the metric label. kind: how the body is read. ends_marked: its streams have an
-    event that ends them (see `proxy.wire.dialect`)."""
+    """path: also the metric label, with `{id}` for any name. kind: how the body is read.
+    ends_marked: its streams have an event that ends them (see `proxy.wire.dialect`)."""
 
     path: str
     action: Action
@@ -74,6 +76,8 @@ ROUTES: dict[str, Route] = {
         Route("/tokenize", Action.TOKENIZE),
         Route("/detokenize", Action.DETOKENIZE),
         Route("/health", Action.HEALTH, _GET),
+        Route("/v1/responses/{id}", Action.KEPT, ("GET",)),
+        Route("/v1/responses/{id}/cancel", Action.KEPT),
         *(Route(path, Action.FORWARD) for path in FORWARDED),
     )
 }
@@ -81,6 +85,9 @@ ROUTES: dict[str, Route] = {
 
 # What every other path is.
 UNSERVED = Route("other", Action.NOTHING, methods=())
+
+# Names as vLLM makes them, and any that reads the same to whoever stands between.
+_KEPT = re.compile(r"(/v1/responses/)([A-Za-z0-9_-][A-Za-z0-9_.:-]{0,255})(/cancel)?")
 
 
 # Where people look for them, too.
@@ -97,9 +104,23 @@ def _meant(path: str) -> str:
     return "."
 
 
+def route_of(path: str) -> Route:
+    """What is served there; UNSERVED where nothing is."""
+    route = ROUTES.get(path, UNSERVED)
+    if route is UNSERVED and (match := _KEPT.fullmatch(path)) is not None:
+        return ROUTES[f"{match[1]}{{id}}{match[3] or ''}"]
+    return route
+
+
+def kept_name(path: str) -> str:
+    """Of the response that a path of a KEPT route names."""
+    match = _KEPT.fullmatch(path)
+    return match[2] if match is not None else ""
+
+
 def find(method: str, path: str) -> Route:
     """The route of a request; raises RequestError 404 or 405."""
-    route = ROUTES.get(path, UNSERVED)
+    route = route_of(path)
     allow(route, method, path)
     return route
 

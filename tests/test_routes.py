@@ -76,7 +76,7 @@ def test_paths_are_good_labels() -> None:
     assert len(ROUTES) < 32
     for path, route in ROUTES.items():
         assert path == route.path
-        assert re.fullmatch(r"[a-z0-9/_]+", path)
+        assert re.fullmatch(r"[a-z0-9/_]+(\{id\}(/[a-z]+)?)?", path)
 
 
 def test_changing_paths_are_not_passed_through() -> None:

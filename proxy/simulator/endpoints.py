@@ -18,7 +18,7 @@ from proxy.simulator.faults import Fault
 from proxy.simulator.replica import Replica
 from proxy.simulator.service import Service
 from proxy.simulator.vllm_errors import ReplicaError
-from proxy.simulator.wire import JSON, Reply
+from proxy.simulator.wire import EVENT_STREAM, JSON, Reply
 from proxy.tokens.encode import pack
 from proxy.tokens.fields import ChatFields, Unrenderable
 from proxy.wire.dialect import dialect_of
@@ -49,6 +49,17 @@ _METHODS = {
 _JSON_BODIES = frozenset(path for path, methods in _METHODS.items() if methods == ("POST",)) - {
     "/reset_prefix_cache"
 }
+
+
+_RESPONSE = "/v1/responses/"
+
+
+def _response_methods(path: str) -> tuple[str, ...] | None:
+    """Of a path that names a response; None of any other."""
+    _, slash, verb = path.removeprefix(_RESPONSE).partition("/")
+    if not path.startswith(_RESPONSE) or (slash and verb != "cancel"):
+        return None
+    return ("POST",) if slash else ("GET",)
 
 
 _LORA = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
@@ -117,12 +128,14 @@ class Endpoints:
             fault = self._replica.faults.take(path, time.monotonic())
             if fault is not None and await self._fail(exchange, reply, fault):
                 return
-            methods = _METHODS.get(path)
+            methods = _METHODS.get(path) or _response_methods(path)
             if methods is None:
                 reply.respond(404, JSON, vllm_errors.detail("Not Found"))
             elif exchange.method not in methods:
                 allow = (b"allow", ", ".join(methods).encode())
                 reply.respond(405, JSON, vllm_errors.detail("Method Not Allowed"), allow)
+            elif path.startswith(_RESPONSE):
+                await self._response(exchange, reply)
             elif path in _JSON_BODIES:
                 await self._post(exchange, reply, fault)
             else:
@@ -173,6 +186,20 @@ class Endpoints:
                     await self._service.generate(exchange, reply, fault)
             finally:
                 self._replica.in_flight -= 1
+
+    async def _response(self, exchange: Exchange, reply: Reply) -> None:
+        """One that is kept. None is made in the background: none can be cancelled, or streamed
+        again (vLLM notices the latter when it has begun to answer)."""
+        await exchange.read_body()
+        name, _, cancel = exchange.path.removeprefix(_RESPONSE).partition("/")
+        answer = self._replica.stored.answer(name)
+        if cancel:
+            raise vllm_errors.not_cancelled()
+        if "stream=true" in exchange.query.lower().split("&"):
+            reply.begin(EVENT_STREAM)
+            reply.die()
+            return
+        reply.respond(200, JSON, answer)
 
     def _get(self, path: str, reply: Reply) -> None:
         """What needs no body."""

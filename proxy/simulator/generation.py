@@ -236,10 +236,14 @@ class Generation:
         if fault.kind != "stall" and not self._done.done():
             self._done.set_result(None)
 
-    def _whole(self) -> None:
+    def whole(self) -> bytes:
+        """The answer as one that is not a stream has it."""
         choices = self._ended_choices()
         prompt_ids = self._job.prompts[0].id_list if self._ids and self._shapes.chat else None
-        body = self._shapes.whole(choices, self._total(full=True), prompt_ids)
+        return self._shapes.whole(choices, self._total(full=True), prompt_ids)
+
+    def _whole(self) -> None:
+        body = self.whole()
         fault = self._fault
         if fault is None:
             self._reply.respond(200, JSON, body)

@@ -75,7 +75,7 @@ class Service:
             drive.submit(generation.sequences, ready_s)
             await generation.ended()
             if responses:
-                self._replica.stored.keep(shapes.id, body, generation.text)
+                self._replica.stored.keep(shapes.id, body, generation.text, generation.whole())
             generation.answer()
         finally:
             drive.abort(generation.sequences)

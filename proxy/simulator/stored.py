@@ -1,4 +1,4 @@
-"""Responses that a replica keeps, for requests that go on from one: vLLM does, where it was started
+"""Responses that a replica keeps, to be asked for and gone on from: vLLM does, where it was started
 with VLLM_ENABLE_RESPONSES_API_STORE=1.
 
 Invariants:
@@ -29,6 +29,7 @@ class StoredResponses:
     def __init__(self, *, on: bool) -> None:
         self._on = on
         self._items: OrderedDict[str, list[Item]] = OrderedDict()
+        self._answers: dict[str, bytes] = {}
 
     def whole(self, body: bytes) -> bytes:
         """A request's body with all that came before in its `input`. Raises ReplicaError 404."""
@@ -48,16 +49,25 @@ class StoredResponses:
         given["input"] = [*before, *_items(given.get("input"))]
         return json.dumps(given).encode()
 
-    def keep(self, name: str, body: bytes, text: str) -> None:
-        """The response of this name: the whole body it answers, and its text."""
+    def answer(self, name: str) -> bytes:
+        """The whole response of this name. Raises ReplicaError 404."""
+        found = self._answers.get(name)
+        if found is None:
+            raise vllm_errors.unknown_response(name)
+        return found
+
+    def keep(self, name: str, body: bytes, text: str, answer: bytes) -> None:
+        """The response of this name: the whole body it answers, its text, and what was answered."""
         if not self._on:
             return
         given = json.loads(body)
         if given.get("store") is False:
             return
         self._items[name] = [*_items(given["input"]), {"role": "assistant", "content": text}]
+        self._answers[name] = answer
         if len(self._items) > _LIMIT_COUNT:
-            self._items.popitem(last=False)
+            oldest, _ = self._items.popitem(last=False)
+            del self._answers[oldest]
 
 
 def _items(given: Any) -> list[Item]:

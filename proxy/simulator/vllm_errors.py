@@ -154,6 +154,12 @@ def unknown_response(name: str) -> ReplicaError:
     return ReplicaError(text, status=404, kind="invalid_request_error", param="response_id")
 
 
+def not_cancelled() -> ReplicaError:
+    """A response that was not made in the background."""
+    text = "Cannot cancel a synchronous response."
+    return ReplicaError(text, kind="invalid_request_error", param="response_id")
+
+
 def busy() -> ReplicaError:
     """The queue limit."""
     message = (

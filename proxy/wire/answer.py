@@ -44,6 +44,7 @@ class Answer(msgspec.Struct):
 
     usage: Usage | None = None
     choices: list[_Choice] = []
+    id: str | None = None
 
     @property
     def aborted(self) -> bool:
@@ -100,6 +101,7 @@ class _ResponseUsage(msgspec.Struct):
 class _Response(msgspec.Struct):
     """A response, or the event that carries one."""
 
+    id: str | None = None
     status: str | None = None
     usage: _ResponseUsage | None = None
     response: "_Response | None" = None
@@ -157,7 +159,7 @@ def read_response(body: bytes) -> Answer | None:
             given.input_tokens_details.cached_tokens if given.input_tokens_details else None
         )
         usage = Usage(given.input_tokens, given.output_tokens, details)
-    return Answer(usage, _ABORTED if made.status in ("cancelled", "failed") else [])
+    return Answer(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
 
 
 def read_message_usage(start: bytes, end: bytes) -> Usage | None:

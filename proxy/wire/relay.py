@@ -46,7 +46,8 @@ class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
     lines: the gateway's own header lines. may_retry: hold the answer as long as it pays. kept: a
-    404 says that another replica keeps what the request names.
+    404 says that another replica keeps what the request names. told: it is an answer told again,
+    which says nothing of the replica, and whose tokens were counted when it was made.
     marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
@@ -56,6 +57,7 @@ class Relay:
     head: ResponseHead | None = None
     error: UpstreamError | None = None
     usage: Usage | None = None
+    made: str | None = None  # the name of a response
     aborted = False
     first_byte_s = 0.0
     first_token_s = 0.0
@@ -77,6 +79,7 @@ class Relay:
         may_retry: bool,
         kept: bool,
         marked: bool,
+        told: bool,
         on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
@@ -86,6 +89,7 @@ class Relay:
         self._may_retry = may_retry
         self._kept = kept
         self._marked = marked
+        self._told = told
         self._on_computed = on_computed
         self._splice = exchange.splice
         self._held: list[tuple[bytes, list[bytes]]] | None = []
@@ -118,7 +122,7 @@ class Relay:
         self.first_byte_s = time.monotonic()
         self.head = head
         self._length_bytes = length_bytes
-        if head.stream:
+        if head.stream and not self._told:
             chat = self._dialect is Dialect.CHAT
             self._scanner = EventScanner() if chat else TypedScanner(self._dialect)
             if not self._may_retry:
@@ -309,12 +313,16 @@ class Relay:
         if self._scanner is not None:
             self.aborted = self._scanner.failed
             self.usage = self._scanner.usage()
+            if isinstance(self._scanner, TypedScanner):
+                self.made = self._scanner.id
         elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
             self._read(b"".join(self._pieces))
 
     def _read(self, body: bytes) -> None:
-        answer = read_answer(body, self._dialect)
+        answer = read_answer(body, self._dialect) if not self._told else None
         if answer is not None:
+            if self._dialect is Dialect.RESPONSES:
+                self.made = answer.id
             self.usage = answer.usage
             self.aborted = answer.aborted
             # A replica that counts no tokens may have generated some all the same.

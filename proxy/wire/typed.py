@@ -15,7 +15,10 @@ _Event = tuple[bytes, bytes]
 
 
 class TypedScanner(EventScanner):
-    """events: seen so far. `done`: the event that ends the dialect's streams was seen."""
+    """events: seen so far. `done`: the event that ends the dialect's streams was seen. id: of the
+    response, once `usage` was asked."""
+
+    id: str | None = None
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__()
@@ -103,7 +106,10 @@ class TypedScanner(EventScanner):
         if self._dialect is Dialect.MESSAGES:
             return read_message_usage(self._first_usage, self._last_usage)
         answer = read_response(self._last_usage)
-        return answer.usage if answer is not None else None
+        if answer is None:
+            return None
+        self.id = answer.id
+        return answer.usage
 
 
 def _name_line(head: bytes) -> bytes:

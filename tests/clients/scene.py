@@ -26,7 +26,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Bench, Fleet]]:
     """The gateway and its replicas. keeping: the client keeps its connections."""
     settings = Settings(server=server or ServerSettings())
-    async with Fleet(SimulatorSettings(), demo_tokenizer()) as fleet:
+    async with Fleet(SimulatorSettings(store_responses=True), demo_tokenizer()) as fleet:
         urls = await fleet.start(count)
         async with gateway(*urls, tokenizer=demo_tokenizer(), settings=settings) as bench:
             yield bench, fleet

@@ -252,6 +252,28 @@ async def test_a_streamed_response() -> None:
         assert bench.outcomes() == {("200", "ok"): 1}
 
 
+async def test_a_response_that_is_kept() -> None:
+    async with simulated(3) as (client, bench, _):
+        first = await client.responses.create(model="demo", input="hello", max_output_tokens=5)
+        again = await client.responses.retrieve(first.id)
+        assert (again.id, again.output_text) == (first.id, first.output_text)
+        made = await client.responses.create(
+            model="demo", input="and then?", previous_response_id=first.id, max_output_tokens=5
+        )
+        assert made.usage is not None
+        assert first.usage is not None
+        assert made.usage.input_tokens > first.usage.input_tokens
+        with pytest.raises(openai.BadRequestError, match="Cannot cancel a synchronous response"):
+            await client.responses.cancel(made.id)
+        with pytest.raises(openai.NotFoundError, match="not found"):
+            await client.responses.retrieve("resp_none")
+        # vLLM has no way to delete one.
+        with pytest.raises(openai.APIStatusError, match="only GET") as refused:
+            await client.responses.delete(made.id)
+        assert (refused.value.status_code, refused.value.code) == (405, "method_not_allowed")
+        assert bench.outcomes()["200", "ok"] == 3
+
+
 @pytest.mark.parametrize("after_chunks", [1, 4])
 async def test_a_replica_that_dies_within_a_response(after_chunks: int) -> None:
     async with simulated(1) as (client, bench, fleet):
