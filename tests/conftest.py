@@ -5,12 +5,15 @@ import asyncio
 import faulthandler
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.held import GATE, stolen_s
 
 # What probes of tokenizers find is kept from one run to the next, and never in a developer's cache.
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"tokenlane-tests-{os.getuid()}")
@@ -38,6 +41,22 @@ def pytest_exception_interact() -> None:
 def pytest_runtest_logfinish() -> None:
     """The test has ended."""
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """What gateways did to their loops is told in the test's report, and may fail it (row O11)."""
+    stolen_before_s = stolen_s()
+    GATE.take()
+    try:
+        result = yield
+    finally:
+        seen = GATE.take()
+        if seen.pieces or seen.processes:
+            item.user_properties.append(("held", asdict(seen)))
+    refusal = seen.refusal(stolen_s() - stolen_before_s)
+    assert refusal is None, refusal
+    return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

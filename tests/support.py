@@ -34,6 +34,7 @@ from proxy.tls import server_context
 from proxy.tokens.service import TokenService
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from proxy.wire.server import Exchange, Handler, HttpServer
+from tests.held import GATE
 from tests.raw import LIMIT_S, Answer, Client, until
 
 
@@ -190,7 +191,8 @@ async def gateway(
     bench = Bench(server, sock.getsockname()[1], made, board, tokens, reader)
     await server.listen(sock, server_context(settings.server))
     try:
-        yield bench
+        with GATE.watched():
+            yield bench
         for client in bench.clients:
             client.close()
         await until(lambda: not server.connections)

@@ -9,6 +9,7 @@ from proxy.control.ports import free_ports
 from proxy.simulator.child import FleetProcess
 from proxy.telemetry.planted import VARIABLE
 from proxy.tokens.tokenizer import demo_folder
+from tests.held import told
 from tests.test_supervisor import Gateway, until
 
 pytestmark = pytest.mark.slow
@@ -58,6 +59,7 @@ def test_a_planted_stall_is_shown_with_its_cause_and_its_request(
                 return any(row["max_s"] > 0.15 and row["beats"] > 10 for row in lateness)
 
             until(monitored)
+            assert told(gateway.admin_port).refusal() is None  # asleep, it used no CPU
             assert gateway.stop() == 0
 
 

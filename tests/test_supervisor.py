@@ -20,6 +20,7 @@ from proxy.cli import main
 from proxy.control.ports import free_ports
 from proxy.simulator.child import FleetProcess
 from proxy.tokens.tokenizer import demo_folder
+from tests.held import GATE
 
 pytestmark = pytest.mark.slow
 
@@ -89,14 +90,21 @@ class Gateway:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code after this signal."""
+        self._ends()
         self.process.send_signal(number)
         return self.process.wait(PATIENCE_S)
+
+    def _ends(self) -> None:
+        """It is told to, and what its loops did is asked before."""
+        if self.process.poll() is None and self.admin_port:
+            GATE.ends(self.admin_port)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
+            self._ends()
             self.process.terminate()
         with self.process:  # closes the pipes and reaps
             pass

@@ -1,8 +1,9 @@
 """The last stalls of all workers, and how late their loops were: `/stalls`, as JSON and as a page.
 
 Invariants:
-- Memory is bounded: the last hundred stalls, whatever their workers' number, and one window of
-  lateness per worker number.
+- Memory is bounded: the last hundred stalls, whatever their workers' number, the ten since the
+  start in which one piece of work held a loop the longest, and one window of lateness per worker
+  number.
 - The page needs nothing but itself: no script, no file from elsewhere. What stands in it is
   escaped: request ids are the clients' words.
 """
@@ -20,6 +21,7 @@ from proxy.telemetry.lateness import QUANTILES, WINDOW_S, LatenessWindow
 from proxy.telemetry.stall import Stall
 
 KEPT_COUNT = 100
+HELD_COUNT = 10
 
 
 class StallLog:
@@ -28,18 +30,24 @@ class StallLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._stalls: deque[Stall] = deque(maxlen=KEPT_COUNT)
+        self._held: list[Stall] = []
         self._windows: dict[int, LatenessWindow] = {}
 
     def stalled(self, stall: Stall) -> None:
         """A worker's loop was held."""
         self._stalls.append(stall)
+        if stall.held_s > (self._held[-1].held_s if len(self._held) == HELD_COUNT else 0.0):
+            self._held.append(stall)
+            self._held.sort(key=lambda one: one.held_s, reverse=True)
+            del self._held[HELD_COUNT:]
 
     def beats(self, worker: int, lateness: bytes) -> None:
         """How late a worker's latest heartbeats were (packed float32 seconds)."""
         self._windows.setdefault(worker, LatenessWindow()).add(lateness, self._clock())
 
     def view(self) -> dict[str, Any]:
-        """For `/stalls`: the workers' lateness, and the stalls, the latest first."""
+        """For `/stalls`: the workers' lateness, the stalls, the latest first, and those since the
+        start in which one piece of work had a CPU for the longest time, the longest first."""
         now_s = self._clock()
         return {
             "window_s": WINDOW_S,
@@ -48,10 +56,14 @@ class StallLog:
                 for worker, window in sorted(self._windows.items())
             ],
             "stalls": [
-                {"at": _at(stall.at_s), **msgspec.to_builtins(stall)}
-                for stall in sorted(self._stalls, key=lambda one: one.at_s, reverse=True)
+                _told(one) for one in sorted(self._stalls, key=lambda one: one.at_s, reverse=True)
             ],
+            "held": [_told(one) for one in self._held],
         }
+
+
+def _told(stall: Stall) -> dict[str, Any]:
+    return {"at": _at(stall.at_s), **msgspec.to_builtins(stall)}
 
 
 def wants_page(accept: str, asked: str | None) -> bool:
@@ -92,16 +104,16 @@ def page(view: dict[str, Any]) -> str:
         ],
         ([str(row["worker"]), str(row["beats"]), *_ms(row)] for row in view["workers"]),
     )
-    stalls = _table(
-        ["time (UTC)", "worker", "ms", "cause", "what was going on"],
-        (_stall_row(stall) for stall in view["stalls"]),
-    )
+    header = ["time (UTC)", "worker", "ms", "cause", "what was going on"]
+    stalls = _table(header, map(_stall_row, view["stalls"]))
+    held = _table(header, map(_stall_row, view["held"]))
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<title>tokenlane: stalls</title><style>{_STYLE}</style></head><body>"
         f"<h1>Stalls</h1><h2>How late the loops were, last {view['window_s']:g} s, in ms</h2>"
         f"{lateness}<h2>The last {len(view['stalls'])} stalls</h2><p>{_text(kept)}</p>{stalls}"
-        "</body></html>\n"
+        "<h2>Since the start: where one piece of work held a loop the longest</h2>"
+        f"{held}</body></html>\n"
     )
 
 
@@ -127,7 +139,8 @@ def _details(stall: dict[str, Any]) -> str:
     if count > len(requests):
         requests.append(f"and {count - len(requests)} more")
     facts = (
-        f"CPU of the loop {stall['cpu_s'] * 1e3:.1f} ms, of other threads "
+        f"CPU of the loop {stall['cpu_s'] * 1e3:.1f} ms, of one piece of work at least "
+        f"{stall['held_s'] * 1e3:.1f} ms, of other threads "
         f"{stall['others_cpu_s'] * 1e3:.1f} ms; collector {stall['gc_s'] * 1e3:.1f} ms; "
         f"{stall['waits']} waits"
     )

@@ -76,9 +76,9 @@ class Evidence(NamedTuple):
     seconds of the loop's thread when it came. cpu_s: of these, what was used while it was late, as
     far as that can be told. others_cpu_s (of the process's other threads), gc_s (in the garbage
     collector), waits (voluntary context switches of the loop's thread), looks and spans (long
-    stretches in one stage), preempted (involuntary context switches): since shortly before.
-    watchdog_waits: of the watchdog, since its alarm was set. watch_s: how long the watchdog had for
-    its looks."""
+    stretches in one stage or in none), preempted (involuntary context switches): since shortly
+    before. watchdog_waits: of the watchdog, since its alarm was set. watch_s: how long the watchdog
+    had for its looks."""
 
     length_s: float
     ended_s: float
@@ -131,6 +131,23 @@ def decide(evidence: Evidence) -> Verdict:
     return verdict
 
 
+def held_s(evidence: Evidence) -> float:
+    """CPU seconds, at the least, for which one piece of work held the loop: of the time that passed
+    between its marks, what the loop's thread can only have spent in it. The collector's time is
+    none of its own."""
+    began_s = evidence.ended_s - evidence.length_s
+    longest_s = piece_s = 0.0
+    last, last_s = OTHER, began_s
+    for stage, since_s, until_s in evidence.spans:
+        stretch_s = max(0.0, until_s - max(since_s, began_s))
+        # A piece of work goes from stage to stage, and ends where it marks that it is in none.
+        goes_on = since_s == last_s and stage != OTHER != last
+        piece_s = piece_s + stretch_s if goes_on else stretch_s
+        longest_s = max(longest_s, piece_s)
+        last, last_s = stage, until_s
+    return max(0.0, longest_s - (evidence.length_s - evidence.cpu_s) - evidence.gc_s)
+
+
 def _ran_since(look: Look, evidence: Evidence) -> bool:
     """Whether the loop's thread was on a CPU for most of the time after a look."""
     return evidence.end_cpu_s - look.cpu_s >= (evidence.ended_s - look.at_s) / 2
@@ -148,6 +165,8 @@ def _stage(evidence: Evidence) -> Verdict:
     began_s = evidence.ended_s - evidence.length_s
     spans: dict[int, float] = {}
     for stage, since_s, until_s in evidence.spans:
+        if stage == OTHER:
+            continue
         overlap_s = max(0.0, until_s - max(since_s, began_s))
         spans[stage] = spans.get(stage, 0.0) + overlap_s
     stage = max(spans, key=lambda one: spans[one], default=OTHER)

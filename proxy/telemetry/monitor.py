@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from proxy.settings import StallSettings
 from proxy.telemetry import families
-from proxy.telemetry.causes import Evidence, decide
+from proxy.telemetry.causes import Evidence, decide, held_s
 from proxy.telemetry.heartbeat import Heartbeat, Late
 from proxy.telemetry.metrics import Counter, Histogram, MetricsSegment
 from proxy.telemetry.stages import CAUSES, LOOP
@@ -113,7 +113,7 @@ class StallMonitor:
             watchdog_waits=self.dog.waits() - len(looks) if kept else 0,
             switch_interval_s=sys.getswitchinterval(),
             looks=looks,
-            spans=LOOP.take(),
+            spans=[*LOOP.take(), (LOOP.stage, LOOP.since_s, after.at_s)],
         )
         verdict = decide(evidence)
         self._counts[verdict.cause].inc()
@@ -132,6 +132,7 @@ class StallMonitor:
                 cpu_s=evidence.cpu_s,
                 others_cpu_s=others_cpu_s,
                 gc_s=gc_s,
+                held_s=held_s(evidence),
                 waits=evidence.waits,
                 watchdog_waits=evidence.watchdog_waits,
                 watched_after_s=looks[0].kept_s if looks else None,

@@ -37,7 +37,8 @@ Span = tuple[int, float, float]
 
 
 class LoopStage:
-    """The stage of a loop. stage: now. spans: the long stretches since they were last taken."""
+    """The stage of a loop. stage: now. spans: the long stretches since they were last taken, in a
+    stage or (OTHER) in none."""
 
     def __init__(self) -> None:
         self.stage = OTHER
@@ -76,7 +77,7 @@ class LoopStage:
 
     def _long(self, stage: int, since_s: float, now_s: float) -> None:
         before = self.stage
-        if before != OTHER and now_s - since_s > LONG_S and len(self.spans) < _SPAN_LIMIT_COUNT:
+        if now_s - since_s > LONG_S and len(self.spans) < _SPAN_LIMIT_COUNT:
             self.spans.append((before, since_s, now_s))
         self.stage = stage
         if now_s > self.work_s and (stage != OTHER or before != OTHER):

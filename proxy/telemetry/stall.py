@@ -16,7 +16,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
     at_s: Unix time of its beginning; began_s: the same on time.monotonic(), which processes share.
     length_s: how long. stack: `file:line function`, innermost first, empty where none was seen.
-    in_hand: the first few of in_hand_count requests.
+    in_hand: the first few of in_hand_count requests. held_s: for how much CPU time, at the least,
+    one piece of work held the loop; little where many small ones came at once.
 
     What the cause was decided by, since the beat before: cpu_s of the loop's thread, others_cpu_s
     of the process's other threads, gc_s in the garbage collector, waits (times the loop's thread
@@ -36,6 +37,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     others_cpu_s: float = 0.0
     gc_s: float = 0.0
+    held_s: float = 0.0
     waits: int = 0
     watchdog_waits: int = 0
     watched_after_s: float | None = None

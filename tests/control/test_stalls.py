@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.control.stalls import KEPT_COUNT, StallLog, page, wants_page
+from proxy.control.stalls import HELD_COUNT, KEPT_COUNT, StallLog, page, wants_page
 from proxy.telemetry.stall import InHand, Stall
 
 
@@ -40,6 +40,23 @@ def test_the_last_hundred_the_latest_first() -> None:
     assert len(stalls) == KEPT_COUNT
     assert stalls[0]["at"] == "2001-09-09T01:50:49.000+00:00"
     assert stalls[0]["cause"] == "inspect"
+
+
+def test_the_ten_with_the_longest_piece_of_work_stay() -> None:
+    log = StallLog()
+    for second in range(300):
+        held_s = 0.0 if second % 3 else (second * 7 % 100) / 1000
+        log.stalled(stall(1e9 + second, held_s=held_s))
+    held = [one["held_s"] for one in log.view()["held"]]
+    assert (
+        held
+        == sorted((second * 7 % 100 / 1000 for second in range(0, 300, 3)), reverse=True)[
+            :HELD_COUNT
+        ]
+    )
+    log = StallLog()
+    log.stalled(stall(1e9))
+    assert log.view()["held"] == []
 
 
 def test_lateness_by_worker() -> None:

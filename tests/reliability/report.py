@@ -5,20 +5,24 @@
 Invariants:
 - What a run reached is kept in results.json, test by test; a later run replaces what it ran anew,
   but a short form never replaces a long one that passed.
-- A figure is one that a test measured (the `figure` fixture); nothing else writes any.
+- A figure is one that a test measured (the `figure` fixture, or the gate of tests.held, which
+  judges every test that starts a gateway, and so makes it one of row O11); nothing else writes any.
 """
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.held import Held
 from tests.reliability import rows
 
 PAGE = rows.TESTS.parent / "docs" / "reliability.md"
 _RESULTS = Path(__file__).with_name("results.json")
+_GATE = "O11"
 _FUZZ = rows.TESTS / "fuzz" / "runs.json"
 _HEAD = """\
 # Reliability
@@ -46,7 +50,14 @@ class Results:
             report.nodeid.partition("[")[0],
             {"form": properties.get("form", "short"), "rows": {}, "figures": []},
         )
-        for row in str(properties["rows"]).split():
+        kept = set(str(properties["rows"]).split())
+        seen: Any = properties.get("held")
+        if seen is not None:
+            kept.add(_GATE)
+            both = Held(**seen)
+            both.add(Held(**found.get("held", {})))
+            found["held"] = asdict(both)
+        for row in sorted(kept):
             counts = found["rows"].setdefault(row, {})
             counts[report.outcome] = counts.get(report.outcome, 0) + 1
         for name, value in report.user_properties:
@@ -74,8 +85,22 @@ def _cell(row: str, tests: dict[str, Any]) -> tuple[str, str]:
             counts[outcome] = counts.get(outcome, 0) + count
         if row in found["rows"]:
             figures += found["figures"]
+    if row == _GATE:
+        figures.append(_held(tests))
     ended = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
     return ended or "not run", "; ".join(figures)
+
+
+def _held(tests: dict[str, Any]) -> str:
+    """What all tests that start gateways saw of their loops."""
+    seen = Held()
+    for found in tests.values():
+        seen.add(Held(**found.get("held", {})))
+    return (
+        f"{seen.pieces:,} pieces of work in the tests' own processes, {seen.beats:,} heartbeats of "
+        f"{seen.processes:,} gateways in processes of their own; the longest took "
+        f"{seen.longest_s * 1e3:.1f} ms of CPU"
+    )
 
 
 def page(tests: dict[str, Any]) -> str:

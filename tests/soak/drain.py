@@ -9,7 +9,6 @@ Invariants:
 import asyncio
 import contextlib
 import json
-import signal
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -76,7 +75,7 @@ async def drains(folder: Path, count: int, *, workers: int) -> Drains:
             told.took_s = time.monotonic() - began_s
             crowd.stopping = True
             await asking
-        gateway.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(gateway.stop)
         await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
         told.problems += crowd.wrong
         if crowd.turned_away:
@@ -93,7 +92,7 @@ async def _drain(gateway: Gateway, crowd: Crowd, told: Drains) -> None:
     """Tells it to stop, and waits for its end."""
     told.in_hand += sum(one.outcome == "open" for one in crowd.asked[-_RECENT:])
     began_s = time.monotonic()
-    gateway.process.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(gateway.stop)
     code = await asyncio.to_thread(gateway.process.wait, PATIENCE_S)
     told.drains_s.append(time.monotonic() - began_s)
     gateway.close()

@@ -19,6 +19,7 @@ import psutil
 from bench.client import fetch
 from bench.scrape import Samples, samples
 from proxy.settings import Settings
+from tests.held import GATE
 from tests.soak.audit import Kill
 
 ROOT = Path(__file__).parents[2]
@@ -146,6 +147,11 @@ class Gateway:
         if self.process.poll() is None:
             self.process.terminate()
         self.close()
+
+    def stop(self) -> None:
+        """Tells it to, once what its loops did has been asked (row O11)."""
+        GATE.ends(self.admin_port)
+        self.process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
         """Waits for its end, and gives back what was held for it."""

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -111,7 +110,7 @@ class Soak:
                     *crowd.wrong,
                 ]
                 counted = _counted(gateway)
-                gateway.process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(gateway.stop)
                 if code := await asyncio.to_thread(gateway.process.wait, PATIENCE_S):
                     report.problems.append(f"the gateway's exit code is {code}")
         lines = (self._folder / "access.log").read_text(encoding="utf-8").splitlines()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.telemetry.causes import Evidence, Look, decide
+from proxy.telemetry.causes import Evidence, Look, decide, held_s
 from proxy.telemetry.stages import CAUSES, INSPECT, OTHER, PARSE, RELAY, Span
 
 END_S = 100.0
@@ -152,6 +152,41 @@ CASES = {
 @pytest.mark.parametrize(("seen", "cause"), CASES.values(), ids=CASES.keys())
 def test_cause(seen: Evidence, cause: str) -> None:
     assert decide(seen).cause == cause
+
+
+def spans(*stretches: tuple[int, float]) -> list[Span]:
+    """One after the other, until the end. Stage and seconds of each."""
+    found: list[Span] = []
+    until_s = END_S
+    for stage, length_s in reversed(stretches):
+        found.insert(0, (stage, until_s - length_s, until_s))
+        until_s -= length_s
+    return found
+
+
+HELD = {
+    "one stage": (evidence(cpu_s=0.02, spans=spans((PARSE, 0.018), (OTHER, 0.002))), 0.018),
+    "no stage": (evidence(cpu_s=0.02, spans=spans((OTHER, 0.02))), 0.02),
+    "from stage to stage": (evidence(cpu_s=0.02, spans=spans((PARSE, 0.01), (RELAY, 0.01))), 0.02),
+    "one piece after another": (
+        evidence(cpu_s=0.02, spans=spans((PARSE, 0.008), (OTHER, 0.005), (PARSE, 0.007))),
+        0.008,
+    ),
+    "pieces with something short between them": (
+        evidence(cpu_s=0.02, spans=[(PARSE, 99.98, 99.99), (PARSE, 99.9901, 100.0)]),
+        0.01,
+    ),
+    "many too short to be kept": (evidence(cpu_s=0.02), 0.0),
+    "begun before the loop was late": (evidence(cpu_s=0.02, spans=spans((OTHER, 0.1))), 0.02),
+    "on a CPU for a part of it": (evidence(cpu_s=0.015, spans=spans((PARSE, 0.02))), 0.015),
+    "on a CPU for less than it missed": (evidence(cpu_s=0.015, spans=spans((PARSE, 0.004))), 0.0),
+    "the collector within": (evidence(cpu_s=0.02, gc_s=0.015, spans=spans((PARSE, 0.02))), 0.005),
+}
+
+
+@pytest.mark.parametrize(("seen", "expected_s"), HELD.values(), ids=HELD.keys())
+def test_how_long_one_piece_of_work_held_the_loop(seen: Evidence, expected_s: float) -> None:
+    assert held_s(seen) == pytest.approx(expected_s)
 
 
 def test_the_stack_is_of_a_look_at_the_cause() -> None:

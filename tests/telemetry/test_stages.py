@@ -38,7 +38,9 @@ def test_long_stretches_are_kept_and_short_ones_not(loop: LoopStage) -> None:
         assert loop.stage == stage
     loop.limit_s = LONG_S
     time.sleep(4 * LONG_S)
-    loop.mark(ROUTE)  # what was before it, outside of all stages, is not kept
+    loop.mark(ROUTE)
+    [(stage, _, _)] = loop.take()
+    assert stage == OTHER
     before_s = time.monotonic()
     time.sleep(4 * LONG_S)
     loop.mark(OTHER)
