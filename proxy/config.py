@@ -19,7 +19,7 @@ import yaml
 
 from proxy.errors import ConfigError
 from proxy.options import OPTIONS, from_environment, leaves, wanted
-from proxy.settings import Settings, merge
+from proxy.settings import Settings
 
 DEFAULT = "default"
 Path_ = tuple[str | int, ...]
@@ -166,6 +166,18 @@ class _File:
         meant = suggestion(_dotted(here), name, kind, path)
         hint = f"did you mean {meant}?" if meant else f"known here: {_known(kind)}"
         return f"{self.where(here)}: {_dotted(here)}: there is no such setting; {hint}"
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, mapping by mapping; anything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def _text(path: Path) -> str:

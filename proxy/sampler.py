@@ -12,7 +12,7 @@ from proxy.gateway import Gateway
 from proxy.memory import MemoryWatch
 from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog, LineCounts
-from proxy.telemetry.families import Family
+from proxy.telemetry.family import Family
 from proxy.telemetry.metrics import MetricsSegment
 from proxy.telemetry.traces import Tracer
 from proxy.tokens.cache import CacheCounts

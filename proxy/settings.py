@@ -6,7 +6,7 @@ Invariants:
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -420,15 +420,3 @@ class Settings(Section, frozen=True):
     stalls: StallSettings = StallSettings()
     tracing: TracingSettings = TracingSettings()
     prices: dict[str, Price] = {}
-
-
-def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, mapping by mapping; anything else is replaced."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, dict):
-            merged[key] = merge(below, value)
-        else:
-            merged[key] = value
-    return merged

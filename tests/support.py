@@ -27,7 +27,7 @@ from proxy.secret import Secret
 from proxy.settings import ServerSettings, Settings
 from proxy.telemetry import families
 from proxy.telemetry.access import AccessLog
-from proxy.telemetry.families import Family
+from proxy.telemetry.family import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
 from proxy.telemetry.traces import Tracer
 from proxy.tls import server_context

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy import config
-from proxy.config import ConfigProblems, load, printed, schema
+from proxy.config import ConfigProblems, load, merge, printed, schema
 from proxy.control.fleet import FleetTable
 from proxy.errors import ConfigError
 from proxy.options import OPTIONS
@@ -248,3 +248,18 @@ def test_values_that_do_not_go_together_and_those_that_are_missing(
         f"{file}:1: pair: low must not be above high",
         f"{file}:5: pairs.b: Object missing required field `low`",
     ]
+
+
+NESTED = st.recursive(
+    st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8
+)
+MAPPINGS = st.dictionaries(st.sampled_from("abc"), NESTED)
+
+
+@given(MAPPINGS, MAPPINGS, MAPPINGS)
+def test_merging(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]) -> None:
+    assert merge(one, {}) == merge({}, one) == merge(one, one) == one
+    assert set(merge(one, two)) == set(one) | set(two)
+    before = repr(one), repr(two)
+    merge(merge(one, two), three)
+    assert (repr(one), repr(two)) == before

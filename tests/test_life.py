@@ -13,7 +13,7 @@ from proxy.recorder import Recorder
 from proxy.routing.decision import Candidates, Decision, Query, Reason
 from proxy.routing.recent import RecentWork
 from proxy.telemetry import families
-from proxy.telemetry.families import Family
+from proxy.telemetry.family import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
 from proxy.telemetry.stall import InHand
 from proxy.tokens.service import Outcome

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import ConfigError
+from proxy.help import HELP
 from proxy.options import (
-    HELP,
     OPTIONS,
     Option,
     from_environment,

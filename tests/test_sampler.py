@@ -4,7 +4,7 @@ import os
 
 from proxy.sampler import CacheGrowth
 from proxy.telemetry import families
-from proxy.telemetry.families import Family
+from proxy.telemetry.family import Family
 from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
 from proxy.tokens.cache import CacheCounts
 

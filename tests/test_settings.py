@@ -1,13 +1,9 @@
-"""Settings: frozen, named with their units, merged mapping by mapping."""
-
-from typing import Any
+"""Settings: frozen, named with their units."""
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from proxy.settings import RoutingSettings, Settings, merge
+from proxy.settings import RoutingSettings, Settings
 
 
 def test_settings_are_frozen() -> None:
@@ -37,21 +33,6 @@ def test_names_carry_their_units() -> None:
                     "_blocks",
                 )
                 assert name.endswith(units), f"{section}.{name}"
-
-
-NESTED = st.recursive(
-    st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8
-)
-MAPPINGS = st.dictionaries(st.sampled_from("abc"), NESTED)
-
-
-@given(MAPPINGS, MAPPINGS, MAPPINGS)
-def test_merging(one: dict[str, Any], two: dict[str, Any], three: dict[str, Any]) -> None:
-    assert merge(one, {}) == merge({}, one) == merge(one, one) == one
-    assert set(merge(one, two)) == set(one) | set(two)
-    before = repr(one), repr(two)
-    merge(merge(one, two), three)
-    assert (repr(one), repr(two)) == before
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from proxy.telemetry.families import FAMILIES, OTHER, Family
+from proxy.telemetry.families import FAMILIES, OTHER
+from proxy.telemetry.family import Family
 from proxy.telemetry.metrics import Sample, SegmentReader
 
 Cells = dict[tuple[str, tuple[str, ...]], list[float]]

@@ -7,69 +7,19 @@ Invariants:
 """
 
 import sys
-from typing import Literal
 
-import msgspec
+from proxy.telemetry.family import (
+    DURATION_BUCKETS_S,
+    STAGE_BUCKETS_S,
+    STALL_BUCKETS_S,
+    TOKEN_BUCKETS,
+    TOKENIZE_BUCKETS_S,
+    TPOT_BUCKETS_S,
+    TTFT_BUCKETS_S,
+    Family,
+)
 
 OTHER = "other"
-DEFAULT_CHILD_LIMIT = 128
-
-_MS = 0.001
-# Design: 100 µs, 500 µs, 1, 5, 10, 50, 100 ms; above them what an HF tokenizer needs for 100k+.
-_TOKENIZE_BUCKETS_S = (
-    0.05 * _MS, 0.1 * _MS, 0.25 * _MS, 0.5 * _MS, 1 * _MS, 2.5 * _MS, 5 * _MS, 10 * _MS,
-    25 * _MS, 50 * _MS, 100 * _MS, 250 * _MS, 500 * _MS, 1.0, 2.5, 5.0,
-)  # fmt: skip
-# 1 ms to 1 s are those of the loop-delay metrics of other gateways; finer ones come first.
-_STALL_BUCKETS_S = (
-    0.1 * _MS, 0.5 * _MS, 1 * _MS, 5 * _MS, 10 * _MS, 25 * _MS, 50 * _MS, 100 * _MS,
-    250 * _MS, 500 * _MS, 1.0,
-)  # fmt: skip
-_STAGE_BUCKETS_S = (
-    0.01 * _MS, 0.05 * _MS, 0.1 * _MS, 0.5 * _MS, 1 * _MS, 5 * _MS, 10 * _MS, 50 * _MS,
-    100 * _MS, 500 * _MS, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0,
-)  # fmt: skip
-# OpenTelemetry's advice for gen_ai.server.time_to_first_token, .time_per_output_token and
-# .request.duration, with room at the top: prompts of 100k tokens wait longer than 10 s.
-_TTFT_BUCKETS_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
-    30.0, 60.0,
-)  # fmt: skip
-_TPOT_BUCKETS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
-)  # fmt: skip
-_DURATION_BUCKETS_S = (
-    0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24,
-    20.48, 40.96, 81.92, 163.84,
-)  # fmt: skip
-_TOKEN_BUCKETS = (
-    16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 32768.0, 65536.0, 131072.0, 262144.0,
-)  # fmt: skip
-
-Kind = Literal["counter", "gauge", "histogram"]
-
-
-class Family(msgspec.Struct, frozen=True):
-    """One family. `where`: written by the workers (data plane) or by the control plane.
-
-    buckets: upper bounds without +Inf, ascending. child_limit: label sets one worker may make
-    before new ones become `other`.
-    """
-
-    kind: Kind
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    where: Literal["worker", "control"] = "worker"
-    child_limit: int = DEFAULT_CHILD_LIMIT
-
-    @property
-    def cells(self) -> int:
-        """Float64 cells one child takes: a value, or a sum and one count per bucket."""
-        return len(self.buckets) + 2 if self.kind == "histogram" else 1
-
-
 STAGES = ("read", "inspect", "tokens", "route", "attempt", "first_byte", "relay")
 
 REQUESTS = Family(
@@ -99,7 +49,7 @@ SHADOW_DURATION = Family(
     "tokenlane_shadow_duration_seconds",
     "Time from the making of a copy to the end of its answer, of those that ended ok.",
     ("model",),
-    _DURATION_BUCKETS_S,
+    DURATION_BUCKETS_S,
 )
 UNAUTHORIZED = Family(
     "counter",
@@ -127,7 +77,7 @@ ADMISSION_WAIT = Family(
     "tokenlane_admission_wait_seconds",
     "Time admitted requests waited for a place, where places are limited, by priority class.",
     ("priority",),
-    _STAGE_BUCKETS_S,
+    STAGE_BUCKETS_S,
 )
 ADMITTED = Family(
     "gauge", "tokenlane_admitted_requests", "Requests that have a place, of all workers."
@@ -148,7 +98,7 @@ DURATION = Family(
     "Time from the end of the request's head to the end of its answer "
     "(OpenTelemetry: gen_ai.server.request.duration).",
     ("route",),
-    _DURATION_BUCKETS_S,
+    DURATION_BUCKETS_S,
 )
 TTFT = Family(
     "histogram",
@@ -156,7 +106,7 @@ TTFT = Family(
     "Time from the end of the request's head to the first generated token of a streamed answer "
     "(OpenTelemetry: gen_ai.server.time_to_first_token).",
     ("model",),
-    _TTFT_BUCKETS_S,
+    TTFT_BUCKETS_S,
 )
 TPOT = Family(
     "histogram",
@@ -164,28 +114,28 @@ TPOT = Family(
     "Mean time between the tokens of a streamed answer after its first "
     "(OpenTelemetry: gen_ai.server.time_per_output_token).",
     ("model",),
-    _TPOT_BUCKETS_S,
+    TPOT_BUCKETS_S,
 )
 STAGE = Family(
     "histogram",
     "tokenlane_stage_seconds",
     f"Time a request spent in each stage of its life: {', '.join(STAGES)}.",
     ("stage",),
-    _STAGE_BUCKETS_S,
+    STAGE_BUCKETS_S,
 )
 TOKENIZE = Family(
     "histogram",
     "tokenlane_tokenize_seconds",
     "Time to get a prompt's token ids (render, encode, hash), without waiting, by rung.",
     ("rung", "model"),
-    _TOKENIZE_BUCKETS_S,
+    TOKENIZE_BUCKETS_S,
 )
 TOKENIZE_QUEUE = Family(
     "histogram",
     "tokenlane_tokenize_queue_seconds",
     "Time a tokenization job waited before it began, by rung.",
     ("rung",),
-    _TOKENIZE_BUCKETS_S,
+    TOKENIZE_BUCKETS_S,
 )
 BAILS = Family(
     "counter",
@@ -223,7 +173,7 @@ LOOP_STALL = Family(
     "How late the heartbeat of a worker's event loop was (one observation every 5 ms while the "
     "loop works, 15 ms while it waits, 20 ms while it is idle).",
     ("worker",),
-    _STALL_BUCKETS_S,
+    STALL_BUCKETS_S,
 )
 LOOP_STALLS = Family(
     "counter",
@@ -271,7 +221,7 @@ PROMPT_SIZE = Family(
     "tokenlane_prompt_size_tokens",
     "Prompt tokens per request, as counted by the gateway.",
     (),
-    _TOKEN_BUCKETS,
+    TOKEN_BUCKETS,
 )
 PREDICTED_CACHED = Family(
     "counter",

@@ -20,7 +20,8 @@ from typing import TypeVar
 
 import msgspec
 
-from proxy.telemetry.families import BY_NAME, FAMILIES, OTHER, Family
+from proxy.telemetry.families import BY_NAME, FAMILIES, OTHER
+from proxy.telemetry.family import Family
 from proxy.telemetry.shared import shared_file
 
 MAGIC = 0x746C_6D65_7472_0001

@@ -4,7 +4,8 @@ import pytest
 
 from proxy.control.rates import Cells, Reading, Window
 from proxy.control.rows import STALLS, counts, stalls
-from proxy.telemetry.families import BY_NAME, Family
+from proxy.telemetry.families import BY_NAME
+from proxy.telemetry.family import Family
 
 FAMILY = Family("counter", STALLS, "Stalls.", ("cause",))
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.telemetry.families import BY_NAME, FAMILIES, TOKENIZE, TOKENIZE_QUEUE, Family, markdown
+from proxy.telemetry.families import BY_NAME, FAMILIES, TOKENIZE, TOKENIZE_QUEUE, markdown
+from proxy.telemetry.family import Family
 
 UNITS = ("_seconds", "_bytes", "_tokens", "_total", "_ratio", "_requests", "_info")
 COUNTS = {
