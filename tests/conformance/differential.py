@@ -25,6 +25,7 @@ import h11
 import uvloop
 
 from bench.processes import free_ports
+from tests.conformance import published
 from tests.conformance.corpus import REASONS, Case, cases
 from tests.conformance.observe import Recorder
 from tests.raw import Client, Peer, Upstream
@@ -217,6 +218,16 @@ def page(found: dict[str, dict[str, Outcome]]) -> str:
         lines.append(f"| `{case.id}` | {' | '.join(shown)} | {case.differs} |")
     lines += ["", "| why | |", "|---|---|"]
     lines += [f"| {key} | {text} |" for key, text in REASONS.items() if key in used]
+    lines += [
+        "",
+        "## Published lists",
+        "",
+        "Case by case, `tests/conformance/published.toml` says which of ours try the same, in",
+        "bytes of our own. Refused: the last request of each of those gets a 4xx or 5xx, and no",
+        "replica sees it. Canonical: it has one reading, and a replica gets what we built of it.",
+        "",
+        *published.table(),
+    ]
     return "\n".join(lines) + "\n"
 
 
