@@ -44,6 +44,9 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _completion_flags(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        'bash: eval "$(tokenlane completion bash)"; the others say it in their first line.'
+    )
     parser.add_argument("shell", choices=SHELLS)
 
 
@@ -120,6 +123,15 @@ VERBS = (
 )
 
 
+_EPILOG = """\
+to begin:
+  tokenlane demo                                     no GPU and no model needed
+  tokenlane serve --backend http://HOST:PORT ...     in front of your own vLLM servers
+  tokenlane doctor --backend http://HOST:PORT ...    what would keep it from serving well
+
+tokenlane VERB --help lists the flags of a verb."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what was probably meant."""
 
@@ -138,6 +150,8 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog="tokenlane",
         description="An LLM gateway that routes prompts to vLLM replicas by their tokens.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--version", action="version", version=f"tokenlane {__version__}")
     parsers = made.add_subparsers(metavar="VERB", required=True)

@@ -9,7 +9,7 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from proxy import options
 from proxy.config import Loaded, load
@@ -40,23 +40,36 @@ _METAVARS: dict[Any, str] = {
 }
 
 
-def _option(parser: Any, option: Option, flags: Sequence[str] = ()) -> None:
-    """The flag of a setting. Its help ends in unit, default, variable and path in the file."""
+def _option(parser: Any, option: Option, flags: Sequence[str] = (), about_it: str = "") -> None:
+    """The flag of a setting. Its help, which may be other than the setting's own, ends in unit,
+    default, variable and path in the file."""
     about = [text for text in (option.unit, _default(option)) if text]
     shown = f" ({'; '.join(about)})" if about else ""
     where = f" [{option.variable}, {option.path}]"
     parser.add_argument(
         *(flags or (option.flag,)),
         dest=option.path,
-        metavar=_METAVARS.get(option.path) or _METAVARS.get(option.type, "X"),
-        help=(option.help + shown + where).replace("%", "%%"),
+        metavar=_metavar(option),
+        help=((about_it or option.help) + shown + where).replace("%", "%%"),
         **({"action": "extend", "nargs": "+"} if option.many else {}),
     )
 
 
+def _metavar(option: Option) -> str:
+    """What to type."""
+    known = _METAVARS.get(option.path) or _METAVARS.get(option.type)
+    if known is not None:
+        return known
+    if option.path.endswith("_file"):
+        return "FILE"
+    if get_origin(option.type) is Literal:
+        return "|".join(map(str, get_args(option.type)))
+    return "WORD" if option.words or isinstance(option.default, str) else "JSON"
+
+
 def _default(option: Option) -> str:
     text = option.default_text
-    return f"default: {text}" if text is not None else ""
+    return f"default: {text}" if text else ""
 
 
 def config_flag(parser: argparse.ArgumentParser) -> None:
@@ -94,8 +107,10 @@ def gateway_flags(parser: argparse.ArgumentParser) -> None:
 def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False) -> None:
     """Where a running gateway's admin port is. token: and what it wants to see."""
     config_flag(parser)
-    for path in ("admin.host", "admin.port", *(("admin.token_file",) if token else ())):
-        _option(parser, OPTIONS[path])
+    _option(parser, OPTIONS["admin.host"], about_it="address of the gateway's admin port")
+    _option(parser, OPTIONS["admin.port"], about_it="the gateway's admin port")
+    if token:
+        _option(parser, OPTIONS["admin.token_file"])
 
 
 def config_file(args: argparse.Namespace) -> Path | None:

@@ -91,6 +91,8 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def unit(self) -> str | None:
         """What its number is in."""
+        if isinstance(self.default, str):
+            return None
         return next((unit for end, unit in _UNITS.items() if self.path.endswith(end)), None)
 
     @property

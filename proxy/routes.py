@@ -98,7 +98,8 @@ def _meant(path: str) -> str:
     """What was probably meant, in this table's words and never in the request's."""
     if path in _ADMIN:
         return "; it is on the admin port."
-    for near in (f"/v1{path}", path.rstrip("/"), path.removeprefix("/v1")):
+    bare = path.rstrip("/")
+    for near in (f"/v1{bare}", bare, bare.removeprefix("/v1"), f"{bare}s", f"/v1{bare}s"):
         if near in ROUTES:
             return f"; did you mean {near}?"
     return "."

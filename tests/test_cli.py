@@ -1,7 +1,9 @@
 """The command line: flags over file over defaults, and one sentence for what is wrong."""
 
+import argparse
 import json
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -10,15 +12,18 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from proxy import __version__
-from proxy.cli import main, parser
+from proxy.cli import VERBS, Verb, main, parser
 from proxy.errors import error_body
 from proxy.options import OPTIONS
 from proxy.settings import Settings
+from proxy.simulator.settings import SimulatorSettings
 from proxy.tokens.tokenizer import demo_folder
+from proxy.verbs.simulate import ABOUT
 
 BACKEND = ("--backend", "http://127.0.0.1:9")
 
@@ -52,6 +57,22 @@ def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         main([verb, "--help"])
     assert ended.value.code == 0
     assert "default: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_says_what_each_flag_is(verb: Verb) -> None:
+    made = argparse.ArgumentParser()
+    verb.flags(made)
+    for action in made._actions:
+        if action.option_strings:
+            assert action.help
+            assert action.help == argparse.SUPPRESS or re.match(r"[a-zA-Z`]", action.help)
+        assert "default: )" not in made.format_help()
+
+
+def test_every_setting_of_a_simulated_replica_has_a_flag() -> None:
+    names = {field.name for field in msgspec.structs.fields(SimulatorSettings)}
+    assert set(ABOUT) == names - {"model", "folder"}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +232,7 @@ def test_every_setting_is_in_the_help_with_its_variable(
         # Python 3.13 names the value once, behind all spellings of a flag.
         assert f"{option.flag} " in text or f"{option.flag}, " in text
         assert f"[{option.variable}, {option.path}]" in text
-        if option.default_text is not None:
+        if option.default_text:
             assert f"default: {option.default_text})" in text
     assert "(seconds; default: 4.0) [TOKENLANE_UPSTREAM_IDLE_DEADLINE_S" in text
 

@@ -59,6 +59,9 @@ def test_refused(method: str, path: str, status: int, allow: bytes | None) -> No
     [
         ("POST", "/chat/completions", "not served here; did you mean /v1/chat/completions?"),
         ("POST", "/v1/responses/", "not served here; did you mean /v1/responses?"),
+        ("POST", "/v1/chat/completion", "not served here; did you mean /v1/chat/completions?"),
+        ("POST", "/embedding/", "not served here; did you mean /v1/embeddings?"),
+        ("POST", "/v1/v1/responses", "not served here; did you mean /v1/responses?"),
         ("POST", "/v1/tokenize", "not served here; did you mean /tokenize?"),
         ("GET", "/metrics", "not served here; it is on the admin port."),
         ("GET", "/v2/nothing", "not served here."),

@@ -26,7 +26,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help=f"policies and other routers' rules to compare (default: {DEFAULT_POLICIES})",
     )
-    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
+    parser.add_argument(
+        "--replicas", type=int, default=4, metavar="N", help="how many (default: 4)"
+    )
     parser.add_argument(
         "--cache",
         type=_share,

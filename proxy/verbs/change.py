@@ -30,9 +30,10 @@ _ASKED = {
 
 def replicas_flags(parser: argparse.ArgumentParser) -> None:
     """What to do with which replica of whom."""
-    parser.add_argument("action", choices=tuple(_ASKED))
+    parser.epilog = "add, drain and remove need an admin token: docs/changing.md."
+    parser.add_argument("action", choices=tuple(_ASKED), nargs="?", default="list")
     parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
-    admin_flag(parser, "admin port of a running gateway")
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
     parser.add_argument("--json", action="store_true", help="print JSON")
     admin_flags(parser, token=True)
 
@@ -63,7 +64,7 @@ def replicas(args: argparse.Namespace) -> int:
 
 def reload_flags(parser: argparse.ArgumentParser) -> None:
     """Whom to tell."""
-    admin_flag(parser, "admin port of a running gateway")
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
     admin_flags(parser, token=True)
 
 

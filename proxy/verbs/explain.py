@@ -18,9 +18,13 @@ _TIMEOUT_S = 15.0
 def explain_flags(parser: argparse.ArgumentParser) -> None:
     """The request, and whom to ask."""
     parser.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
-    admin_flag(parser, "admin port of a running gateway")
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
     parser.add_argument(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request"
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header of it; once for each",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     admin_flags(parser)

@@ -28,7 +28,9 @@ def serve(args: argparse.Namespace) -> int:
 def demo_flags(parser: argparse.ArgumentParser) -> None:
     """All settings but those that the demo's own fleet decides."""
     setting_flags(parser, hidden=("backends", "tokens.folders"))
-    parser.add_argument("--replicas", type=int, default=4, metavar="N", help="(default: 4)")
+    parser.add_argument(
+        "--replicas", type=int, default=4, metavar="N", help="simulated replicas (default: 4)"
+    )
 
 
 def demo(args: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def _not_ready(why: object) -> int:
 def top_flags(parser: argparse.ArgumentParser) -> None:
     """Where to ask, and whether once."""
     admin_flags(parser)
-    admin_flag(parser, "its admin port, in the place of host and port")
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
 
 
