@@ -1,0 +1,24 @@
+"""The runbook knows each answer by which the gateway says that it cannot serve."""
+
+import re
+from pathlib import Path
+
+from proxy import refusals
+from proxy.routing.candidates import Nobody
+from proxy.routing.retry import Ending, Step
+
+RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
+
+
+def test_every_code_of_a_503_has_a_row() -> None:
+    refused = [
+        *map(refusals.nobody, Nobody),
+        refusals.overloaded(1, own=False),
+        refusals.uncounted(),
+        refusals.no_memory(),
+        refusals.upstream(Step(Ending.ERROR, 503)),
+    ]
+    codes = {error.code for error in refused if error.status == 503}
+    text = RUNBOOK.read_text(encoding="utf-8").split("## Requests are answered 503")[1]
+    rows = set(re.findall(r"^\| `([a-z_]+)` \|", text.split("\n## ")[0], re.MULTILINE))
+    assert rows == codes | {"not_ready"}  # which is /health's
