@@ -19,6 +19,7 @@ from proxy.control.fleet import FleetTable
 from proxy.errors import ConfigError
 from proxy.options import OPTIONS
 from proxy.settings import Settings
+from scripts.chart import SCHEMA, values_schema
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))
@@ -183,6 +184,11 @@ def test_the_schema_shipped_is_this_one() -> None:
     assert json.loads((ROOT / "config" / "schema.json").read_text(encoding="utf-8")) == (
         json.loads(json.dumps(schema()))
     )
+
+
+def test_the_schema_in_the_chart_is_this_one() -> None:
+    shipped = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    assert shipped == json.loads(json.dumps(values_schema())), "run: python -m scripts.chart"
 
 
 def paths(value: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -97,6 +97,33 @@ def test_helm_would_find_a_broken_template(tmp_path: Path) -> None:
     assert helm.lint(str(tmp_path), strict=True)["errors"]
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"replicacount": 3}, "'replicacount' not allowed"),
+        ({"image": {"tga": "1"}}, "'/image': additional properties 'tga' not allowed"),
+        ({"settings": {"server": {"prot": 1}}}, "'/settings/server': additional properties 'prot'"),
+        ({"settings": {"server": {"workers": "two"}}}, "got string, want integer"),
+    ],
+    ids=str,
+)
+def test_helm_refuses_a_value_that_there_is_not(values: dict[str, Any], said: str) -> None:
+    with helm.Chart.load(str(CHART)) as chart, pytest.raises(helm.HelmValuesError, match=said):
+        chart.render(values, name="lane", namespace="default")
+
+
+def test_helm_lets_values_be_taken_away_and_others_be_added() -> None:
+    """Replicas found by Kubernetes, in the place of the chart's two; and a chart above this one."""
+    settings = {"backends": None, "discovery": {"kubernetes_service": "models/vllm"}}
+    values = {"settings": settings, "global": {"a": 1}}
+    with helm.Chart.load(str(CHART)) as chart:
+        files = chart.render(values, name="lane", namespace="default")
+    (config,) = [text for name, text in files.items() if name.endswith("configmap.yaml")]
+    made = yaml.safe_load(yaml.safe_load(config)["data"]["tokenlane.yaml"])
+    assert made["discovery"] == settings["discovery"]
+    assert "backends" not in made
+
+
 def test_our_own_reader_renders_what_helm_does(values: dict[str, Any]) -> None:
     """So the tests that use it, where Helm is not at hand, look at what a cluster would get."""
     ours = in_order(iter(Chart(CHART, **values).objects()))
