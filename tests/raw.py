@@ -169,14 +169,14 @@ class Client(Wire):
     """A client's connection."""
 
     @classmethod
-    async def connect(cls, port: int, *, receive_bytes: int = 0) -> Self:
+    async def connect(cls, port: int, *, receive_bytes: int = 0, host: str = "127.0.0.1") -> Self:
         """receive_bytes: a small buffer makes a slow reader."""
         sock = socket.socket()
         if receive_bytes:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         client = cls(sock)
         try:
-            await client.loop.sock_connect(sock, ("127.0.0.1", port))
+            await client.loop.sock_connect(sock, (host, port))
         except OSError:
             sock.close()
             raise
@@ -307,7 +307,7 @@ class Upstream:
     and may leave the connection open. peers: the connections so far; asked: all requests;
     scripts: those that still run."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, host: str = "127.0.0.1") -> None:
         self.script = script
         self.asked: list[Asked] = []
         self.peers: list[Peer] = []
@@ -315,10 +315,10 @@ class Upstream:
         self.scripts: set[asyncio.Task[None]] = set()
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", 0))
+        self._listener.bind((host, 0))
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):

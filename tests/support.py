@@ -207,8 +207,8 @@ async def gateway(
         reader.close()
 
     def left() -> list[str]:
-        """Coroutines that still run, replicas' scripts aside."""
+        """Coroutines that still run, replicas' scripts and the ways to them aside."""
         coroutines = [repr(task.get_coro()) for task in asyncio.all_tasks() - tasks_before]
-        return [coroutine for coroutine in coroutines if "Upstream" not in coroutine]
+        return [one for one in coroutines if "Upstream." not in one and "Way." not in one]
 
     await until(lambda: not left())

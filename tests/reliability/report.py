@@ -83,7 +83,7 @@ def _cell(row: str, tests: dict[str, Any]) -> tuple[str, str]:
     for found in tests.values():
         for outcome, count in found["rows"].get(row, {}).items():
             counts[outcome] = counts.get(outcome, 0) + count
-        if row in found["rows"]:
+        if row in found["rows"] and row != _GATE:
             figures += found["figures"]
     if row == _GATE:
         figures.append(_held(tests))
