@@ -20,7 +20,7 @@ from functools import partial
 
 import uvloop
 
-from proxy import turns
+from proxy import heap, turns
 from proxy.auth import Door, dropped_fields
 from proxy.channel.ends import WorkerEnd
 from proxy.channel.messages import Hello, Reload
@@ -266,6 +266,7 @@ def main() -> None:
     """Entry point of the worker process."""
     setup_logs("worker")
     turns.take_soon()
+    heap.share()
     # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -29,7 +29,7 @@ from bench.ladder.prompts import chatml
 from bench.processes import say
 from bench.report import finish
 from bench.statistics import Cell, table
-from proxy import turns
+from proxy import heap, turns
 from proxy.model import Rung
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 
@@ -37,6 +37,7 @@ from proxy.tokens.tokenizer import Tokenizer, demo_folder
 def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
     """All of it, ready for JSON."""
     turns.take_soon()  # as in a worker
+    heap.share()
     models = {}
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():

@@ -9,9 +9,10 @@ Invariants:
 
 Why runs: about 13 bytes a block instead of 56 (a set of ints) or 100 (a dict), an insertion of
 6,250 blocks makes 196 entries, and tables stay small enough that rehashing one while it grows,
-or freeing it, is no stall. Where many prompts part ways after the same block, their runs become
-one set of hashes (`_RUNS_LIMIT`). All prompts part ways after "nothing", so run 0 is a set from the
-start: the prompts of a single run, which are the most, are looked up with one or two probes.
+or freeing it, is no stall. Where prompts part ways within a run, as behind a system prompt that
+many share, it becomes a small radix tree: one entry for each that goes on differently, however
+many blocks follow. All prompts part ways after "nothing", so run 0 is a set from the start: the
+prompts of a single run, which are the most, are looked up with one or two probes.
 """
 
 import sys
@@ -19,21 +20,31 @@ import sys
 RUN_BLOCKS = 32
 _RUN_BYTES = 8 * RUN_BLOCKS
 
-# Different continuations of one prefix, kept packed and looked through one by one, before they
-# become a set: a set costs five probes and about 60 bytes a block, a run one compare and 9.
-_RUNS_LIMIT = 8
-
-# What CPython pays around a packed run: the bytes object's head and the key's int object.
+# What CPython pays around a packed run: the bytes object's head and the key's int object; for each
+# way on behind a fork: its key, its place in the dict, mostly a bytes object; a block in a set.
 _RUN_OVERHEAD_BYTES = 33 + 40
+_WAY_BYTES = 100
 _SET_BLOCK_BYTES = 60
 
-Runs = bytes | list[bytes] | set[int]
+
+class Fork:
+    """Where prompts part ways within a run. head: the packed hashes they share; ways: by the hash
+    that follows (8 bytes), what comes after that one."""
+
+    __slots__ = ("head", "ways")
+
+    def __init__(self, head: bytes, ways: "dict[bytes, Runs]") -> None:
+        self.head = head
+        self.ways = ways
 
 
-def _shared(left: bytes, right: bytes) -> int:
-    """Blocks that two packed runs of one chain have in common at their start."""
+Runs = bytes | Fork
+
+
+def _common(left: bytes, right: bytes) -> int:
+    """Bytes of whole blocks that two packed stretches of one chain share at their start."""
     if left.startswith(right):
-        return len(right) // 8
+        return len(right)
     low, high = 0, min(len(left), len(right)) // 8
     while low < high:  # chained: equal at i means equal before i
         middle = (low + high) // 2
@@ -41,7 +52,7 @@ def _shared(left: bytes, right: bytes) -> int:
             low = middle + 1
         else:
             high = middle
-    return low
+    return 8 * low
 
 
 def _held(known: set[int], hashes: memoryview, low: int, high: int) -> int:
@@ -55,35 +66,45 @@ def _held(known: set[int], hashes: memoryview, low: int, high: int) -> int:
     return low
 
 
-def _shared_any(runs: Runs, blocks: bytes, hashes: memoryview, start: int) -> int:
-    """Blocks of the run of `blocks` that begins at block `start` held by any of `runs`."""
-    if isinstance(runs, set):
-        return _held(runs, hashes, start, min(start + RUN_BLOCKS, len(hashes))) - start
-    packed = blocks[8 * start : 8 * start + _RUN_BYTES]
-    if isinstance(runs, bytes):
-        return _shared(runs, packed)
-    return max(_shared(run, packed) for run in runs)
+def _shared(runs: Runs, packed: bytes) -> int:
+    """Blocks of the start of `packed` that `runs` hold."""
+    at = 0
+    while isinstance(runs, Fork):
+        common = _common(runs.head, packed[at:])
+        at += common
+        if common < len(runs.head):
+            return at // 8
+        way = runs.ways.get(packed[at : at + 8])
+        if way is None:
+            return at // 8
+        at += 8
+        runs = way
+    return (at + _common(runs, packed[at:])) // 8
 
 
 def _joined(runs: Runs | None, packed: bytes) -> Runs:
-    """`runs` with `packed` among them; a run that `packed` continues is replaced by it."""
+    """`runs` with `packed` among them; what `packed` continues is replaced by it."""
     if runs is None:
         return packed
-    if isinstance(runs, set):
-        runs.update(memoryview(packed).cast("Q"))
-        return runs
     if isinstance(runs, bytes):
-        return packed if packed.startswith(runs) else [runs, packed]
-    for position, run in enumerate(runs):
-        if packed.startswith(run):
-            runs[position] = packed
+        if packed.startswith(runs):
+            return packed
+        at = _common(runs, packed)
+        below: Runs = runs[at + 8 :]
+        head = runs
+    else:
+        at = _common(runs.head, packed)
+        if at == len(runs.head):
+            key = packed[at : at + 8]
+            if key:
+                runs.ways[key] = _joined(runs.ways.get(key), packed[at + 8 :])
             return runs
-    runs.append(packed)
-    if len(runs) <= _RUNS_LIMIT:
+        below = Fork(runs.head[at + 8 :], runs.ways)
+        head = runs.head
+    if at == len(packed):
         return runs
-    hashes: set[int] = set()
-    hashes.update(*(memoryview(run).cast("Q") for run in runs))
-    return hashes
+    own = packed[at + 8 :]
+    return Fork(packed[:at], {head[at : at + 8]: below, packed[at : at + 8]: own})
 
 
 class Generation:
@@ -92,11 +113,11 @@ class Generation:
     roots: hashes of every prompt's first run. blocks: hashes held in all.
     """
 
-    __slots__ = ("_runs", "_set_blocks", "blocks", "roots")
+    __slots__ = ("_forked", "_runs", "blocks", "roots")
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
-        self._set_blocks = 0
+        self._forked = 0  # insertions that met a fork or made one
         self.roots: set[int] = set()
         self.blocks = 0
 
@@ -115,7 +136,7 @@ class Generation:
         if not low:
             return _held(self.roots, hashes, 1, min(count, RUN_BLOCKS))
         start = low * RUN_BLOCKS
-        return start + _shared_any(runs[hashes[start - 1]], blocks, hashes, start)
+        return start + _shared(runs[hashes[start - 1]], blocks[8 * start : 8 * start + _RUN_BYTES])
 
     def insert(self, blocks: bytes, hashes: memoryview, matched: int) -> None:
         """Add all of `blocks`, of which this generation holds `matched` (as `match` says)."""
@@ -129,11 +150,11 @@ class Generation:
             self.roots.update(hashes[matched:RUN_BLOCKS])
         else:
             known = runs.get(hashes[start - 1])
-            held = len(known) if isinstance(known, set) else 0
             joined = _joined(known, blocks[8 * start : 8 * start + _RUN_BYTES])
-            runs[hashes[start - 1]] = joined
-            if isinstance(joined, set):
-                self._set_blocks += len(joined) - held
+            if joined is not known:
+                runs[hashes[start - 1]] = joined
+            if isinstance(joined, Fork):
+                self._forked += 1
         start += RUN_BLOCKS
         if start >= count:
             return
@@ -152,6 +173,7 @@ class Generation:
         return (
             sys.getsizeof(self._runs)
             + _RUN_OVERHEAD_BYTES * len(self._runs)
-            + 8 * (self.blocks - self._set_blocks - len(self.roots))
-            + _SET_BLOCK_BYTES * (self._set_blocks + len(self.roots))
+            + 8 * (self.blocks - len(self.roots))
+            + _WAY_BYTES * self._forked
+            + _SET_BLOCK_BYTES * len(self.roots)
         )

@@ -5,7 +5,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.generation import RUN_BLOCKS, Generation
+from proxy.routing.generation import RUN_BLOCKS, Generation, Runs
 from tests.routing.chains import chain, prompts
 
 
@@ -37,11 +37,16 @@ def test_equals_the_set_of_all_prefixes(inserted: list[list[int]], asked: list[l
         assert match(generation, prompt) == expected(held, prompt)
 
 
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), max_size=40))
-def test_equals_it_where_many_prompts_part_ways(inserted: list[list[int]]) -> None:
+@given(
+    st.integers(0, 70),
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=40), max_size=40),
+)
+def test_equals_it_where_many_prompts_part_ways(shared: int, ends: list[list[int]]) -> None:
     generation = Generation()
     held: set[tuple[int, ...]] = set()
+    inserted = [[5] * shared + end for end in ends]
     for prompt in inserted:
+        assert match(generation, prompt) == expected(held, prompt)
         insert(generation, prompt)
         held |= {tuple(prompt[:n]) for n in range(1, len(prompt) + 1)}
     assert generation.blocks == len(held)
@@ -69,19 +74,27 @@ def test_a_growing_conversation_costs_its_new_blocks_only() -> None:
     assert len(generation._runs) == -(-59 * 20 // RUN_BLOCKS) - 1
 
 
+def real_bytes(runs: Runs) -> int:
+    if isinstance(runs, bytes):
+        return sys.getsizeof(runs) if runs else 0
+    below = sum(sys.getsizeof(key) + real_bytes(way) for key, way in runs.ways.items())
+    return sys.getsizeof(runs) + sys.getsizeof(runs.head) + sys.getsizeof(runs.ways) + below
+
+
 def test_the_stated_size_is_near_the_real_one() -> None:
-    long, short = Generation(), Generation()
+    long, short, forked, least = Generation(), Generation(), Generation(), Generation()
     for name in range(40):
         insert(long, [name] * 1000)
     for name in range(4000):
         insert(short, [name] * 10)
-    for generation in (long, short):
+        insert(forked, [1] * 40 + [name] * 20)
+        insert(least, [1] * 40 + [name])
+    for generation in (long, short, forked, least):
         real = sys.getsizeof(generation._runs) + sys.getsizeof(generation.roots)
         real += sum(map(sys.getsizeof, generation.roots))
         for key, runs in generation._runs.items():
-            real += sys.getsizeof(key) + sys.getsizeof(runs)
-            if isinstance(runs, set | list):
-                real += sum(map(sys.getsizeof, runs))
+            real += sys.getsizeof(key) + real_bytes(runs)
         assert 0.5 < generation.size_bytes / real < 1.5
     assert long.size_bytes / long.blocks < 16
+    assert forked.size_bytes / forked.blocks < 20
     assert short.size_bytes / short.blocks < 80
