@@ -119,6 +119,8 @@ async def _run(mtu_bytes: int, loss: float, rounds: int) -> dict[str, object]:
         async with Upstream(replica(known), NEAR) as upstream:
             argv = ["serve", "--backend", f"http://{FAR}:{upstream.port}", "--host", NEAR]
             more = ["--tokens-discover", "false", "--tokens-ask-replicas", "false"]
+            # What connects and is lost twice is sent for the third time after 3 s.
+            more += ["--upstream-connect-deadline-s", "15", "--control-probe-deadline-s", "15"]
             with await asyncio.to_thread(Gateway, *argv, *more) as gateway:
                 found = re.search(r":(\d+)", gateway.said[0].partition("//")[2])
                 assert found is not None, gateway.said

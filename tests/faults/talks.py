@@ -1,7 +1,8 @@
 """What is said over a bad way: streams, whole answers, large bodies, errors and broken answers,
 each known to the byte at both ends.
 
-`wrong` is empty if every client and the replica got what the other end sent, and nothing twice.
+`hold` tells what clients did not get as the replica sent it, `received` what the replica did not get
+as they did: nothing, if all is well.
 """
 
 import asyncio

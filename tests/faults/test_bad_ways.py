@@ -45,7 +45,7 @@ def no_namespace(unshare: list[str]) -> str | None:
 @pytest.mark.long
 async def test_late_and_in_pieces(long: bool, figure: Callable[[str], None]) -> None:
     pieces = stalls = answers = 0
-    for seed in range(SEED, SEED + (20 if long else 1)):
+    for seed in range(SEED, SEED + (10 if long else 1)):
         draw = random.Random(seed)
         known = talks(draw, LARGE_BYTES)
         async with Upstream(replica(known)) as upstream, Way(upstream.port, draw) as far:
@@ -115,7 +115,7 @@ def test_loss_reordering_and_a_small_mtu(long: bool, figure: Callable[[str], Non
         pytest.skip(reason)
     paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)]
     for mtu_bytes, loss in ((300, 0.01), (1500, 0.03)) if long else ((300, 0.01),):
-        rounds, limit_s = (20, 500) if long else (1, 45)
+        rounds, limit_s = (10, 300) if long else (1, 45)
         words = [str(Path("/proc/self/ns/net").readlink()), mtu_bytes, loss, rounds, limit_s]
         run = subprocess.run(
             [*unshare, sys.executable, "-m", "tests.faults.link", *map(str, words)],

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import socket
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Self
 
@@ -53,7 +54,7 @@ class Way:
             sock, _ = await loop.sock_accept(self._listener)
             self._start(self._join(Wire(sock)))
 
-    def _start(self, running: "asyncio._CoroutineLike[None]") -> None:
+    def _start(self, running: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(running)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

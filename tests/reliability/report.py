@@ -4,7 +4,7 @@
 
 Invariants:
 - What a run reached is kept in results.json, test by test; a later run replaces what it ran anew,
-  but a short form never replaces a long one that passed.
+  but a short form never replaces a long one that passed, except in what the gate of O11 saw.
 - A figure is one that a test measured (the `figure` fixture, or the gate of tests.held, which
   judges every test that starts a gateway, and so makes it one of row O11); nothing else writes any.
 """
@@ -29,8 +29,9 @@ _HEAD = """\
 
 64 ways to fail, what is promised for each, and what the tests of that promise reached. A test
 carries the id of its row (`@pytest.mark.row("T3")`, or the name of a case of `tests/conformance`);
-`tests/reliability/test_rows.py` fails where a row has neither a test nor a reason. This page is
-generated: `make reliability` runs the tests, `make reliability LONG=--long` in their long forms.
+`tests/reliability/test_rows.py` fails where a row has neither a test nor a reason. Whatever starts
+a gateway is a test of O11 too. This page is generated: `make reliability` runs the tests, `make
+reliability LONG=--long` in their long forms.
 """
 
 
@@ -73,6 +74,8 @@ def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         old = kept.get(name)
         if old is None or found["form"] == "long" or old["form"] == "short":
             kept[name] = found
+        elif "held" in found:
+            old["held"], old["rows"][_GATE] = found["held"], found["rows"][_GATE]
     return dict(sorted(kept.items()))
 
 
