@@ -1,8 +1,8 @@
 """What is said over a bad way: streams, whole answers, large bodies, errors and broken answers,
 each known to the byte at both ends.
 
-`hold` tells what clients did not get as the replica sent it, `received` what the replica did not get
-as they did: nothing, if all is well.
+`hold` tells what clients did not get as the replica sent it, `received` what the replica did not
+get as they sent it: nothing, if all is well.
 """
 
 import asyncio
