@@ -156,6 +156,18 @@ def test_a_taken_port(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.slow
+def test_a_taken_port_of_the_demo_is_told_for_make_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert main(["demo", "--replicas", "1", "--port", port, "--admin-port", "0"]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"port {port} on 127.0.0.1 is already taken; choose another --port (make run PORT=8090)\n"
+    )
+
+
 @pytest.mark.parametrize(
     "argv", [[], ["fly"], ["serve", "--port"], ["serve", "--por", "1"], ["completion", "csh"]]
 )

@@ -55,7 +55,17 @@ def demo(args: argparse.Namespace) -> int:
 
     with begun as fleet:
         args.backends = list(fleet.urls)
-        return supervisor.serve(loaded(args).settings, say, on_ready=greet)
+        try:
+            return supervisor.serve(loaded(args).settings, say, on_ready=greet)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_by_make(str(error))}") from None
+
+
+def _by_make(sentence: str) -> str:
+    """How `make run`, which has no flags, is told another port."""
+    if sentence.endswith("another --admin-port"):
+        return " (make run ADMIN_PORT=8091)"
+    return " (make run PORT=8090)" if sentence.endswith("another --port") else ""
 
 
 def curl_line(url: str) -> str:

@@ -32,6 +32,8 @@ VLLM_ENVIRONMENT = {
     # Several servers share few cores: no pinning, one thread each.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    # Responses are kept, to be asked for and gone on from.
+    "VLLM_ENABLE_RESPONSES_API_STORE": "1",
     # Adds POST /reset_prefix_cache.
     "VLLM_SERVER_DEV_MODE": "1",
 }
