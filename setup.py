@@ -59,6 +59,7 @@ COMPILED = [
     "proxy/wire/exchange.py",
     "proxy/wire/headers.py",
     "proxy/wire/heads.py",
+    "proxy/wire/pool.py",
     "proxy/wire/relay.py",
     "proxy/wire/sse.py",
     "proxy/wire/server.py",

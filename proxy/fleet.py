@@ -13,7 +13,7 @@ from proxy.errors import RequestError
 from proxy.model import FleetState, ReplicaState
 from proxy.secret import Secret
 from proxy.settings import UpstreamSettings
-from proxy.wire.upstream import ReplicaPool
+from proxy.wire.pool import ReplicaPool
 
 NO_LIMIT = 2**62  # tokens; fits a compiled integer
 

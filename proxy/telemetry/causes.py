@@ -31,6 +31,7 @@ from proxy.telemetry.stages import CAUSES, METRICS, OTHER, Span
 _HOMES = (
     ("proxy/wire/relay.py", "relay"),
     ("proxy/wire/upstream.py", "relay"),
+    ("proxy/wire/pool.py", "relay"),
     ("proxy/wire/sse.py", "relay"),
     ("proxy/wire/answer.py", "relay"),
     ("proxy/wire/", "parse"),

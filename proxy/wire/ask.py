@@ -9,7 +9,7 @@ import asyncio
 from proxy.errors import UpstreamError
 from proxy.wire.headers import request_head
 from proxy.wire.heads import ResponseHead
-from proxy.wire.upstream import ReplicaPool
+from proxy.wire.pool import ReplicaPool
 
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 

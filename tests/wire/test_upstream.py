@@ -1,113 +1,11 @@
-"""The pool and its connections, heard by a sink that writes down everything."""
+"""Connections to a replica, heard by a sink that writes down everything."""
 
 import asyncio
-import socket
-import time
 
 import pytest
 
-from proxy.errors import UpstreamError
-from proxy.settings import UpstreamSettings
-from proxy.wire.heads import ResponseHead
-from proxy.wire.upstream import ReplicaPool, UpstreamConnection
-from tests.raw import Peer, Script, Upstream, answering, chunk, ok, until
-
-REQUEST = b"POST /x HTTP/1.1\r\nhost: r\r\ncontent-length: 0\r\n\r\n"
-
-
-class Sink:
-    """Hears an answer. what: the callbacks' names in order, body calls only once."""
-
-    def __init__(self) -> None:
-        self.what: list[str] = []
-        self.head: ResponseHead | None = None
-        self.framed = b""
-        self.payload = b""
-        self.error: UpstreamError | None = None
-        self.ended = asyncio.Event()
-        self.begun = asyncio.Event()
-
-    def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        self.on_head(head, len(body))
-        if body:
-            self.on_body(body, [body])
-        self.on_end()
-
-    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        self.what.append("head")
-        self.head = head
-        self.begun.set()
-
-    def on_body(self, framed: bytes, payload: list[bytes]) -> None:
-        if self.what[-1] != "body":
-            self.what.append("body")
-        self.framed += framed
-        self.payload += b"".join(payload)
-
-    def on_end(self) -> None:
-        self.what.append("end")
-        self.ended.set()
-
-    def on_failure(self, error: UpstreamError) -> None:
-        self.what.append(error.reason)
-        self.error = error
-        self.ended.set()
-
-
-async def asking(connection: UpstreamConnection, method: str = "POST") -> Sink:
-    sink = Sink()
-    connection.send(method, [REQUEST], sink)
-    async with asyncio.timeout(10):
-        await sink.ended.wait()
-    return sink
-
-
-def saying(*parts: bytes, then: str = "close") -> Script:
-    """Reads a request, sends the parts one by one, then closes, resets or waits."""
-
-    async def script(peer: Peer) -> None:
-        await peer.asked()
-        for part in parts:
-            await peer.send(part)
-            await asyncio.sleep(0.002)
-        if then == "close":
-            peer.close()
-        elif then == "reset":
-            peer.reset()
-        else:
-            await peer.gone()
-
-    return script
-
-
-def pool_of(upstream: Upstream, **settings: float) -> ReplicaPool:
-    return ReplicaPool(upstream.url, UpstreamSettings(**settings))  # type: ignore[arg-type]
-
-
-async def test_a_connection_is_used_again() -> None:
-    async with Upstream(answering(ok(b"1"), ok(b"2"))) as upstream:
-        pool = pool_of(upstream)
-        assert pool.idle() is None
-        connection = await pool.connect()
-        sink = await asking(connection)
-        assert (sink.what, sink.payload) == (["head", "body", "end"], b"1")
-        assert repr(pool).endswith("open=1 idle=1>")
-        assert pool.idle() is connection
-        assert pool.idle() is None
-        assert (await asking(connection)).payload == b"2"
-        pool.close()
-        await until(lambda: pool.open_count == 0)
-        assert len(upstream.peers) == 1
-
-
-async def test_no_delay_is_set() -> None:
-    async with Upstream(answering(ok())) as upstream:
-        connection = await pool_of(upstream).connect()
-        assert connection._transport is not None
-        sock = connection._transport.get_extra_info("socket")
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        connection.close()
-
+from tests.raw import Peer, Upstream, answering, chunk, ok, until
+from tests.wire.sinks import REQUEST, Sink, asking, pool_of, saying
 
 GOOD = {
     "fixed": (ok(b"abc"), b"abc"),
@@ -153,7 +51,9 @@ async def test_an_answer_that_its_connection_ends() -> None:
 
 
 FIXED = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
+
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
 BAD: dict[str, tuple[list[bytes], str, list[str]]] = {
     "closed": ([], "close", ["closed"]),
     "reset": ([], "reset", ["reset"]),
@@ -209,56 +109,6 @@ async def test_a_replica_that_says_close_is_believed(headers: str) -> None:
         assert pool.idle() is None
 
 
-async def test_an_idle_connection_ages() -> None:
-    async with Upstream(answering(ok())) as upstream:
-        pool = pool_of(upstream, idle_deadline_s=4.0)
-        connection = await pool.connect()
-        await asking(connection)
-        now_s = time.monotonic()
-        assert connection.usable(now_s)
-        assert not connection.usable(now_s + 4.1)
-        pool.sweep(now_s)
-        assert pool.idle_count == 1
-        pool.sweep(now_s + 4.1)
-        assert pool.idle() is None
-        await until(lambda: pool.open_count == 0)
-
-
-async def test_a_pending_close_is_noticed_before_use() -> None:
-    """A request sent into a closing connection may have run: it could not be sent again."""
-
-    async def script(peer: Peer) -> None:
-        await peer.asked()
-        await peer.send(ok())
-        await peer.gone()
-
-    async with Upstream(script) as upstream:
-        pool = pool_of(upstream)
-        connection = await pool.connect()
-        await asking(connection)
-        # As it looks to one who comes back to it a little later.
-        connection._idle_since_s -= 1.0
-        upstream.peers[0].sock.shutdown(socket.SHUT_WR)
-        # The loop has not run since: only looking at the socket can tell.
-        assert pool.idle() is None
-        await until(lambda: pool.open_count == 0)
-
-
-async def test_the_pool_keeps_no_more_than_its_limit() -> None:
-    async with Upstream(answering(ok())) as upstream:
-        pool = ReplicaPool(upstream.url, UpstreamSettings(idle_limit_count=2))
-        connections = [await pool.connect() for _ in range(4)]
-        for connection in connections:
-            await asking(connection)
-        assert pool.idle_count == 2
-        await until(lambda: pool.open_count == 2)
-        # The one used last is used next: the others may age and go.
-        assert pool.idle() is connections[-1]
-        pool.close()
-        connections[-1].close()
-        await until(lambda: pool.open_count == 0)
-
-
 async def test_abort_closes_at_once_and_nothing_is_heard() -> None:
     async with Upstream(saying(CHUNKED, chunk(b"abc"), then="wait")) as upstream:
         pool = pool_of(upstream)
@@ -287,29 +137,6 @@ async def test_a_late_abort_does_not_hit_the_next_request() -> None:
             await second.ended.wait()
         assert second.payload == b"2"
         pool.close()
-
-
-async def test_refused() -> None:
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    with sock:
-        pool = ReplicaPool(f"http://127.0.0.1:{sock.getsockname()[1]}", UpstreamSettings())
-        with pytest.raises(UpstreamError) as failed:
-            await pool.connect()
-    assert (failed.value.reason, failed.value.sent) == ("refused", False)
-
-
-async def test_connect_timeout() -> None:
-    # A listener whose queue is full answers no handshake.
-    with socket.socket() as sock, socket.socket() as filler:
-        sock.bind(("127.0.0.1", 0))
-        sock.listen(0)
-        filler.connect(sock.getsockname())
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        pool = ReplicaPool(url, UpstreamSettings(connect_deadline_s=0.05))
-        with pytest.raises(UpstreamError) as failed:
-            await pool.connect()
-    assert (failed.value.reason, failed.value.sent) == ("connect_timeout", False)
 
 
 @pytest.mark.parametrize(
