@@ -22,8 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -32,8 +30,9 @@ import msgspec
 import uvloop
 
 from bench import agents, machine, workload
-from bench.agent_trace import PATH, wait_known
-from bench.agents import BLOCK_TOKENS, COMMON_TOKENS, OUTPUT_TOKENS, PUBLISHED_MS, Prompt, Task
+from bench.agent_requests import Call, Maker, Work
+from bench.agent_trace import wait_known
+from bench.agents import BLOCK_TOKENS, PUBLISHED_MS
 from bench.client import Answer, Connection
 from bench.processes import BenchError, Process, module, say
 from bench.scrape import samples
@@ -46,8 +45,6 @@ from proxy.tokens.tokenizer import Tokenizer
 REPLICAS = agents.SHAPE.replicas
 CROWDS = list(PUBLISHED_MS)
 CONNECTIONS = 128
-# A block's text has BLOCK_TOKENS tokens of the demo's vocabulary, in the mean.
-BLOCK_CHARS = 56
 
 
 class Usage(msgspec.Struct):
@@ -75,93 +72,12 @@ class Link(Connection):
         super().on_body(body)
 
 
-class Call(NamedTuple):
-    """One request. name: its x-request-id. shared: the text that siblings share, empty where it is
-    no sub-agent's first. data: the whole of it as sent."""
-
-    name: str
-    parent: int
-    shared: str
-    data: bytes
-
-
 class Done(NamedTuple):
     """What became of a call. sent_s: time.monotonic()."""
 
     call: Call
     sent_s: float
     cached_tokens: int
-
-
-class Work(NamedTuple):
-    """A task as requests."""
-
-    first: Call
-    children: list[list[Call]]
-    second: Call
-    think_s: float
-
-
-@lru_cache(maxsize=200_000)
-def block_text(number: int, seed: int) -> str:
-    """Text of about BLOCK_TOKENS tokens."""
-    return workload.varied(BLOCK_CHARS, (seed << 32) + number) + " "
-
-
-def text(blocks: Prompt, seed: int) -> str:
-    """Of blocks in a row."""
-    return "".join(block_text(number, seed) for number in blocks)
-
-
-def messages(prompt: Prompt, cuts: Sequence[int], seed: int) -> list[tuple[str, str]]:
-    """A chat: a system prompt up to the first cut (blocks), then users and assistants in turn,
-    the last of them a user."""
-    bounds = [0, *cuts, len(prompt)]
-    parts = [text(prompt[a:b], seed) for a, b in pairwise(bounds)]
-    roles = ["system", "user", *["assistant", "user"] * len(parts)]
-    return list(zip(roles, parts, strict=False))
-
-
-class Maker:
-    """Requests of tasks. seed: blocks of one number have one text under each. header: whether they
-    name their parent."""
-
-    def __init__(self, seed: int, *, header: bool) -> None:
-        self._seed = seed
-        self._header = header
-        self._names = 0
-
-    def work(self, task: Task) -> Work:
-        """All requests of a task."""
-        own = [COMMON_TOKENS // BLOCK_TOKENS]
-        answer = OUTPUT_TOKENS // BLOCK_TOKENS
-        brief = task.shared_tokens // BLOCK_TOKENS
-        children = []
-        for turns in task.children:
-            cuts = [brief]
-            calls = [self._call(task, turns[0], cuts, turns[0][:brief])]
-            for before, turn in pairwise(turns):
-                cuts += [len(before), len(before) + answer]
-                calls.append(self._call(task, turn, cuts))
-            children.append(calls)
-        whole = len(task.first)
-        return Work(
-            self._call(task, task.first, own),
-            children,
-            self._call(task, task.second, [*own, whole, whole + answer]),
-            task.think_s,
-        )
-
-    def _call(
-        self, task: Task, prompt: Prompt, cuts: Sequence[int], shared: Prompt | None = None
-    ) -> Call:
-        self._names += 1
-        name = f"agent-{self._seed}-{self._names}"
-        body = workload.chat(messages(prompt, cuts, self._seed), max_tokens=OUTPUT_TOKENS)
-        parent = f"X-Correlation-ID: task-{task.parent}\r\n" if self._header else ""
-        head = f"POST {PATH} HTTP/1.1\r\nX-Request-Id: {name}\r\n{parent}".encode()
-        _, rest = workload.request(PATH, body).split(b"\r\n", 1)
-        return Call(name, task.parent, text(shared or [], self._seed), head + rest)
 
 
 class Crowd:

@@ -4,7 +4,8 @@ import json
 from itertools import pairwise
 
 from bench import agent_sockets, agents
-from bench.agent_sockets import Call, Done, Maker, messages
+from bench.agent_requests import Call, Maker, messages, text
+from bench.agent_sockets import Done
 from bench.systems import MODEL_FOLDER
 from proxy.tokens.tokenizer import Tokenizer
 
@@ -41,7 +42,7 @@ def test_a_blocks_text_has_about_its_tokens() -> None:
 
 def test_what_siblings_share_is_counted_for_each_parent() -> None:
     tokenizer = Tokenizer.load("demo", MODEL_FOLDER, fast=False)
-    shared = agent_sockets.text(list(range(60)), 2)
+    shared = text(list(range(60)), 2)
     tokens = len(tokenizer.encode(shared, add_special_tokens=False)) // 4
     done = [
         Done(Call("a", 1, shared, b""), 0.0, 0),
