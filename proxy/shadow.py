@@ -22,6 +22,7 @@ from proxy.routing.lease import Lease
 from proxy.routing.router import Router
 from proxy.settings import ModelSettings
 from proxy.tokens.service import TokenService
+from proxy.wire.ask import Awaited
 from proxy.wire.exchange import Exchange
 from proxy.wire.headers import request_head
 from proxy.wire.heads import RequestHead, ResponseHead
@@ -44,12 +45,11 @@ class _Copy:
         self.to = to
 
 
-class _Unread:
-    """A ResponseSink that forgets what it hears but the status, and when it began."""
+class _Unread(Awaited):
+    """Forgets what it hears but the status, and when it began."""
 
     def __init__(self, lease: Lease) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.status = 0
+        super().__init__()
         self._lease = lease
         self._computed = False
 
@@ -59,24 +59,10 @@ class _Unread:
         self._began()
         self.on_end()
 
-    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """The head; of a stream it comes before the prefill."""
-        self.status = head.status
-
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
         """More of the body."""
         if not self._computed:
             self._began()
-
-    def on_end(self) -> None:
-        """All of it came."""
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def on_failure(self, error: UpstreamError) -> None:
-        """It will never."""
-        if not self.done.done():
-            self.done.set_exception(error)
 
     def _began(self) -> None:
         self._computed = True

@@ -14,12 +14,34 @@ from proxy.wire.pool import ReplicaPool
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-class _Collected:
-    """A ResponseSink that keeps the answer."""
+class Awaited:
+    """A ResponseSink whose end can be awaited: `done`, which fails with UpstreamError. What a body
+    is good for, others know."""
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
+
+    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
+        """The head; of a stream it comes before the prefill."""
+        self.status = head.status
+
+    def on_end(self) -> None:
+        """All of it came."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def on_failure(self, error: UpstreamError) -> None:
+        """It will never."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class _Collected(Awaited):
+    """Keeps the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.pieces: list[bytes] = []
         self._size_bytes = 0
 
@@ -29,26 +51,12 @@ class _Collected:
         self.pieces.append(body)
         self.on_end()
 
-    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """The head."""
-        self.status = head.status
-
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
         """More of the body."""
         self.pieces += payload
         self._size_bytes += len(framed)
         if self._size_bytes > _ANSWER_LIMIT_BYTES:
             self.on_failure(UpstreamError("protocol", sent=True))
-
-    def on_end(self) -> None:
-        """All is here."""
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def on_failure(self, error: UpstreamError) -> None:
-        """It will never be."""
-        if not self.done.done():
-            self.done.set_exception(error)
 
 
 async def ask(pool: ReplicaPool, path: str, body: bytes, deadline_s: float) -> tuple[int, bytes]:
