@@ -72,20 +72,23 @@ class Asking:
         why_not: str,
         block_tokens: int,
         headers: Sequence[Field],
+        tenant: str = "",
     ) -> Query:
         """Of a request whose prompt was read. prompt: its ids, or None and then `why_not` is the
-        bail rung's reason."""
+        bail rung's reason. tenant: whose salt it has."""
         session = session_of(headers, self._session_headers)
         parent = self.parent(headers)
         head = head_tokens(request, block_tokens) if self._reads_head else 0
         if prompt is not None:
-            return Query.of(prompt, self._draw(), session, head, parent)
+            return Query.of(prompt, self._draw(), session, head, parent, tenant)
         tokens = prompt_size_bytes(request) // TEXT_BYTES_PER_TOKEN
         text = head_bytes(request, TEXT_LIMIT_BYTES)
         blocks = text_hashes(text, block_tokens, salt(model or "", request))
         reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
         draw = self._draw()
-        return Query(blocks, block_tokens, tokens, tokens, draw, reason, session, head, parent)
+        return Query(
+            blocks, block_tokens, tokens, tokens, draw, reason, session, head, parent, tenant
+        )
 
     def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
         """Of a request whose prompt is not looked at: only its size is known."""

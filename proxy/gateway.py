@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class Gateway:
-    """A worker's requests. on_routed: told (slot, blocks) of each prefix sent to a replica.
+    """A worker's requests. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
     on_suspect: told of a slot whose replica could not be reached. door: None where all may come
     in. replica_key: shown to replicas. tls: towards them."""
 
@@ -63,7 +63,7 @@ class Gateway:
         board: LoadBoard,
         recorder: Recorder,
         *,
-        on_routed: Callable[[int, bytes], object] | None = None,
+        on_routed: Callable[[int, bytes, str], object] | None = None,
         on_suspect: Callable[[int], object] | None = None,
         door: Door | None = None,
         replica_key: Secret | None = None,
@@ -328,7 +328,7 @@ class Gateway:
                 connection.send(exchange.head.method, [request, body], relay)
                 life.sent_s = time.monotonic()
                 if exact and self._on_routed is not None:
-                    self._on_routed(choice.slot, query.blocks)
+                    self._on_routed(choice.slot, query.blocks, query.tenant)
                 LOOP.mark(OTHER)
                 end = await relay.done
                 LOOP.mark(ROUTE)

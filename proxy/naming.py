@@ -63,4 +63,4 @@ class Naming:
         """Sends the copy that was noted, beside the request itself. body: as from `resolve`, with
         what the tenant's salt makes of it, but no ids in the place of text."""
         if life.copy_to is not None:
-            self.shadows.offer(exchange, request, body, life.copy_to)
+            self.shadows.offer(exchange, request, body, life.copy_to, life.tenant)

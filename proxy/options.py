@@ -51,7 +51,7 @@ _LIVE = (
         for name in (
             "policy", "alpha", "idle_alpha", "sibling_alpha", "session_headers", "parent_headers",
             "head_limit_tokens", "load_factor", "replica_limit_count", "refused_out_s",
-            "host_block_worth",
+            "host_block_worth", "tenant_keep_s",
         )
     ),
 )  # fmt: skip

@@ -78,8 +78,9 @@ class PromptReader:
                 context.check(prompt, limit_tokens, text=not is_ids(request))
             if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
                 body = await rewrite.with_ids(body, request, prompt)
+        headers, tenant = exchange.headers, life.tenant
         return (
-            asking.query(model, request, prompt, known.reason, block_tokens, exchange.headers),
+            asking.query(model, request, prompt, known.reason, block_tokens, headers, tenant),
             body,
         )
 

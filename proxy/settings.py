@@ -161,9 +161,11 @@ class RoutingSettings(Section, frozen=True):
     head_limit_tokens: what prefix-hash hashes where it does not know where a prompt's common
     beginning ends. load_factor: policies that hash give no replica more than so many times its
     share of the requests. block_tokens: 0 for as the replicas report it. cache_blocks: KV blocks of
-    each replica that does not report them; 0: unknown. refused_out_s: how long a replica that
-    refused a connection is left out unless a probe clears it. host_block_worth: what a cached block
-    in memory other than the GPU's is worth of one on the GPU, 0 to 1.
+    each replica that does not report them; 0: unknown. tenant_keep_s: what a tenant used so lately
+    stays known, up to its share, whatever other tenants send; 0: it goes by age alone.
+    refused_out_s: how long a replica that refused a connection is left out unless a probe clears
+    it. host_block_worth: what a cached block in memory other than the GPU's is worth of one on the
+    GPU, 0 to 1.
     """
 
     policy: str = "affinity"
@@ -178,6 +180,7 @@ class RoutingSettings(Section, frozen=True):
     block_tokens: int = 0
     cache_blocks: int = 0
     index_limit_blocks: int = 1_000_000
+    tenant_keep_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     refused_out_s: float = 2.0
     host_block_worth: float = 0.9
 

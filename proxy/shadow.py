@@ -35,14 +35,17 @@ MARK = b"x-tokenlane-shadow: 1\r\n"
 class _Copy:
     """A request to be sent again. to: the model."""
 
-    __slots__ = ("body", "head", "request", "request_id", "to")
+    __slots__ = ("body", "head", "request", "request_id", "tenant", "to")
 
-    def __init__(self, exchange: Exchange, request: Body, body: bytes, to: str) -> None:
+    def __init__(
+        self, exchange: Exchange, request: Body, body: bytes, to: str, tenant: str
+    ) -> None:
         self.head: RequestHead = exchange.head
         self.request_id = exchange.request_id
         self.request = request
         self.body = body
         self.to = to
+        self.tenant = tenant
 
 
 class _Unread(Awaited):
@@ -95,7 +98,7 @@ class Shadows:
     def __repr__(self) -> str:
         return f"<Shadows {len(self._tasks)} under way, {self._bytes} bytes>"
 
-    def offer(self, exchange: Exchange, request: Body, body: bytes, to: str) -> None:
+    def offer(self, exchange: Exchange, request: Body, body: bytes, to: str, tenant: str) -> None:
         """Makes a copy for the model `to`, if there is room; returns at once. body: as the client
         sent it, its tenant's salt included."""
         if (
@@ -107,7 +110,7 @@ class Shadows:
             return
         self._bytes += len(body)
         task = asyncio.get_running_loop().create_task(
-            self._run(_Copy(exchange, request, body, to)), name="shadow"
+            self._run(_Copy(exchange, request, body, to, tenant)), name="shadow"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -168,5 +171,5 @@ class Shadows:
             return self._asking.unread(request, block_tokens, headers)
         known = await self._tokens.prompt(copy.to, request)
         return self._asking.query(
-            copy.to, request, known.prompt, known.reason, block_tokens, headers
+            copy.to, request, known.prompt, known.reason, block_tokens, headers, copy.tenant
         )

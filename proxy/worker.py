@@ -211,9 +211,9 @@ class Worker:
             self._gateway.update(state)
             self._gateway.parity.update(state, self._gateway.fleet)
 
-    def _learned(self, slot: int, blocks: bytes) -> None:
+    def _learned(self, slot: int, blocks: bytes, tenant: str) -> None:
         if self._gateway is not None:
-            self._gateway.router.learn(slot, blocks, time.monotonic())
+            self._gateway.router.learn(slot, blocks, time.monotonic(), tenant)
 
     def _cached(self, change: CacheChange) -> None:
         self._changes.append(change)

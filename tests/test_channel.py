@@ -86,7 +86,7 @@ async def test_both_directions() -> None:
     assert await worker.connect(theirs.detach()) == HELLO
 
     worker.ready()
-    assert worker.learned(2, b"12345678")
+    assert worker.learned(2, b"12345678", "alice")
     assert worker.suspect(0)
     assert worker.routed([SAMPLE])
     worker.failed("no tokenizer")
@@ -94,7 +94,7 @@ async def test_both_directions() -> None:
     assert worker.beats(b"1234")
     assert await above.until(7) == [
         Ready(),
-        Learned(2, b"12345678"),
+        Learned(2, b"12345678", "alice"),
         Suspect(0),
         Routed([SAMPLE]),
         Failed("no tokenizer"),
@@ -103,9 +103,9 @@ async def test_both_directions() -> None:
     ]
 
     supervisor.send(Fleet(FLEET))
-    assert supervisor.offer(Learned(1, b"abcdefgh"))
+    assert supervisor.offer(Learned(1, b"abcdefgh", "bob"))
     supervisor.send(Drain())
-    assert await below.until(3) == [FLEET, (1, b"abcdefgh"), "drain"]
+    assert await below.until(3) == [FLEET, (1, b"abcdefgh", "bob"), "drain"]
 
     worker.close()
     assert (await above.until(8))[7] == "lost"
@@ -128,7 +128,7 @@ async def test_any_cut_of_the_bytes(size: int) -> None:
             await loop.sock_sendall(ours, stream[at : at + size])
             await asyncio.sleep(0)
         await waiting
-        assert await below.until(3) == [(0, b"x" * 1000), FLEET, "drain"]
+        assert await below.until(3) == [(0, b"x" * 1000, ""), FLEET, "drain"]
     assert (await below.until(4))[3] == "lost"
 
 

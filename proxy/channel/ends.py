@@ -50,7 +50,7 @@ class WorkerEnd:
         self,
         *,
         on_fleet: Callable[[FleetState], None],
-        on_learned: Callable[[int, bytes], None],
+        on_learned: Callable[[int, bytes, str], None],
         on_drain: Callable[[], None],
         on_lost: Callable[[], None],
         on_cached: Callable[[CacheChange], None] = lambda _: None,
@@ -86,9 +86,9 @@ class WorkerEnd:
         """The answer to a Reload."""
         self._frames.send(Reloaded(number, reason))
 
-    def learned(self, slot: int, blocks: bytes) -> bool:
+    def learned(self, slot: int, blocks: bytes, tenant: str) -> bool:
         """Tells the other workers of a routed prefix; False if it was dropped."""
-        return self._frames.offer(Learned(slot, blocks))
+        return self._frames.offer(Learned(slot, blocks, tenant))
 
     def suspect(self, slot: int) -> bool:
         """Asks for a probe of a replica that did not answer; False if it was dropped."""
@@ -124,8 +124,8 @@ class WorkerEnd:
                 self._on_fleet(state)
             case Reload():
                 self._on_reload(message)
-            case Learned(slot, blocks):
-                self._on_learned(slot, blocks)
+            case Learned(slot, blocks, tenant):
+                self._on_learned(slot, blocks, tenant)
             case Cached(change):
                 self._on_cached(change)
             case Explain(number, headers, body):

@@ -47,10 +47,12 @@ class Fleet(Message, frozen=True):
 
 
 class Learned(Message, frozen=True):
-    """A prefix that was routed to a replica. blocks: packed uint64, from the first block on."""
+    """A prefix that was routed to a replica. blocks: packed uint64, from the first block on.
+    tenant: whose it is, where there are tenants."""
 
     slot: int
     blocks: bytes
+    tenant: str = ""
 
 
 class Cached(Message, frozen=True):

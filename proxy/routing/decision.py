@@ -48,6 +48,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     session: a number for the session the client named, 0 for none.
     head_tokens: about where the prompt's common beginning ends, 0 where it is not known.
     parent: a number for who waits for it and others, 0 for nobody.
+    tenant: whose it is, where there are tenants.
     """
 
     blocks: bytes
@@ -59,6 +60,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     session: int = 0
     head_tokens: int = 0
     parent: int = 0
+    tenant: str = ""
 
     @classmethod
     def of(
@@ -68,6 +70,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
         session: int = 0,
         head_tokens: int = 0,
         parent: int = 0,
+        tenant: str = "",
     ) -> "Query":
         """The query of a request whose ids are known."""
         first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else 0
@@ -81,6 +84,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
             session,
             head_tokens,
             parent,
+            tenant,
         )
 
 

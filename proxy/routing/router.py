@@ -71,7 +71,7 @@ class Router:
         self.progress = Progress()
         self.uses_prefix = self._policy.uses_prefix
         self.draw = partial(random.getrandbits, 64)
-        self.index = PrefixIndex(settings.index_limit_blocks)
+        self.index = PrefixIndex(settings.index_limit_blocks, settings.tenant_keep_s)
         self.truth = Truth(settings.host_block_worth)
         self.pending = Pending()
         self._ranks = Ranks(settings.alpha)
@@ -83,6 +83,7 @@ class Router:
         self._policy = make_policy(settings)
         self.uses_prefix = self._policy.uses_prefix
         self._replica_limit = settings.replica_limit_count
+        self.index.keep_s = settings.tenant_keep_s
         self._marks.configure(settings.refused_out_s)
         self.truth.configure(settings.host_block_worth)
         self._ranks.configure(settings.alpha)
@@ -176,7 +177,7 @@ class Router:
 
     def attempt(self, choice: Choice, query: Query, now: float) -> Lease:
         """Remember that the request goes to this replica; the lease counts it while entered."""
-        self.index.insert(choice.slot, query.blocks)
+        self.index.insert(choice.slot, query.blocks, query.tenant, now)
         self._recent.chosen(choice.slot, choice.uncached_tokens, now)
         slot, uncached_tokens = choice.slot, choice.uncached_tokens
         epoch, rank, at_rank = None, -1, None
@@ -202,11 +203,11 @@ class Router:
             query.parent,
         )
 
-    def learn(self, slot: int, blocks: bytes, now: float = 0.0) -> None:
-        """Another worker sent this prefix to the replica, just before `now`."""
+    def learn(self, slot: int, blocks: bytes, now: float = 0.0, tenant: str = "") -> None:
+        """Another worker sent this prefix of a tenant to the replica, just before `now`."""
         if slot not in self._slots:  # removed meanwhile
             return
-        self.index.insert(slot, blocks)
+        self.index.insert(slot, blocks, tenant, now)
         if self.truth.known(slot):
             self.pending.insert(slot, blocks, now, hint=True)
 
@@ -235,7 +236,7 @@ class Router:
 
     def _held(self, slots: Sequence[int], query: Query) -> list[int]:
         """Leading blocks of the query that each replica holds, or will in a moment."""
-        held = self.index.match_all(slots, query.blocks)
+        held = self.index.match_all(slots, query.blocks, query.tenant)
         if query.inexact is not None or not self.truth:
             return held
         hashes = memoryview(query.blocks).cast("Q")

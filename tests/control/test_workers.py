@@ -29,8 +29,8 @@ from proxy.telemetry.stall import Stall
 async def main(behaviour, descriptor):
     drained = asyncio.Event()
     end = WorkerEnd(
-        on_fleet=lambda state: end.learned(state.version, b"12345678"),
-        on_learned=lambda slot, blocks: end.suspect(slot),
+        on_fleet=lambda state: end.learned(state.version, b"12345678", ""),
+        on_learned=lambda slot, blocks, tenant: end.suspect(slot),
         on_drain=drained.set,
         on_lost=drained.set,
         on_explain=lambda number, headers, body: (

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from proxy.routing.blocks import block_hashes
 
 
-def chain(blocks: Sequence[int]) -> bytes:
+def chain(blocks: Sequence[int], salt: str = "") -> bytes:
     """Hashes of a prompt whose block i has the content `blocks[i]` (one token each)."""
-    return block_hashes(b"".join(block.to_bytes(4, "little") for block in blocks), 1)
+    ids = b"".join(block.to_bytes(4, "little") for block in blocks)
+    return block_hashes(ids, 1, salt.encode())
 
 
 def long_prompt(name: int, blocks: int) -> list[int]:

@@ -15,18 +15,18 @@ class ExactLru:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.blocks: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self.blocks: OrderedDict[tuple[str, tuple[int, ...]], None] = OrderedDict()
 
-    def touch(self, prompt: list[int]) -> None:
+    def touch(self, prompt: list[int], tenant: str = "") -> None:
         for n in range(min(len(prompt), self.capacity), 0, -1):
-            self.blocks[tuple(prompt[:n])] = None
-            self.blocks.move_to_end(tuple(prompt[:n]))
+            self.blocks[tenant, tuple(prompt[:n])] = None
+            self.blocks.move_to_end((tenant, tuple(prompt[:n])))
         while len(self.blocks) > self.capacity:
             self.blocks.popitem(last=False)
 
-    def match(self, prompt: list[int]) -> int:
+    def match(self, prompt: list[int], tenant: str = "") -> int:
         count = 0
-        while count < len(prompt) and tuple(prompt[: count + 1]) in self.blocks:
+        while count < len(prompt) and (tenant, tuple(prompt[: count + 1])) in self.blocks:
             count += 1
         return count
 
