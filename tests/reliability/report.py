@@ -24,6 +24,8 @@ PAGE = rows.TESTS.parent / "docs" / "reliability.md"
 _RESULTS = Path(__file__).with_name("results.json")
 _GATE = "O11"
 _FUZZ = rows.TESTS / "fuzz" / "runs.json"
+# Tests that no run has which does not ask for them.
+_OPT_IN = "tests/vllm/"
 _HEAD = """\
 # Reliability
 
@@ -32,6 +34,8 @@ carries the id of its row (`@pytest.mark.row("T3")`, or the name of a case of `t
 `tests/reliability/test_rows.py` fails where a row has neither a test nor a reason. Whatever starts
 a gateway is a test of O11 too. This page is generated: `make reliability` runs the tests, `make
 reliability LONG=--long` in their long forms.
+Tests of `tests/vllm` need real vLLM servers and run only where they are asked for (`-m vllm` behind
+`python -m tests.reliability.report`). What never ran is not counted as kept but named.
 """
 
 
@@ -79,8 +83,8 @@ def merged(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(kept.items()))
 
 
-def _cell(row: str, tests: dict[str, Any]) -> tuple[str, str]:
-    """How the tests of a row ended, and what they reached."""
+def _cell(row: str, names: list[str], tests: dict[str, Any]) -> tuple[str, str]:
+    """How the tests of a row ended, and what they reached. names: those that carry it now."""
     counts: dict[str, int] = {}
     figures: list[str] = []
     for found in tests.values():
@@ -90,8 +94,13 @@ def _cell(row: str, tests: dict[str, Any]) -> tuple[str, str]:
             figures += found["figures"]
     if row == _GATE:
         figures.append(_held(tests))
-    ended = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
-    return ended or "not run", "; ".join(figures)
+    missing: dict[str, int] = {}
+    for name in names:
+        if name not in tests or row not in tests[name]["rows"]:
+            why = "not run (real vLLM)" if name.startswith(_OPT_IN) else "not run"
+            missing[why] = missing.get(why, 0) + 1
+    ended = [*sorted(counts.items()), *sorted(missing.items())]
+    return ", ".join(f"{count:,} {what}" for what, count in ended), "; ".join(figures)
 
 
 def _held(tests: dict[str, Any]) -> str:
@@ -108,7 +117,7 @@ def _held(tests: dict[str, Any]) -> str:
 
 def page(tests: dict[str, Any]) -> str:
     """The whole page."""
-    known = rows.read()
+    known, marked = rows.read(), rows.marked()
     exceptions = [row for row in known.values() if row.exception]
     kept = [row for row in known.values() if not row.exception]
     lines = [
@@ -118,8 +127,11 @@ def page(tests: dict[str, Any]) -> str:
         "| id | promised | tests | reached |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {row.id} | {row.promise} | {' | '.join(_cell(row.id, tests))} |" for row in kept]
-    lines += ["", "## Exceptions", "", "| id | promised | why not |", "|---|---|---|"]
+    for row in kept:
+        ended, reached = _cell(row.id, marked.get(row.id, []), tests)
+        lines.append(f"| {row.id} | {row.promise} | {ended} | {reached} |")
+    if exceptions:
+        lines += ["", "## Exceptions", "", "| id | promised | why not |", "|---|---|---|"]
     lines += [f"| {row.id} | {row.promise} | {row.exception} |" for row in exceptions]
     lines += ["", "## Fuzz", "", *_fuzz()]
     return "\n".join(lines) + "\n"

@@ -9,7 +9,8 @@ import pytest
 
 from proxy.errors import RequestError
 from proxy.tokens.fields import ChatFields, CompletionFields
-from proxy.tokens.tokenizer import Tokenizer
+from proxy.tokens.tokenizer import Tokenizer, demo_folder
+from tests.tokens import adversarial
 from tests.vllm import prompts
 from tests.vllm.conftest import IDS, Report
 from tests.vllm.processes import Server
@@ -69,6 +70,26 @@ def test_chat_ids_equal_tokenize(replicas: Replicas, tokenizer: Tokenizer, repor
     assert not wrong
     report.add("chat prompts equal to /tokenize", f"{count}")
     assert count >= 350
+
+
+@pytest.mark.row("P4")
+def test_adversarial_ids_equal_tokenize(
+    replicas: Replicas, tokenizer: Tokenizer, report: Report
+) -> None:
+    """The corpus that tests/test_unicode.py sends to a simulated replica."""
+    wrong, corpus = [], adversarial.texts(demo_folder())
+    for at, text in enumerate(corpus):
+        prompt: dict[str, Any] = {"prompt": text}
+        status, answer = replicas[at % 2].post("/tokenize", prompt)
+        assert status == 200, (prompt, answer)
+        (mine,) = tokenizer.completion_ids(_completion(prompt))
+        wrong += [prompt] if _ids(mine) != answer["tokens"] else []
+        chat = {"messages": [{"role": "user", "content": text}]}
+        status, answer = replicas[at % 2].post("/tokenize", chat)
+        assert status == 200, (chat, answer)
+        wrong += [chat] if _ids(tokenizer.chat_ids(_chat(chat))) != answer["tokens"] else []
+    assert not wrong
+    report.add("adversarial Unicode equal to /tokenize", f"{2 * len(corpus)}")
 
 
 def test_chat_ids_equal_what_was_answered(
