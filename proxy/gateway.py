@@ -294,8 +294,7 @@ class Gateway:
     ) -> Step | None:
         """One replica: lease, connection, request, answer. Returns what follows a failure, None
         where there is nothing left to do."""
-        choice = attempt.choice
-        query = attempt.decision.query
+        choice, query = attempt.choice, attempt.decision.query
         replica = self.fleet[choice.slot]
         life.replica, life.attempts = replica.state.id, attempt.number
         life.routed_s = now_s = time.monotonic()
