@@ -11,10 +11,12 @@ Invariants:
   cut stands BEFORE the token and the token stays with the text after it: Metaspace asks whether a
   stretch is the first of its text, and bare text between tokens would wrongly say yes.
 - Where such a token looks at its left neighbour (`lstrip`, `single_word`), there are no cuts.
+- Lines that begin with certain marks are cuts too, where proxy.tokens.lines says so (`cut_lines`).
 - Where no token begins inside another, every place a search finds is a cut, wherever the search
   began (`cuts_anywhere`); else only a search from a cut on finds cuts.
 """
 
+import json
 import re
 import sys
 from array import array
@@ -25,9 +27,12 @@ from tokenizers import Tokenizer as Backend
 
 from proxy.errors import RequestError
 from proxy.tokens.fast import FastEncoder
+from proxy.tokens.lines import Parts, parts
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
 PROBES = ("a", "the quick brown fox", "0 1")
+# Encoded in front of a piece, and taken off again: it merges with nothing.
+_LEAD = "\n"
 # Searched in one go: a search holds the GIL, and a megabyte without a token is several ms.
 _WINDOW_CHARS = 64 * 1024
 
@@ -44,6 +49,8 @@ class Encoder:
         self._longest = max(map(len, contents), default=0)
         firsts = {content[0] for content in contents}
         self._anywhere = not any(firsts & set(content[1:]) for content in contents)
+        # Ids of what a piece is encoded behind; None where it is encoded by itself.
+        self._lead: bytes | None = None
         self._fast: FastEncoder | None = None
         self._affixes = self._find_affixes()
 
@@ -80,6 +87,28 @@ class Encoder:
     def use(self, fast: FastEncoder) -> None:
         """Encodes with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
+
+    def cut_lines(self, marks: list[str]) -> None:
+        """Cuts before lines that begin with one of these, too, where that is exact. At load only,
+        before the encoder is shared."""
+        if not marks or self._backend.encode_special_tokens:
+            return
+        way = parts(json.loads(self.to_json()))
+        if way is Parts.NOT:
+            return
+        ways = [] if self._cut is None else [self._cut.pattern]
+        self._cut = re.compile("|".join((*ways, f"(?<=\n)(?:{_longest_of(sorted(marks))})")))
+        self._longest = max(self._longest, *map(len, marks))
+        if way is Parts.AFTER_LEAD:
+            self._lead = self.encode(_LEAD, add_special_tokens=False)
+
+    def begun(self, text: str) -> str:
+        """The text that pieces are made of: with what is put in front of it, where a piece that
+        is encoded alone would get that too."""
+        if self._lead is None or not text or text[0] in " \u2581":
+            return text
+        added = self._cut is not None and self._cut.match(text) is not None
+        return text if added else " " + text
 
     @property
     def holds_gil(self) -> bool:
@@ -127,6 +156,7 @@ class Encoder:
     def pieces(self, text: str) -> list[str]:
         """`text` cut where it is exact: the ids of the pieces, joined, are the ids of the text.
         [text] where no cut is known to be exact. Never an empty piece, except for text ""."""
+        text = self.begun(text)
         starts = self.starts(text)
         if not starts or starts[0] != 0:
             starts.insert(0, 0)
@@ -148,12 +178,14 @@ class Encoder:
 
     def encode_piece(self, piece: str) -> bytes:
         """Packed ids of one piece, without special tokens around it."""
-        return self.encode(piece, add_special_tokens=False)
+        if self._lead is None:
+            return self.encode(piece, add_special_tokens=False)
+        return self.encode(_LEAD + piece, add_special_tokens=False)[len(self._lead) :]
 
     def encode_each(self, pieces: list[str]) -> list[bytes]:
         """Packed ids of each piece, on this thread alone: one call of the library with all of
         them would spread over the cores."""
-        found = self._fast_ids(pieces, False)
+        found = self._fast_ids(pieces, False) if self._lead is None else None
         return [self.encode_piece(piece) for piece in pieces] if found is None else found
 
     def decode(self, ids: bytes) -> str:

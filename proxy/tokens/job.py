@@ -189,6 +189,7 @@ class TokenJob:
             ids = encoder.encode(text, add_special_tokens=special)
             self._encoded(len(text), began_s)
             return _Sequence(ids)
+        text = encoder.begun(text)
         root, found, at = b"", None, 0
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:

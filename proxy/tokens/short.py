@@ -75,6 +75,7 @@ def _encoded(
         if speed.encode_s(len(text)) > limit_s:
             return None
         return _prompt(job, encoder.encode(text, add_special_tokens=special), b"")
+    text = encoder.begun(text)
     root = b"%d:%d:%b" % (special, job.block_tokens, job.salt)
     opening = openings.find(encoder, root, text)
     if opening is None:

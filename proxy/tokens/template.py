@@ -8,7 +8,7 @@ Invariants:
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -91,8 +91,9 @@ def environment() -> ImmutableSandboxedEnvironment:
 class Template:
     """One compiled chat template. Rendering is safe from several threads.
 
-    content_format: what message content must look like. variables: names it reads from outside.
-    knows_developer: it mentions that role. volatile: it asks for the time.
+    literals: all text that it holds. content_format: what message content must look like.
+    variables: names it reads from outside. knows_developer: it mentions that role. volatile: it
+    asks for the time.
     """
 
     def __init__(self, source: str) -> None:
@@ -110,6 +111,7 @@ class Template:
                 f"the chat template does not compile (line {line}): {error.message}"
             ) from None
         self.source = source
+        self.literals = frozenset(_literals(tree))
         self.content_format = content_format(tree)
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.volatile = "strftime_now" in self.variables
@@ -198,6 +200,11 @@ class Template:
             return rendered[:at]
         # The template stripped the message, and the mark's space with it.
         return rendered[:at].rstrip()
+
+
+def _literals(tree: nodes.Template) -> Iterator[str]:
+    yield from (data.data for data in tree.find_all(nodes.TemplateData))
+    yield from (const.value for const in tree.find_all(nodes.Const) if isinstance(const.value, str))
 
 
 def _cannot_continue(why: str) -> RequestError:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from proxy.errors import ConfigError, RequestError
-from proxy.tokens import conversation, fields, folder, messages, probe, responses
+from proxy.tokens import conversation, fields, folder, lines, messages, probe, responses
 from proxy.tokens.demo import demo_folder as demo_folder  # noqa: PLC0414 - who loads it asks here
 from proxy.tokens.encode import Encoder, pack
 from proxy.tokens.fast import FastPaths, FastTemplate
@@ -71,6 +71,8 @@ class Tokenizer:
         )
         made = [*self._templates.values(), self._processor_template]
         self.volatile = any(template is not None and template.volatile for template in made)
+        literals = [text for template in made if template for text in template.literals]
+        self.encoder.cut_lines(lines.marks(literals, self.encoder.added))
         self.fast = FastPaths()
         self._fast_templates: dict[Template, FastTemplate] = {}
 

@@ -29,3 +29,73 @@ def folder_with(path: Path, **changes: Any) -> Path:
     config = json.loads((demo / "tokenizer_config.json").read_text(encoding="utf-8"))
     (path / "tokenizer_config.json").write_text(json.dumps(config | changes), encoding="utf-8")
     return path
+
+
+# A template whose marks are plain text to every tokenizer here.
+PLAIN = (
+    "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}### assistant:\n{% endif %}"
+)
+PLAIN_MARK = "### "
+_QWEN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def written(path: Path, spec: dict[str, Any]) -> Path:
+    """A folder with this tokenizer and the plain template."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "tokenizer.json").write_text(json.dumps(spec), encoding="utf-8")
+    (path / "chat_template.jinja").write_text(PLAIN, encoding="utf-8")
+    return path
+
+
+def split_spec() -> dict[str, Any]:
+    """The demo's tokenizer, which splits as Qwen's does."""
+    spec: dict[str, Any] = json.loads((demo_folder() / "tokenizer.json").read_text("utf-8"))
+    split = {"type": "Split", "pattern": {"Regex": _QWEN}, "behavior": "Isolated", "invert": False}
+    as_bytes = {
+        "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False,
+    }  # fmt: skip
+    spec["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, as_bytes]}
+    return spec
+
+
+def metaspace_spec() -> dict[str, Any]:
+    """A small tokenizer that splits nothing, where a space begins a word, as Mistral's does."""
+    words = "▁ # ▁# ## ▁## ### ▁### a b ab ▁a ▁ab : ▁: w o r d wo rd word ▁word e s u".split(" ")
+    vocab = {f"<0x{number:02X}>": number + 3 for number in range(256)}
+    vocab |= {"<unk>": 0, "<s>": 1, "</s>": 2}
+    vocab |= {word: 259 + number for number, word in enumerate(words)}
+    merges = [["▁", "#"], ["#", "#"], ["▁", "##"], ["##", "#"], ["▁#", "##"], ["▁", "a"]]
+    merges += [["a", "b"], ["▁a", "b"], ["w", "o"], ["r", "d"], ["wo", "rd"], ["▁", "word"]]
+    merges = [merge for merge in merges if "".join(merge) in vocab]
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
+        "added_tokens": [
+            {
+                "id": number, "content": content, "single_word": False, "lstrip": False,
+                "rstrip": False, "normalized": False, "special": True,
+            }
+            for number, content in enumerate(("<unk>", "<s>", "</s>"))
+        ],
+        "pre_tokenizer": {
+            "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False,
+        },
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": "<unk>", "fuse_unk": True,
+            "continuing_subword_prefix": None, "end_of_word_suffix": None, "byte_fallback": True,
+            "ignore_merges": False, "vocab": vocab, "merges": merges,
+        },
+    }  # fmt: skip
+
+
+def lines_folder(name: str, path: Path) -> Path:
+    """A model with the plain template: `split`, `metaspace`, or a shared one by its name."""
+    if name in SHARED_NAMES:
+        text = (shared(name) / "tokenizer.json").read_text(encoding="utf-8")
+        return written(path, json.loads(text))
+    return written(path, split_spec() if name == "split" else metaspace_spec())

@@ -3,6 +3,8 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from proxy.tokens.ladder import Speed
 from proxy.tokens.openings import OpeningCache
 from proxy.tokens.prefixes import TokenCaches
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
-from tests.tokens.models import SHARED_NAMES, shared
+from tests.tokens.models import SHARED_NAMES, lines_folder, shared
 
 # The tokens that stand around messages where a model has no chat template of its own.
 AROUND = {
@@ -39,7 +41,7 @@ TINY = TokenSettings(
     prefix_limit_bytes=80_000,
     prefix_entry_limit_bytes=40_000,
 )
-MODELS = ["demo", "newlines", *SHARED_NAMES]
+MODELS = ["demo", "newlines", "metaspace", *SHARED_NAMES]
 LONG_S = 1e9
 MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
 
@@ -48,6 +50,10 @@ MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_exam
 def tokenizer_of(model: str) -> Tokenizer:
     if model in SHARED_NAMES:
         return Tokenizer.load(model, shared(model))
+    if model == "metaspace":
+        # Cut at lines, for its template's marks are no tokens.
+        with TemporaryDirectory() as made:
+            return Tokenizer.load(model, lines_folder(model, Path(made)))
     tokenizer = Tokenizer.load(model, demo_folder())
     if model == "newlines":
         # Tokens that begin inside others, as some models have: a search must begin at a cut.
