@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from proxy import __version__
-from proxy.completion import SHELLS, script
 from proxy.errors import ConfigError
 from proxy.flags import config_flag, gateway_flags, loaded
 from proxy.replay import command
@@ -47,10 +46,12 @@ def _completion_flags(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         'bash: eval "$(tokenlane completion bash)"; the others say it in their first line.'
     )
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
 def _completion(args: argparse.Namespace) -> int:
+    from proxy.completion import script  # noqa: PLC0415 - as verbs do
+
     say(script(args.shell, parser()))
     return 0
 

@@ -7,7 +7,6 @@ Invariants:
 import argparse
 from collections.abc import Iterator
 
-SHELLS = ("bash", "zsh", "fish")
 # Flags whose value is a file or a folder.
 _FILES = {"--config", "--tokenizer"}
 Verb = tuple[str, str, list[tuple[str, str, tuple[str, ...]]]]

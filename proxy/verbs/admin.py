@@ -1,7 +1,6 @@
 """How a verb asks a running gateway: where its admin port is, and one exchange with it."""
 
 import argparse
-import http.client
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -46,6 +45,8 @@ def ask(
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """The answer's status and body. Raises Unreachable."""
+    import http.client  # with TLS and e-mail behind it: most verbs ask nobody
+
     host, port = where
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:

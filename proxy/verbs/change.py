@@ -6,9 +6,9 @@ Invariants:
 """
 
 import argparse
-import http.client
 import json
 import os
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -105,7 +105,7 @@ def _ask(
         return None
     try:
         told: dict[str, Any] = json.loads(answer)
-        if status < http.client.BAD_REQUEST:
+        if status < HTTPStatus.BAD_REQUEST:
             return told
         why = told["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -1,9 +1,9 @@
 """`tokenlane explain`: a request to a running gateway's admin port, the answer as a table."""
 
 import argparse
-import http.client
 import json
 import sys
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def explain(args: argparse.Namespace) -> int:
         told = json.loads(answer)
     except ValueError:
         told = {}
-    if status != http.client.OK:
+    if status != HTTPStatus.OK:
         why = told.get("error", {}).get("message") or f"status {status}"
         sys.stderr.write(f"the gateway would refuse this request with {status}: {why}\n")
         return 1

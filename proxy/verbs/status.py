@@ -1,9 +1,9 @@
 """`tokenlane healthcheck` and `tokenlane top`: how a running gateway is doing."""
 
 import argparse
-import http.client
 import json
 import sys
+from http import HTTPStatus
 
 from proxy.flags import admin_flags, loaded
 from proxy.verbs.admin import Unreachable, address, admin_flag, ask
@@ -25,7 +25,7 @@ def healthcheck(args: argparse.Namespace) -> int:
         status, body = ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
     except Unreachable as error:
         return _not_ready(str(error))
-    if status == http.client.OK:
+    if status == HTTPStatus.OK:
         say("ready")
         return 0
     try:
