@@ -125,7 +125,8 @@ def check_ports(report: Report, settings: Settings) -> None:
         except ConfigError as error:
             report.fail(f"{what} port: {error}")
         else:
-            report.fine(f"{what} port: {host}:{port} is free")
+            found = f"{host}:{port} is free" if port else f"one that is free on {host}"
+            report.fine(f"{what} port: {found}")
 
 
 async def _probed(urls: list[str], settings: Settings) -> list[Probe]:

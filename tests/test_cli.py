@@ -67,7 +67,7 @@ def test_help_says_what_each_flag_is(verb: Verb) -> None:
         if action.option_strings:
             assert action.help
             assert action.help == argparse.SUPPRESS or re.match(r"[a-zA-Z`]", action.help)
-        assert "default: )" not in made.format_help()
+    assert "default: )" not in made.format_help()
 
 
 def test_every_setting_of_a_simulated_replica_has_a_flag() -> None:
