@@ -181,6 +181,9 @@ def _parsed(whole: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpa
         whole.print_help(sys.stderr)
         whole.exit(2)
     args, left = whole.parse_known_args(argv)
+    if len(left) == 1 and left[0][0:1] != "-" and getattr(args, "replica", "") is None:
+        # Older Pythons' argparse takes an optional word for absent where a flag is before it.
+        args.replica = left.pop()
     if left:
         near = difflib.get_close_matches(left[0].partition("=")[0], args.flags(), 1)
         meant = f"; did you mean {near[0]}?" if near else ""

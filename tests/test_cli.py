@@ -156,6 +156,21 @@ def test_a_taken_port(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "add http://127.0.0.1:1 --admin-port 9",
+        "add --admin-port 9 http://127.0.0.1:1",
+        "--admin-port 9 add http://127.0.0.1:1",
+        "--admin-port 9",
+        "list --admin-port 9",
+    ],
+)
+def test_flags_stand_where_they_like(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replicas", *words.split()]) == 1
+    assert "no gateway answers at 127.0.0.1:9" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_taken_port_of_the_demo_is_told_for_make_too(
     capsys: pytest.CaptureFixture[str],
