@@ -2,10 +2,10 @@
 
     python -m bench.routing [--blocks N] [--json]
 
-Three tables: a decision (lookup, load and cost; the insertion apart) for a prompt of 100,000 tokens
+Four tables: a decision (lookup, load and cost; the insertion apart) for a prompt of 100,000 tokens
 in blocks of 16 as replicas grow from 4 to 256, with their KV events and without; the insertion of
 that prompt; and an index of N million distinct blocks, its own estimate beside what the process
-grew by.
+grew by; and what tenants' shares of the index cost while one of them floods it.
 
 Invariants:
 - The router is the product's, with its index filled so that every replica holds a part of the
@@ -35,6 +35,8 @@ from proxy.settings import RoutingSettings
 PROMPT_TOKENS = 100_000
 BLOCK_TOKENS = 16
 FLEETS = (4, 8, 16, 32, 64, 128, 256)
+TENANTS = (2, 10, 100, 1000)
+FLOODED_BLOCKS = 20_000  # what the flooded replica's cache holds
 DECISIONS = 2000
 
 
@@ -123,6 +125,37 @@ def index_of(blocks: int, prompt_blocks: int) -> dict[str, Any]:
     }
 
 
+def shares(tenants: int) -> dict[str, Any]:
+    """What an insertion of 625 new blocks takes while one tenant floods an index in which so many
+    others have two prompts of 8 blocks each, and what of theirs is known afterwards."""
+    random = Random(3)
+    index = PrefixIndex(FLOODED_BLOCKS, keep_s=120.0)
+    used = [(f"t{number % tenants}", random.randbytes(8 * 8)) for number in range(2 * tenants)]
+    for tenant, blocks in used:
+        index.insert(0, blocks, tenant)
+    plain_us: list[float] = []
+    turn_us: list[float] = []
+    added_blocks = 2 * tenants * 8
+    for number in range(3000):
+        blocks = random.randbytes(8 * 625)
+        # Where it would not fit, there is a turn.
+        added_blocks += 625
+        costs_us = turn_us if added_blocks > FLOODED_BLOCKS else plain_us
+        added_blocks = 625 if added_blocks > FLOODED_BLOCKS else added_blocks
+        began_s = time.thread_time()
+        index.insert(0, blocks, "flood", 0.001 * number)
+        costs_us.append((time.thread_time() - began_s) * 1e6)
+    kept = sum(index.match(0, blocks, tenant) == len(blocks) // 8 for tenant, blocks in used)
+    return {
+        "tenants": tenants,
+        "insertion_p50_us": sorted(plain_us)[len(plain_us) // 2],
+        "turn_p50_us": sorted(turn_us)[len(turn_us) // 2],
+        "turn_max_us": max(turn_us),
+        "kept": f"{kept} of {len(used)}",
+        "held_of_capacity": index.held_blocks(0) / FLOODED_BLOCKS,
+    }
+
+
 def main() -> None:
     """Prints the tables, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -131,8 +164,9 @@ def main() -> None:
     args = parser.parse_args()
     rows = [decisions(replicas) for replicas in FLEETS]
     sizes = [index_of(args.blocks, prompt_blocks) for prompt_blocks in (6250, 250, 20)]
+    floods = [shares(tenants) for tenants in TENANTS]
     if args.json:
-        print(json.dumps({"decisions": rows, "index": sizes}, indent=2))
+        print(json.dumps({"decisions": rows, "index": sizes, "shares": floods}, indent=2))
         return
     print("replicas  decision p50      p99  decisions/s  with events      p99  insertion p50")
     for row in rows:
@@ -148,6 +182,14 @@ def main() -> None:
             f"{size['blocks']:12,} {size['prompt_blocks']:14,}"
             f" {size['estimated_bytes'] / 1e6:7.0f} MB {size['resident_bytes'] / 1e6:7.0f} MB"
             f" {size['bytes_per_block']:12.1f}"
+        )
+
+    print("\n tenants  insertion p50  with a turn p50      max     prompts kept  held of capacity")
+    for flood in floods:
+        print(
+            f"{flood['tenants']:8} {flood['insertion_p50_us']:11.1f} us"
+            f" {flood['turn_p50_us']:13.1f} us {flood['turn_max_us']:5.0f} us"
+            f" {flood['kept']:>16} {flood['held_of_capacity']:17.2f}"
         )
 
 

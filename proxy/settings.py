@@ -180,7 +180,7 @@ class RoutingSettings(Section, frozen=True):
     block_tokens: int = 0
     cache_blocks: int = 0
     index_limit_blocks: int = 1_000_000
-    tenant_keep_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
+    tenant_keep_s: Annotated[float, msgspec.Meta(ge=0)] = 120.0
     refused_out_s: float = 2.0
     host_block_worth: float = 0.9
 
