@@ -27,6 +27,7 @@ from tests.tokens.models import SHARED_NAMES, shared
 NAMES = ("demo", *SHARED_NAMES)
 SETTINGS = Settings(tokens=TokenSettings(forward_tokens="all"))
 _AT_ONCE = 8
+SLOW = dict.fromkeys(("qwen3", "deepseek-v4"), "only with --long: it takes seconds to load")
 
 
 def folder(name: str) -> Path:
@@ -129,8 +130,8 @@ async def test_completions_reach_the_replica_as_the_ids_it_would_make(
     name: str, long: bool, figure: Callable[[str], None]
 ) -> None:
     """Which are those of the library itself, too."""
-    if name == "deepseek-v4" and not long:
-        pytest.skip("only with --long: it takes seconds to load")
+    if name in SLOW and not long:
+        pytest.skip(SLOW[name])
     corpus = adversarial.texts(folder(name))
     async with scene(name) as here:
         for at in range(0, len(corpus), _AT_ONCE):
@@ -147,10 +148,13 @@ async def test_completions_reach_the_replica_as_the_ids_it_would_make(
 
 @pytest.mark.row("P4")
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["demo", "qwen3"])
-async def test_chats_reach_the_replica_as_the_ids_it_would_make(name: str) -> None:
+async def test_chats_reach_the_replica_as_the_ids_it_would_make(name: str, long: bool) -> None:
     """Each text in several roles, and again in the next request, so that what is remembered of it
     is right too."""
+    if name in SLOW and not long:
+        pytest.skip(SLOW[name])
     corpus = adversarial.texts(folder(name))
     async with scene(name) as here:
         for turn, text in enumerate(corpus):

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.conformance.corpus import cases
@@ -41,6 +42,7 @@ def _ids(decorators: list[ast.expr]) -> Iterator[str]:
                 yield str(argument.value)
 
 
+@cache
 def marked() -> dict[str, list[str]]:
     """Row id -> `file::test` of all tests that carry it."""
     found: dict[str, list[str]] = {}
