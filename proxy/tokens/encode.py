@@ -154,7 +154,7 @@ class Encoder:
         return self._cut is not None and self._cut.match(text, at) is not None
 
     def pieces(self, text: str) -> list[str]:
-        """`text` cut where it is exact: the ids of the pieces, joined, are the ids of the text.
+        """`text`, as `begun`, cut where it is exact: the ids of the pieces, joined, are its ids.
         [text] where no cut is known to be exact. Never an empty piece, except for text ""."""
         text = self.begun(text)
         starts = self.starts(text)
