@@ -19,6 +19,8 @@ from typing import Self
 
 import psutil
 
+from proxy.control import ports
+
 SOURCES = Path(__file__).parent.parent
 
 
@@ -47,14 +49,8 @@ def two_cores() -> tuple[int, int]:
 
 def free_ports(count: int) -> list[int]:
     """Loopback ports that nobody listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    first = ports.free_ports(count)
+    return list(range(first, first + count))
 
 
 class Process:

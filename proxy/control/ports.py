@@ -15,6 +15,8 @@ from proxy.errors import ConfigError
 
 # Linux deals out ports from here on (net.ipv4.ip_local_port_range).
 _LOWEST_DEALT = 32768
+# Not the module's: two processes that seeded theirs alike must not draw alike.
+_DRAWS = random.SystemRandom()
 
 
 def _resolve(host: str, port: int, option: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
@@ -85,20 +87,17 @@ def admin_listener(host: str, port: int) -> socket.socket:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports on 127.0.0.1 that nobody holds at the moment."""
-    begin = 0
+    """The first of `count` neighbouring ports on 127.0.0.1 that nobody holds, of those that the
+    system deals to nobody: who takes seconds to listen there still finds them free."""
     for _ in range(100):
+        first = _DRAWS.randrange(_LOWEST_DEALT // 2, _LOWEST_DEALT - count)
         held: list[socket.socket] = []
         try:
-            held.append(_bind("127.0.0.1", begin, DATA_OPTIONS, reuse_port=False, listen=True))
-            first = int(held[0].getsockname()[1])
-            for port in range(first + 1, first + count):
+            for port in range(first, first + count):
                 held.append(  # noqa: PERF401 - those bound so far must be closed on failure
                     _bind("127.0.0.1", port, DATA_OPTIONS, reuse_port=False, listen=True)
                 )
         except ConfigError:
-            # Among the ports that the system deals out, the next one is often taken.
-            begin = random.randrange(_LOWEST_DEALT // 2, _LOWEST_DEALT)
             continue
         finally:
             for one in held:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.control.ports import free_ports
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
-from tests.vllm.processes import ROOT, Server, free_port, vllm_server, write_model
+from tests.vllm.processes import ROOT, Server, vllm_server, write_model
 
 REPORT = ROOT / "build" / "vllm-report.md"
 # What is counted over several tests, by template.
@@ -113,7 +114,7 @@ def replicas(
 
 
 def _gateway(name: str, replicas: tuple[Server, Server], folder: Path) -> Iterator[Server]:
-    port, admin_port = free_port(), free_port()
+    port, admin_port = free_ports(1), free_ports(1)
     command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
     command += ["--admin-port", str(admin_port), "--tokenizer", f"tiny={folder}"]
     for replica in replicas:

@@ -10,12 +10,13 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from proxy.control.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "build" / "vllm-logs"
@@ -61,14 +62,6 @@ MODEL_CONFIG: dict[str, Any] = {
     "torch_dtype": "bfloat16",
     "bos_token_id": None,
 }
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:
@@ -151,7 +144,7 @@ class Server:
 
 def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:
     """A vLLM server on a model folder; not awaited. flags: more of them, and other values."""
-    port = free_port()
+    port = free_ports(1)
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
     return Server(
         name, [*command, *VLLM_FLAGS, *flags, "--port", str(port)], port, **VLLM_ENVIRONMENT

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from proxy.control.ports import free_ports
 from proxy.tokens.fields import ChatFields, CompletionFields
 from proxy.tokens.tokenizer import Tokenizer
 from tests.vllm import prompts
 from tests.vllm.conftest import Report
-from tests.vllm.processes import Server, free_port
+from tests.vllm.processes import Server
 from tests.vllm.relay import RecordingRelay
 
 Replicas = tuple[Server, Server]
@@ -138,9 +139,9 @@ def relayed(
 ) -> Iterator[tuple[Server, tuple[RecordingRelay, ...]]]:
     """A gateway whose replicas are reached through recording relays."""
     relays = tuple(RecordingRelay(one.port) for one in replicas)
-    port = free_port()
+    port = free_ports(1)
     command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
-    command += ["--admin-port", str(free_port()), "--tokenizer", f"tiny={model_folder}"]
+    command += ["--admin-port", str(free_ports(1)), "--tokenizer", f"tiny={model_folder}"]
     for relay in relays:
         command += ["--backend", relay.url]
     server = Server("gateway-relayed", command, port)

@@ -20,7 +20,7 @@ from proxy.replay import access
 from proxy.replay.run import Figures, Shape, replay
 from proxy.settings import RoutingSettings
 from tests.vllm.conftest import Report
-from tests.vllm.processes import Server, free_port, vllm_server
+from tests.vllm.processes import Server, vllm_server
 
 BLOCK_TOKENS = 32
 CACHE_BLOCKS = 400
@@ -75,7 +75,7 @@ class Gateway(Server):
         self, name: str, folders: dict[str, Path], *backends: Server, **environment: str
     ) -> None:
         """folders: of tokenizers, by model."""
-        port, self.admin_port = free_port(), free_port()
+        port, self.admin_port = free_ports(1), free_ports(1)
         command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
         command += ["--admin-port", str(self.admin_port)]
         for model, folder in folders.items():
