@@ -97,7 +97,9 @@ class Encoder:
         if way is Parts.NOT:
             return
         ways = [] if self._cut is None else [self._cut.pattern]
-        self._cut = re.compile("|".join((*ways, f"(?<=\n)(?:{_longest_of(sorted(marks))})")))
+        # Every way begins with a character: the search skips what is none of those.
+        ways += [f"{re.escape(one[0])}(?<=\n.){re.escape(one[1:])}" for one in marks]
+        self._cut = re.compile("|".join(ways))
         self._longest = max(self._longest, *map(len, marks))
         if way is Parts.AFTER_LEAD:
             self._lead = self.encode(_LEAD, add_special_tokens=False)
