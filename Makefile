@@ -54,6 +54,9 @@ test-newest: ## the same on the newest of VERSIONS at hand
 reliability: $(STAMP_DEV) ## the failures to survive: docs/reliability.md (LONG=--long: in full)
 	$(BIN)/python -m tests.reliability.report -n 0 $(LONG) $(ARGS)
 
+conformance: $(STAMP_DEV) ## the corpus of raw requests, whole and byte by byte, and beside nginx and HAProxy
+	$(BIN)/python -m pytest tests/conformance $(ARGS)
+
 truncation: $(STAMP_DEV) ## every byte of 20 recorded streams, ended in 4 ways
 	$(BIN)/python -m pytest --long tests/faults/test_truncation.py $(ARGS)
 
