@@ -118,7 +118,7 @@ HELP = {
     "routing.cache_blocks": "KV blocks of replicas that do not report them; 0: unknown",
     "routing.host_block_worth": "worth of a block in CPU memory beside one on the GPU, 0 to 1",
     "routing.block_tokens": "size of the blocks that prefixes are compared by; 0: the replicas'",
-    "routing.index_limit_blocks": "most blocks remembered of all replicas",
+    "routing.index_limit_blocks": "most blocks remembered of a replica",
     "routing.tenant_keep_s": "what a tenant used so lately stays known, up to its share",
     "routing.refused_out_s": "a replica that refuses a connection is left out for so long",
     "discovery.file": "YAML or JSON file with a list of replicas, read when it changes",

@@ -29,7 +29,7 @@ class Homes:
 
     def first(self, name: str, among: Eligible) -> Eligible:
         """The one that keeps it, where it is known and not tried yet; else all of them."""
-        slot = self._slots.get(name, -1) if name else -1
+        slot = self._slots.get(name, -1)
         return Eligible((slot,), among.panic) if slot in among.slots else among
 
     def __len__(self) -> int:

@@ -53,6 +53,7 @@ def spin(cpu_s: float) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.row("O11")
 def test_a_piece_of_work_is_what_lies_between_two_marks_of_no_stage() -> None:
     gate = Gate()
