@@ -16,8 +16,8 @@ from proxy.adapters import bases
 from proxy.body import ChatBody, CompletionBody, Kind, MessagesBody, inspect
 from proxy.errors import RequestError
 from proxy.model import FleetState
-from proxy.tokens.encode import pack, unpack
 from proxy.tokens.fields import ABSENT
+from proxy.tokens.ids import pack, unpack
 from proxy.tokens.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode

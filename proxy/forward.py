@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.body import ChatBody, CompletionBody
-from proxy.tokens.encode import unpack
+from proxy.tokens.ids import unpack
 from proxy.tokens.keys import is_ids
 
 # Fields that look at the prompt's text, or that make vLLM count or cut tokens of its own.

@@ -16,8 +16,8 @@ import msgspec
 from proxy.errors import RequestError, UpstreamError
 from proxy.fleet import Fleet, Replica
 from proxy.model import FleetState, ReplicaState
-from proxy.tokens.encode import pack
 from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
+from proxy.tokens.ids import pack
 from proxy.tokens.tokenizer import Tokenizer
 from proxy.wire.ask import ask
 

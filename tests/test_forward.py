@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy import forward
 from proxy.body import ChatBody, CompletionBody, Kind, inspect
 from proxy.settings import Settings, TokenSettings
-from proxy.tokens.encode import pack
+from proxy.tokens.ids import pack
 from tests.raw import Upstream, answering, json_bytes, ok, post
 from tests.support import demo_tokenizer, gateway
 

@@ -19,8 +19,8 @@ from proxy.simulator.replica import Replica
 from proxy.simulator.service import Service
 from proxy.simulator.vllm_errors import ReplicaError
 from proxy.simulator.wire import EVENT_STREAM, JSON, Reply
-from proxy.tokens.encode import pack
 from proxy.tokens.fields import ChatFields, Unrenderable
+from proxy.tokens.ids import pack
 from proxy.wire.dialect import dialect_of
 from proxy.wire.server import Exchange
 

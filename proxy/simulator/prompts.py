@@ -21,7 +21,6 @@ from proxy.simulator.bodies import Body
 from proxy.simulator.prefix_cache import Blocks, chain
 from proxy.simulator.settings import SimulatorSettings
 from proxy.simulator.text import Answer, TokenTable
-from proxy.tokens.encode import pack
 from proxy.tokens.fields import (
     ChatFields,
     CompletionFields,
@@ -29,6 +28,7 @@ from proxy.tokens.fields import (
     ResponsesFields,
     Unrenderable,
 )
+from proxy.tokens.ids import pack
 from proxy.tokens.tokenizer import Tokenizer
 from proxy.wire.dialect import Dialect, dialect_of
 

@@ -19,15 +19,15 @@ Invariants:
 import json
 import re
 import sys
-from array import array
 from collections.abc import Iterable
-from itertools import groupby
+from typing import Protocol
 
 from tokenizers import Tokenizer as Backend
 
 from proxy.errors import RequestError
-from proxy.tokens.fast import FastEncoder
+from proxy.tokens.ids import pack, unpack
 from proxy.tokens.lines import Parts, parts
+from proxy.tokens.literals import longest_of
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
 PROBES = ("a", "the quick brown fox", "0 1")
@@ -35,6 +35,13 @@ PROBES = ("a", "the quick brown fox", "0 1")
 _LEAD = "\n"
 # Searched in one go: a search holds the GIL, and a megabyte without a token is several ms.
 _WINDOW_CHARS = 64 * 1024
+
+
+class Engine(Protocol):
+    """A faster way to ids."""
+
+    def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
+        """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError."""
 
 
 class Encoder:
@@ -45,13 +52,13 @@ class Encoder:
         backend.no_padding()
         self._backend = backend
         contents = _cut_contents(backend)
-        self._cut = re.compile(_longest_of(contents)) if contents else None
+        self._cut = re.compile(longest_of(contents)) if contents else None
         self._longest = max(map(len, contents), default=0)
         firsts = {content[0] for content in contents}
         self._anywhere = not any(firsts & set(content[1:]) for content in contents)
         # Ids of what a piece is encoded behind; None where it is encoded by itself.
         self._lead: bytes | None = None
-        self._fast: FastEncoder | None = None
+        self._fast: Engine | None = None
         self._affixes = self._find_affixes()
 
     def __repr__(self) -> str:
@@ -76,6 +83,10 @@ class Encoder:
         found = self._fast_ids([text], add_special_tokens)
         if found is not None:
             return found[0]
+        return self.by_reference(text, add_special_tokens=add_special_tokens)
+
+    def by_reference(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """The same, by the library itself."""
         try:
             encodings = self._backend.encode_batch_fast(
                 [text], add_special_tokens=add_special_tokens
@@ -84,7 +95,7 @@ class Encoder:
             raise _not_unicode() from None
         return pack(encodings[0].ids)
 
-    def use(self, fast: FastEncoder) -> None:
+    def use(self, fast: Engine) -> None:
         """Encodes with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
 
@@ -111,11 +122,6 @@ class Encoder:
             return text
         added = self._cut is not None and self._cut.match(text) is not None
         return text if added else " " + text
-
-    @property
-    def holds_gil(self) -> bool:
-        """Whether one call may hold the GIL for long: the library's ids leave it as a list."""
-        return self._fast is None
 
     @property
     def added(self) -> list[str]:
@@ -227,23 +233,6 @@ class Encoder:
         return found.pop() if len(found) == 1 else None
 
 
-def pack(ids: list[int]) -> bytes:
-    """Ids as packed little-endian uint32."""
-    packed = array("I", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def unpack(ids: bytes) -> "array[int]":
-    """The ids of a packed buffer."""
-    unpacked = array("I")
-    unpacked.frombytes(ids)
-    if sys.byteorder == "big":
-        unpacked.byteswap()
-    return unpacked
-
-
 def _cut_contents(backend: Backend) -> list[str]:
     """The added tokens that split raw text; [] where a cut would not be exact."""
     if backend.encode_special_tokens:
@@ -254,28 +243,6 @@ def _cut_contents(backend: Backend) -> list[str]:
     if any(token.lstrip or token.single_word for token in tokens):
         return []
     return sorted({token.content for token in tokens} - {""})
-
-
-def _longest_of(words: list[str]) -> str:
-    """The regular expression of the longest of these words (sorted, none empty), as the backend
-    takes the leftmost match and the longest of those.
-
-    Common beginnings are factored out: a plain alternation of a thousand tokens tries each of
-    them wherever one could begin, for seconds on 400 KB of `<`.
-    """
-    ways = []
-    for _, group in groupby(words, key=lambda word: word[0]):
-        alike = list(group)
-        ends = enumerate(zip(alike[0], alike[-1], strict=False))
-        size = next((at for at, (one, other) in ends if one != other), len(alike[0]))
-        shared = alike[0][:size]
-        rest = [word[len(shared) :] for word in alike]
-        way = re.escape(shared)
-        if len(rest) > 1:
-            longer = _longest_of([word for word in rest if word])
-            way += f"(?:{longer})" + ("?" if rest[0] == "" else "")
-        ways.append(way)
-    return "|".join(ways)
 
 
 def _not_unicode() -> RequestError:

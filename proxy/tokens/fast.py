@@ -1,11 +1,12 @@
-"""Faster engines behind the reference ones: fastokens for encoding, minijinja for templates.
+"""Faster engines behind the reference ones: fastokens for encoding (for other tokenizers
+`proxy.tokens.words`), minijinja for templates.
 
 Invariants:
 - An engine gives what the reference gives, or None: then the reference is asked. So errors are
   always the reference's, and an engine that gives up costs time only.
 - That it gives the same is known by a probe at load (`proxy.tokens.probe`), for templates also by
   what they are made of (`proxy.tokens.constructs`).
-- One encode runs on the calling thread alone, without the GIL.
+- One encode runs on the calling thread alone; fastokens' without the GIL.
 """
 
 import os
@@ -28,8 +29,8 @@ _Given = TypeVar("_Given")
 
 
 class FastPaths(msgspec.Struct, frozen=True):
-    """What works for a model. encoder: "fastokens" or "tokenizers"; template: "minijinja", or
-    "jinja2" where one of its templates needs it, "replica" where only that can render; why: by
+    """What works for a model. encoder: "fastokens", "words" or "tokenizers"; template: "minijinja",
+    or "jinja2" where one of its templates needs it, "replica" where only that can render; why: by
     part, what keeps it from the fast path."""
 
     encoder: str = "tokenizers"

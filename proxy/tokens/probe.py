@@ -21,10 +21,11 @@ from jinja2 import nodes
 
 from proxy.errors import RequestError
 from proxy.tokens import conversation, corpus
-from proxy.tokens.encode import Encoder
+from proxy.tokens.encode import Encoder, Engine
 from proxy.tokens.fast import FastEncoder, FastTemplate, Refused, versions
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.template import Template, environment
+from proxy.tokens.words import WordEncoder
 
 
 class Findings:
@@ -54,18 +55,29 @@ class Findings:
         return why
 
 
-def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[FastEncoder | None, str]:
-    """The fast engine of a tokenizer; or None, and why."""
+def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[Engine | None, str, str]:
+    """The fast engine of a tokenizer and its name; or None, "tokenizers", and why the first one
+    that was tried cannot do it."""
     if encoder.splits_specials:
-        # The engine is built from a description that leaves this out, and so are the findings.
-        return None, "it reads special tokens as text"
+        # The engines are built from a description that leaves this out, and so are the findings.
+        return None, "tokenizers", "it reads special tokens as text"
     about = encoder.to_json()
-    try:
-        fast = FastEncoder(about)
-    except Refused as error:
-        return None, str(error)
-    why = findings.get("encoder", about, lambda: _encoder_differs(encoder, fast))
-    return (None, why) if why else (fast, "")
+    made: dict[str, Callable[[], Engine]] = {
+        "fastokens": lambda: FastEncoder(about),
+        "words": lambda: WordEncoder(encoder),
+    }
+    whys = []
+    for name, make in made.items():
+        try:
+            fast = make()
+        except Refused as error:
+            whys.append(str(error))
+            continue
+        why = findings.get(f"encoder-{name}", about, lambda: _encoder_differs(encoder, fast))  # noqa: B023 - called here
+        if not why:
+            return fast, name, ""
+        whys.append(why)
+    return None, "tokenizers", whys[0]
 
 
 def fast_template(
@@ -82,7 +94,7 @@ def fast_template(
     return (None, why) if why else (fast, "")
 
 
-def _encoder_differs(encoder: Encoder, fast: FastEncoder) -> str:
+def _encoder_differs(encoder: Encoder, fast: Engine) -> str:
     texts = corpus.texts(encoder.added)
     for special in (False, True):
         expected = [encoder.encode(text, add_special_tokens=special) for text in texts]

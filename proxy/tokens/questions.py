@@ -14,8 +14,8 @@ import msgspec
 
 from proxy.body import CompletionBody, MessagesBody, Prompted, ResponsesBody
 from proxy.tokens import fields, messages, responses
-from proxy.tokens.encode import pack
 from proxy.tokens.fields import ChatFields, Unrenderable
+from proxy.tokens.ids import pack
 from proxy.tokens.tokenizer import Tokenizer
 
 # Of a message's parts; all others are media, or nothing that is known.

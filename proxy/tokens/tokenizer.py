@@ -19,7 +19,7 @@ import msgspec
 from proxy.errors import ConfigError, RequestError
 from proxy.tokens import conversation, fields, folder, lines, messages, probe, responses
 from proxy.tokens.demo import demo_folder as demo_folder  # noqa: PLC0414 - who loads it asks here
-from proxy.tokens.encode import Encoder, pack
+from proxy.tokens.encode import Encoder
 from proxy.tokens.fast import FastPaths, FastTemplate
 from proxy.tokens.fields import (
     ChatFields,
@@ -28,6 +28,7 @@ from proxy.tokens.fields import (
     ResponsesFields,
     Unrenderable,
 )
+from proxy.tokens.ids import pack
 from proxy.tokens.template import Template
 
 log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Tokenizer:
 
     def _hasten(self, findings: probe.Findings) -> None:
         why = {}
-        encoder, why["encoder"] = probe.fast_encoder(self.encoder, findings)
+        encoder, engine, why["encoder"] = probe.fast_encoder(self.encoder, findings)
         if encoder is not None:
             self.encoder.use(encoder)
         templates = {f"template {name}": made for name, made in self._templates.items()}
@@ -111,7 +112,7 @@ class Tokenizer:
                 self._fast_templates[template] = made
         why = {part: reason for part, reason in why.items() if reason}
         self.fast = FastPaths(
-            encoder="fastokens" if encoder is not None else "tokenizers",
+            encoder=engine,
             template=(
                 "replica"
                 if self._chats_elsewhere

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from proxy.errors import RequestError
-from proxy.tokens.encode import Encoder, pack, unpack
+from proxy.tokens.encode import Encoder
+from proxy.tokens.ids import pack, unpack
 from proxy.tokens.tokenizer import demo_folder
 from tests.tokens.models import SHARED_NAMES, shared
 

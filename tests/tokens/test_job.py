@@ -12,8 +12,8 @@ from proxy.errors import RequestError
 from proxy.model import Prompt
 from proxy.routing.blocks import block_hashes
 from proxy.settings import TokenSettings
-from proxy.tokens.encode import pack
 from proxy.tokens.fields import Unrenderable
+from proxy.tokens.ids import pack
 from proxy.tokens.job import TokenJob
 from proxy.tokens.keys import prompt_bytes, salt
 from proxy.tokens.ladder import Speed

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.body import Kind, OtherBody, Prompted, inspect
-from proxy.tokens.encode import unpack
 from proxy.tokens.fields import Unrenderable
+from proxy.tokens.ids import unpack
 from proxy.tokens.questions import answer, question
 
 HI = [{"role": "user", "content": "hi"}]

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from proxy.errors import ConfigError, RequestError
-from proxy.tokens.encode import unpack
 from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
+from proxy.tokens.ids import unpack
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.tokens.models import folder_with
 
