@@ -78,7 +78,7 @@ HELP = {
     "tokens.ask_limit_count": "most such questions under way in a worker; further prompts bail",
     "tokens.fetch": "fetch tokenizers that are not on this machine from the hub, at the start",
     "tokens.fetch_deadline_s": "time a tokenizer has to be fetched; then the start goes on without",
-    "tokens.fast_engines": "faster engines (fastokens, words, minijinja) where a probe shows them equal",
+    "tokens.fast_engines": "faster engines, where a probe shows them equal to the usual",
     "tokens.cache_limit_entries": "most whole requests remembered",
     "tokens.cache_limit_bytes": "memory for whole requests",
     "tokens.cache_entry_limit_bytes": "largest request remembered whole",

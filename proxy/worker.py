@@ -9,7 +9,6 @@ Invariants:
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -49,9 +48,6 @@ log = logging.getLogger(__name__)
 _SAMPLE_PERIOD_S = 1.0
 # Requests of each period that are shown on the live page.
 _SHOWN_COUNT = 4
-# A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
-# 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
-_YOUNG_OBJECTS = 10_000
 
 
 class Worker:
@@ -120,10 +116,7 @@ class Worker:
         )
         await server.listen(listener, loaded.server_tls)
         monitor = self._watching(hello, gateway, segment)
-        # What is loaded now lives as long as the process: the collector need not walk it again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_YOUNG_OBJECTS)
+        heap.settle()
         monitor.start()
         sampler = Sampler(segment, gateway, server, tokens, loaded.access, loaded.tracer)
         swap = self._swap = Swap(

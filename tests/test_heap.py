@@ -46,3 +46,9 @@ def heaps(kind: str) -> int:
 def test_threads_share_the_main_heap() -> None:
     assert heaps("own") > 1
     assert heaps("shared") == 1
+
+
+def test_what_is_loaded_is_left_alone_by_the_collector() -> None:
+    told = "import gc; from proxy import heap; heap.settle(); print(gc.get_freeze_count() > 1000)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.check_output([sys.executable, "-c", told], env=env, text=True) == "True\n"

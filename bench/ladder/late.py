@@ -1,85 +1,121 @@
 """How late the loop is while long or hostile prompts are fed to the ladder back to back."""
 
 import asyncio
+import socket
+import statistics
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import count, cycle
 from typing import Any
 
 from bench import workload
-from bench.ladder.prompts import HOSTILE, TURNS, conversation, hostile, ids_of, ladder, raw
-from bench.statistics import quantile
+from bench.ladder.beat import beating
+from bench.ladder.prompts import (
+    HOSTILE,
+    TURNS,
+    conversation,
+    hostile,
+    ids_of,
+    ladder,
+    raw,
+    renewed,
+)
 from proxy.body import ChatBody, Kind, inspect
 from proxy.tokens.tokenizer import Tokenizer
 
-_BEAT_S = 0.001
-
-
-@contextmanager
-def lateness(late: list[float]) -> Iterator[None]:
-    """Collects how late a 1 ms beat of the running loop was, in seconds."""
-    loop = asyncio.get_running_loop()
-    due_s = 0.0
-    handle: asyncio.TimerHandle | None = None
-
-    def beat() -> None:
-        nonlocal due_s, handle
-        now_s = time.monotonic()
-        if due_s:
-            late.append(max(0.0, now_s - due_s))
-        due_s = now_s + _BEAT_S
-        handle = loop.call_later(_BEAT_S, beat)
-
-    beat()
-    try:
-        yield
-    finally:
-        if handle is not None:
-            handle.cancel()
+# Does nothing for as long as it is told, each time it is asked.
+_ELSEWHERE = """
+import socket, sys, time
+asked, busy_s = socket.socket(fileno=int(sys.argv[1])), float(sys.argv[2])
+while asked.recv(1):
+    until_s = time.perf_counter() + busy_s
+    while time.perf_counter() < until_s:
+        pass
+    asked.send(b"x")
+"""
 
 
 async def back_to_back(
     tokenizer: Tokenizer, reference: Tokenizer, seconds_s: float
 ) -> list[dict[str, Any]]:
-    """Lateness with the ladder, and with the loop encoding by itself, as most do: with the
-    reference engines."""
-    bodies = [raw(conversation(100_000, TURNS, 10**9 + n * 1000)) for n in range(8)]
+    """Lateness with the ladder: of eight conversations in turn (the request cache emptied each
+    time), and of prompts that have no message in common; and with the loop encoding by itself, as
+    most do: with the reference engines. Beside them a loop that reads the same bodies while the
+    same time is spent by a process that shares nothing with it: what this machine makes of that."""
+    told = [conversation(100_000, TURNS, 10**9 + n * 1000) for n in range(8)]
+    known = cycle([raw(messages) for messages in told])
+    fresh = cycle([renewed(messages) for messages in told[:4]])
     service = ladder(tokenizer)
+    took_s: list[float] = []
 
-    async def by_ladder(body: bytes) -> None:
-        await ids_of(service, body)
+    async def nothing() -> None:
+        await asyncio.sleep(0.01)
 
-    async def inline(body: bytes) -> None:
-        request = inspect(Kind.CHAT, body)
+    async def by_ladder() -> None:
+        service.cache.clear()  # every prompt is new to the whole-request cache
+        took_s.append((await ids_of(service, next(known))).run_s)
+
+    async def all_new() -> None:
+        await ids_of(service, next(fresh)())
+
+    async def inline() -> None:
+        request = inspect(Kind.CHAT, next(known))
         assert isinstance(request, ChatBody)
         reference.chat_ids(request)
         await asyncio.sleep(0)
 
-    async def nothing(_body: bytes) -> None:
-        await asyncio.sleep(0.01)
+    rows = [
+        await _fed("nothing", nothing, seconds_s),
+        await _fed("100k, the ladder", by_ladder, seconds_s),
+    ]
+    async with _elsewhere(statistics.median(took_s)) as ask:
 
-    rows = []
-    for name, feed in (("nothing", nothing), ("ladder", by_ladder), ("inline", inline)):
-        late: list[float] = []
-        count = 0
-        until_s = time.monotonic() + seconds_s
-        with lateness(late):
-            while time.monotonic() < until_s:
-                if name == "ladder":
-                    service.cache.clear()  # every prompt is new to the whole-request cache
-                await feed(bodies[count % len(bodies)])
-                count += 1
-        rows.append(
-            {
-                "feed": name,
-                "prompts": count,
-                **{f"p{share:g}": ms(quantile(late, share / 100)) for share in (50, 99, 99.9, 100)},
-            }
-        )
+        async def elsewhere() -> None:
+            inspect(Kind.CHAT, next(known))
+            await ask()
+
+        rows.append(await _fed("100k, elsewhere", elsewhere, seconds_s))
+    rows += [
+        await _fed("100k new, the ladder", all_new, seconds_s),
+        await _fed("100k, inline", inline, seconds_s),
+    ]
     service.close()
     return rows
+
+
+async def _fed(name: str, feed: Callable[[], Awaitable[None]], seconds_s: float) -> dict[str, Any]:
+    count = 0
+    until_s = time.monotonic() + seconds_s
+    with beating() as beats:
+        while time.monotonic() < until_s:
+            await feed()
+            count += 1
+    return {"feed": name, "prompts": count, **beats.row()}
+
+
+@asynccontextmanager
+async def _elsewhere(busy_s: float) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Asks another process to be busy for so long, and waits for its answer."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    argv = [sys.executable, "-c", _ELSEWHERE, str(theirs.fileno()), str(busy_s)]
+    other = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()])
+    theirs.close()
+    loop = asyncio.get_running_loop()
+
+    async def ask() -> None:
+        await loop.sock_sendall(ours, b"x")
+        await loop.sock_recv(ours, 1)
+
+    try:
+        await ask()
+        yield ask
+    finally:
+        ours.close()
+        await other.wait()
 
 
 async def under_attack(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str, Any]]:
@@ -99,10 +135,9 @@ async def under_attack(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str,
 
     for kind in HOSTILE:
         parts = [workload.numbered([("user", hostile(kind, seed))]) for seed in range(4)]
-        late: list[float] = []
         rungs: Counter[str] = Counter()
         until_s = time.monotonic() + seconds_s
-        with lateness(late):
+        with beating() as beats:
             fed = [feed(parts, until_s) for _ in range(service.threads.count)]
             for took in await asyncio.gather(*fed):
                 rungs += took
@@ -111,13 +146,8 @@ async def under_attack(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str,
                 "feed": kind,
                 "prompts": sum(rungs.values()),
                 "rungs": sorted(rungs),
-                **{f"p{share:g}": ms(quantile(late, share / 100)) for share in (50, 99, 99.9, 100)},
+                **beats.row(),
             }
         )
     service.close()
     return rows
-
-
-def ms(seconds_s: float | None) -> float | None:
-    """The same in milliseconds."""
-    return None if seconds_s is None else seconds_s * 1e3

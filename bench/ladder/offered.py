@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from bench.ladder.late import lateness, ms
+from bench.ladder.beat import beating, ms
 from bench.ladder.prompts import conversation, ids_of, ladder, renewed
 from bench.statistics import quantile
 from proxy.tokens.service import TokenService
@@ -32,8 +32,7 @@ async def under_load(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str, A
         short = [new_short() for _ in range(int(seconds_s * 50))]
         rungs: Counter[str] = Counter()
         waits: list[float] = []
-        late: list[float] = []
-        with lateness(late):
+        with beating() as beats:
             await asyncio.gather(
                 _arrivals(service, long, seconds_s, rungs, None),
                 _arrivals(service, short, seconds_s, None, waits),
@@ -46,7 +45,7 @@ async def under_load(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str, A
                 "rungs": {rung: n / number for rung, n in sorted(rungs.items())},
                 "lost": number - answered + len(short) - len(waits),
                 "short_p99_ms": ms(quantile(waits, 0.99)),
-                "late_p999_ms": ms(quantile(late, 0.999)),
+                "late_p999_ms": ms(quantile(beats.late_s, 0.999)),
             }
         )
     service.close()

@@ -87,12 +87,12 @@ class WordEncoder:
         return found
 
     def _each(self, words: list[str]) -> list[bytes]:
-        known = list(map(self._known.get, words))
-        if None not in known:
-            return known  # type: ignore[return-value] # it was just asked
-        missing = [word for word, ids in zip(words, known, strict=True) if ids is None]
-        fresh = self._made(dict.fromkeys(missing))
-        return [fresh[word] if ids is None else ids for word, ids in zip(words, known, strict=True)]
+        known = self._known
+        try:
+            return list(map(known.__getitem__, words))
+        except KeyError:
+            fresh = self._made(set(words).difference(known))
+            return [known[word] if word in known else fresh[word] for word in words]
 
     def _made(self, words: Iterable[str]) -> dict[str, bytes]:
         made: dict[str, bytes] = {}
