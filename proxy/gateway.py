@@ -21,6 +21,7 @@ from proxy.asked import Asking
 from proxy.attempt import Attempt, Failures, head_for
 from proxy.auth import Door
 from proxy.body import OtherBody, goes_on_from, inspect
+from proxy.cohort import step_aside
 from proxy.errors import INTERNAL, RequestError, UpstreamError
 from proxy.fleet import Fleet
 from proxy.gate import Gate, Place
@@ -299,6 +300,9 @@ class Gateway:
         life.replica, life.attempts = replica.state.id, attempt.number
         life.routed_s = now_s = time.monotonic()
         with self.router.attempt(choice, query, now_s) as lease:
+            LOOP.mark(OTHER)
+            await step_aside()
+            LOOP.mark(ROUTE)
             connection = replica.pool.idle()
             if connection is None:
                 LOOP.mark(OTHER)

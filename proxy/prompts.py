@@ -10,13 +10,14 @@ import time
 from proxy import context, rewrite
 from proxy.asked import Asking
 from proxy.body import Body, ChatBody, CompletionBody, OtherBody
+from proxy.cohort import step_aside
 from proxy.fleet import NO_LIMIT, Fleet
 from proxy.life import Life
 from proxy.parity import Parity
 from proxy.routing.decision import Query
 from proxy.routing.router import Router
 from proxy.settings import Settings, TokenSettings
-from proxy.telemetry.stages import LOOP, ROUTE, TOKENIZE_LOCAL
+from proxy.telemetry.stages import LOOP, OTHER, ROUTE, TOKENIZE_LOCAL
 from proxy.tokens.keys import is_ids, prompt_size_bytes
 from proxy.tokens.service import TokenService
 from proxy.wire.exchange import Exchange
@@ -68,6 +69,8 @@ class PromptReader:
             # What has fewer bytes than the context has tokens fits; the rest has to be counted.
             needed = prompt_size_bytes(request) > limit_tokens
             known = await self._tokens.make(model or "", request, known, needed=needed)
+            LOOP.mark(OTHER)
+            await step_aside()
         else:
             known.run_s = time.monotonic() - life.inspected_s
         LOOP.mark(ROUTE)
