@@ -27,7 +27,7 @@ async def test_who_steps_aside_may_be_cancelled_there() -> None:
         await step_aside()
         after = True
 
-    task = asyncio.create_task(request())
+    task = asyncio.get_running_loop().create_task(request())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
