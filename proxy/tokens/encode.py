@@ -41,7 +41,8 @@ class Engine(Protocol):
     """A faster way to ids."""
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
-        """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError."""
+        """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError, or the
+        RequestError of `Encoder.encode`."""
 
 
 class Encoder:

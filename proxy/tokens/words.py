@@ -35,6 +35,7 @@ from proxy.tokens.literals import longest_of
 # Spaces and a word, spaces alone, a line's end: joined, they are the text.
 _WORD = re.compile("[ \u2581]*[^ \u2581\n]+|[ \u2581]+|\n")
 _BEGINS = re.compile("(?<=[^ \u2581])[ \u2581]|\n")
+_NOTHING = "(?!)"
 _LINE_END = "\n"
 _MARK = "\0"
 _BEFORE_SPACE, _AROUND_LINE_END = _MARK + " ", _MARK + _LINE_END + _MARK
@@ -59,7 +60,7 @@ class WordEncoder:
         self._encoder = encoder
         self._affixes = affixes
         added = sorted({token["content"] for token in spec["added_tokens"]} - {""})
-        self._added = re.compile(longest_of(added))
+        self._added = re.compile(longest_of(added) or _NOTHING)
         self._reach = max(map(len, added), default=0)
         vocab = spec["model"]["vocab"]
         self._longest = max(map(len, vocab))

@@ -167,6 +167,14 @@ def test_ids_that_look_like_a_line_end_beside_each_other() -> None:
     assert same(WordEncoder(encoder), encoder, "a su b su\nsu")
 
 
+def test_a_tokenizer_without_added_tokens() -> None:
+    spec = metaspace_spec()
+    spec["added_tokens"] = []
+    encoder = built(spec)
+    for text in ("", "a", " a", "ab: word\n\nb", "b:" * 9_000):
+        assert same(WordEncoder(encoder), encoder, text)
+
+
 def _set(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
     def change(spec: dict[str, Any]) -> None:
         at: Any = spec
