@@ -46,7 +46,7 @@ _LATE = {
 
 def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
     """All of it, ready for JSON."""
-    turns.take_soon()  # as in a worker, and what is settled below
+    turns.take_soon()  # this, the heap and what is settled below: as in a worker
     heap.share()
     models = {}
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:

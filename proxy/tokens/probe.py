@@ -62,12 +62,12 @@ def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[Engine | None, s
         # The engines are built from a description that leaves this out, and so are the findings.
         return None, "tokenizers", "it reads special tokens as text"
     about = encoder.to_json()
-    made: dict[str, Callable[[], Engine]] = {
+    engines: dict[str, Callable[[], Engine]] = {
         "fastokens": lambda: FastEncoder(about),
         "words": lambda: WordEncoder(encoder),
     }
     whys = []
-    for name, make in made.items():
+    for name, make in engines.items():
         try:
             fast = make()
         except Refused as error:
