@@ -43,6 +43,7 @@ COMPILED = [
     "proxy/routing/router.py",
     "proxy/routing/siblings.py",
     "proxy/routing/truth.py",
+    "proxy/routing/xxh3.py",
     "proxy/telemetry/board.py",
     "proxy/telemetry/heartbeat.py",
     "proxy/telemetry/metrics.py",

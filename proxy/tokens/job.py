@@ -254,11 +254,10 @@ class TokenJob:
             full = mark.ids_bytes // 4 // self.block_tokens
             blocks = prefix.blocks[: full * HASH_BYTES]
         done = len(blocks) // HASH_BYTES * self.block_tokens * 4
-        view = memoryview(ids)
         for stop in range(done, len(ids), _STEP_BLOCKS * self.block_tokens * 4):
             end = stop + _STEP_BLOCKS * self.block_tokens * 4
             began_s = time.thread_time()
-            blocks = block_hashes(view[:end], self.block_tokens, self.salt, blocks)
+            blocks = block_hashes(ids, self.block_tokens, self.salt, blocks, end)
             self._encoded(0, began_s)
             yield
         if source is not None:

@@ -3,7 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
+from proxy.routing import blocks, xxh3
 from proxy.routing.blocks import TEXT_BYTES_PER_TOKEN, block_hashes, text_hashes
 
 PAYLOADS = st.binary(max_size=600).map(lambda raw: raw[: len(raw) // 4 * 4])
@@ -45,6 +47,28 @@ def test_hashes_agree_exactly_as_far_as_the_blocks_do(
     assert not set(hashes[0][start:]) & set(hashes[1][start:])
 
 
+@given(st.binary(max_size=64 * 70), st.sampled_from([1, 8, 15, 16, 17, 32]), st.binary())
+def test_each_is_the_xxh3_of_its_block_and_the_one_before(
+    payload: bytes, block_tokens: int, salt: bytes
+) -> None:
+    """The same whoever makes them: plain and compiled builds name prefixes alike."""
+    size = 4 * block_tokens
+    ids = payload[: len(payload) // 4 * 4]
+    before, expected = xxh3_64_intdigest(b"ids:%d:%s" % (size, salt)), []
+    for at in range(0, len(ids) // size * size, size):
+        before = xxh3_64_intdigest(ids[at : at + size], before)
+        expected.append(before)
+    assert list(memoryview(block_hashes(ids, block_tokens, salt)).cast("Q")) == expected
+    end = len(ids) // 2
+    half = block_hashes(ids, block_tokens, salt, b"", end)
+    assert block_hashes(ids[:end], block_tokens, salt) == half
+    assert block_hashes(ids, block_tokens, salt, half) == block_hashes(ids, block_tokens, salt)
+
+
+def test_the_compiled_build_makes_them_itself() -> None:
+    assert blocks.__file__.endswith(".so") == xxh3.NATIVE
+
+
 @given(st.integers(0, 200))
 def test_batches_do_not_show(blocks: int) -> None:
     ids = bytes(range(256)) * 4 * 16
@@ -57,7 +81,6 @@ def test_a_chain_goes_on_from_what_is_known(ids: bytes, tokens: int, block_token
     known = block_hashes(ids[: 4 * tokens], block_tokens, b"salt")
     whole = block_hashes(ids, block_tokens, b"salt")
     assert block_hashes(ids, block_tokens, b"salt", known) == whole
-    assert block_hashes(memoryview(ids), block_tokens, b"salt", known) == whole
 
 
 def test_a_tail_that_fills_no_block_changes_nothing() -> None:
