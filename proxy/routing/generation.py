@@ -121,22 +121,38 @@ class Generation:
         self.roots: set[int] = set()
         self.blocks = 0
 
-    def match(self, blocks: bytes, hashes: memoryview) -> int:
-        """Blocks held of the start of `blocks` (packed uint64; `hashes` is its "Q" view)."""
+    def match(self, blocks: bytes, hashes: memoryview, guess: int = 0) -> int:
+        """Blocks held of the start of `blocks` (packed uint64; `hashes` is its "Q" view). guess:
+        what it may be, as another generation said: a right one takes two lookups for any length.
+        """
         runs, count = self._runs, len(hashes)
         if not count or hashes[0] not in self.roots:
             return 0
         low, high = 0, (count - 1) // RUN_BLOCKS  # run `low` is known to exist
+        if guess:
+            run = min(guess // RUN_BLOCKS, high)
+            if not run or hashes[run * RUN_BLOCKS - 1] in runs:
+                found = self._within(run, blocks, hashes)
+                if found < (run + 1) * RUN_BLOCKS:
+                    return found
+                low = run
+            else:
+                high = run - 1
         while low < high:
             middle = (low + high + 1) // 2
             if hashes[middle * RUN_BLOCKS - 1] in runs:
                 low = middle
             else:
                 high = middle - 1
-        if not low:
-            return _held(self.roots, hashes, 1, min(count, RUN_BLOCKS))
-        start = low * RUN_BLOCKS
-        return start + _shared(runs[hashes[start - 1]], blocks[8 * start : 8 * start + _RUN_BYTES])
+        return self._within(low, blocks, hashes)
+
+    def _within(self, run: int, blocks: bytes, hashes: memoryview) -> int:
+        """Blocks held, of this run's at most: it is known to exist."""
+        if not run:
+            return _held(self.roots, hashes, 1, min(len(hashes), RUN_BLOCKS))
+        start = run * RUN_BLOCKS
+        packed = blocks[8 * start : 8 * start + _RUN_BYTES]
+        return start + _shared(self._runs[hashes[start - 1]], packed)
 
     def insert(self, blocks: bytes, hashes: memoryview, matched: int) -> None:
         """Add all of `blocks`, of which this generation holds `matched` (as `match` says)."""

@@ -103,8 +103,11 @@ class PrefixIndex:
         capacity = min(cache_blocks or self._limit_blocks, self._limit_blocks)
         self._replica(slot).capacity_blocks = capacity
 
-    def insert(self, slot: int, blocks: bytes, tenant: str = "", now: float = 0.0) -> None:
-        """The replica was sent a prompt with these blocks; they are its most recent now."""
+    def insert(
+        self, slot: int, blocks: bytes, tenant: str = "", now: float = 0.0, guess: int = 0
+    ) -> None:
+        """The replica was sent a prompt with these blocks; they are its most recent now. guess:
+        how many of them it holds, as `match` said a moment ago."""
         if not blocks:
             return
         shelf = self._shelf(slot, tenant, now)
@@ -115,7 +118,7 @@ class PrefixIndex:
         young = shelf.young
         if len(hashes) <= RUN_BLOCKS and hashes[-1] in young.roots:
             return
-        matched = young.match(blocks, hashes)
+        matched = young.match(blocks, hashes, guess)
         if replica.added_blocks + len(hashes) - matched > replica.capacity_blocks:
             self._turn(slot, shelf, len(hashes) - matched, now)
             if shelf.young is not young:
@@ -179,6 +182,7 @@ class PrefixIndex:
         first = hashes[0]
         # A prefix-closed set that has the last hash has all; long prompts are not in `roots` whole.
         last = hashes[-1] if count <= RUN_BLOCKS else None
+        guess = 0  # where a prompt goes on alone, it mostly does for all replicas
         for slot in slots:
             shelf = shelves.get(slot)
             if shelf is None:
@@ -188,11 +192,12 @@ class PrefixIndex:
             if last in roots:
                 found.append(count)
                 continue
-            matched = shelf.young.match(blocks, hashes) if first in roots else 0
+            matched = shelf.young.match(blocks, hashes, guess) if first in roots else 0
             if matched < count and first in shelf.old.roots:
                 # Both sets are prefix-closed, so the union's longest match is one of theirs.
-                matched = max(matched, shelf.old.match(blocks, hashes))
+                matched = max(matched, shelf.old.match(blocks, hashes, guess or matched))
             found.append(matched)
+            guess = guess or matched
         return found
 
     def forget(self, slot: int) -> None:

@@ -177,7 +177,8 @@ class Router:
 
     def attempt(self, choice: Choice, query: Query, now: float) -> Lease:
         """Remember that the request goes to this replica; the lease counts it while entered."""
-        self.index.insert(choice.slot, query.blocks, query.tenant, now)
+        guess = choice.cached_tokens // query.block_tokens
+        self.index.insert(choice.slot, query.blocks, query.tenant, now, guess)
         self._recent.chosen(choice.slot, choice.uncached_tokens, now)
         slot, uncached_tokens = choice.slot, choice.uncached_tokens
         epoch, rank, at_rank = None, -1, None
