@@ -92,17 +92,18 @@ class TokenSettings(Section, frozen=True):
     has a name there, before anything is served. ask_replicas: where a tokenizer is found nowhere,
     and where vLLM renders with code of its own, ask replicas (`/tokenize`) for a prompt's ids, at
     most ask_limit_count at once in a worker, each for ask_deadline_s. fast_engines: fastokens and
-    minijinja, where a probe shows them equal to the reference. cache_…: whole requests; opening_…:
-    what many short prompts begin with, segment_…, prefix_…: stretches of text and beginnings of
-    prompts, for each model. threads: 0 for as many as cores, at least 2, at most 8. processes:
-    tokenizer processes, for jobs that would hold the GIL too long and for when the threads have all
-    they take; process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter
-    than this never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread
-    and wake up for its result; shorter ones run on the loop. forward_tokens: which requests' ids go
-    to the replica in the place of their text, so that it need not tokenize again. context_check:
-    refuse what no replica has room for. needed_wait_s: a prompt that may be too long waits so long
-    for its ids where the ladder is full, and is then turned away. Where nothing wants ids, the
-    policy included, none are made.
+    minijinja, where a probe shows them equal to the reference. cache_…: whole requests; shape_…:
+    how conversations render that differ in their texts alone, opening_…: what many short prompts
+    begin with, segment_…, prefix_…: stretches of text and beginnings of prompts, for each model.
+    threads: 0 for as many as cores, at least 2, at most 8. processes: tokenizer processes, for jobs
+    that would hold the GIL too long and for when the threads have all they take;
+    process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter than this
+    never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread and wake up
+    for its result; shorter ones run on the loop. forward_tokens: which requests' ids go to the
+    replica in the place of their text, so that it need not tokenize again. context_check: refuse
+    what no replica has room for. needed_wait_s: a prompt that may be too long waits so long for its
+    ids where the ladder is full, and is then turned away. Where nothing wants ids, the policy
+    included, none are made.
     """
 
     folders: dict[str, str] = {}
@@ -119,6 +120,9 @@ class TokenSettings(Section, frozen=True):
     segment_limit_entries: int = 100_000
     segment_limit_bytes: int = 64 * 1024 * 1024
     segment_entry_limit_bytes: int = 256 * 1024
+    shape_limit_entries: int = 1_000
+    shape_limit_bytes: int = 16 * 1024 * 1024
+    shape_entry_limit_bytes: int = 256 * 1024
     opening_limit_entries: int = 1_000
     opening_limit_bytes: int = 16 * 1024 * 1024
     opening_entry_limit_bytes: int = 1024 * 1024

@@ -66,9 +66,26 @@ def _plain(message: Any, content_format: ContentFormat) -> Message | None:
         return None
     if role == "system" and content.startswith(BILLING_LINE):
         return None
+    return plain(role, content, content_format)
+
+
+def plain(role: str, text: Any, content_format: ContentFormat) -> Message:
+    """The template's message of a role and a text alone; or of what stands for the text."""
     if content_format == "string" or role == "tool":
-        return {"role": role, "content": content}
-    return {"role": role, "content": [{"type": "text", "text": content}]}
+        return {"role": role, "content": text}
+    return {"role": role, "content": [{"type": "text", "text": text}]}
+
+
+def told(messages: list[Any]) -> tuple[tuple[str, ...], list[str]] | None:
+    """Roles and texts of messages that are no more than that, which `plain` makes anew of them;
+    else None."""
+    roles, texts = [], []
+    for message in messages:
+        if _plain(message, "string") is None:
+            return None
+        roles.append(message["role"])
+        texts.append(message["content"])
+    return (tuple(roles), texts) if roles else None
 
 
 def _message(message: Any, content_format: ContentFormat) -> Message:

@@ -134,3 +134,21 @@ def truncation(limit: msgspec.Raw, side: msgspec.Raw) -> tuple[int, str | None] 
     if type(keep) is not int or keep < 1:
         raise Unrenderable("truncation")
     return keep, where
+
+
+def documents(raw: msgspec.Raw) -> list[dict[str, str]] | None:
+    """The documents of a chat. Raises Unrenderable."""
+    given = value(raw)
+    if given is None:
+        return None
+    try:
+        return msgspec.convert(given, list[dict[str, str]], strict=True)
+    except msgspec.ValidationError:
+        raise Unrenderable("field-shape") from None
+
+
+def are_objects(given: Any) -> bool:
+    """Whether it is nothing, or a list of objects."""
+    return given is None or (
+        isinstance(given, list) and all(isinstance(one, dict) for one in given)
+    )

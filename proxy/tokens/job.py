@@ -117,6 +117,10 @@ class TokenJob:
         prompt = tuple(sequence.ids for sequence in sequences)
         return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
 
+    def rendered(self, body: Chatting) -> str:
+        """The text of its conversation. Raises RequestError and Unrenderable."""
+        return self.tokenizer.chat_text(body, self._caches.shapes)
+
     def run(self) -> Tokenized:
         """All steps at once."""
         result = self.advance(float("inf"))
@@ -152,7 +156,7 @@ class TokenJob:
         text = self.text
         if text is None:
             began_s = time.thread_time()
-            text = self.tokenizer.chat_text(body)
+            text = self.rendered(body)
             self._render_s = time.thread_time() - began_s
         yield
         return (yield from self._sequence(text, special, limit_s))

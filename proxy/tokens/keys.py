@@ -8,7 +8,8 @@ Invariants:
 """
 
 from functools import lru_cache
-from typing import Final
+from hashlib import blake2b
+from typing import Final, Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_digest
@@ -47,7 +48,24 @@ def token_key(model: str, body: Prompted) -> bytes:
     seed = _seed(number, salt(model, body))
     if others == absent:
         return xxh3_128_digest(values[0], seed)
-    hasher = xxh3_128(values[0], seed)
+    return _digest(xxh3_128(values[0], seed), others)
+
+
+def options_digest(request: ChatFields, more: bytes) -> bytes:
+    """A digest of all of a chat's fields but the messages, and of `more` (16 bytes, or `more`).
+    Whoever finds two requests with the same one decides how another's is rendered: hence blake2b.
+    """
+    others = msgspec.structs.astuple(request)[1:_CHAT_FIELDS]
+    return more if others == _CHAT_ABSENT else _digest(blake2b(more, digest_size=16), others)
+
+
+class _Hasher(Protocol):
+    def update(self, data: bytes | memoryview, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+def _digest(hasher: _Hasher, others: tuple[msgspec.Raw, ...]) -> bytes:
     for position, raw in enumerate(others):
         if raw is not ABSENT:
             view = memoryview(raw)

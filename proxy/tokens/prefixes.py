@@ -23,6 +23,7 @@ from proxy.settings import TokenSettings
 from proxy.tokens.cache import BoundedCache, Budget
 from proxy.tokens.encode import Encoder
 from proxy.tokens.segments import SegmentCache
+from proxy.tokens.shapes import ShapeCache
 
 # Characters before a place, and at the head of its text, that name it in the table of marks.
 _NEAR_CHARS, _HEAD_CHARS = 192, 64
@@ -133,6 +134,7 @@ class PrefixCache(BoundedCache):
 class TokenCaches(NamedTuple):
     """What one model's jobs share."""
 
+    shapes: ShapeCache
     segments: SegmentCache
     prefixes: PrefixCache
 
@@ -140,6 +142,13 @@ class TokenCaches(NamedTuple):
     def of(cls, settings: TokenSettings) -> "TokenCaches":
         """Empty ones, each with the budgets of the settings."""
         return cls(
+            ShapeCache(
+                Budget(
+                    settings.shape_limit_entries,
+                    settings.shape_limit_bytes,
+                    settings.shape_entry_limit_bytes,
+                )
+            ),
             SegmentCache(
                 Budget(
                     settings.segment_limit_entries,

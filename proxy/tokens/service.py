@@ -126,6 +126,7 @@ class TokenService:
         """By kind of cache, all models together."""
         return {
             "request": CacheCounts.of([self.cache]),
+            "shape": CacheCounts.of([one.shapes for one in self.caches.values()]),
             "opening": CacheCounts.of(list(self._openings.values())),
             "segment": CacheCounts.of([one.segments for one in self.caches.values()]),
             "prefix": CacheCounts.of([one.prefixes for one in self.caches.values()]),

@@ -20,9 +20,12 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from proxy.errors import ConfigError, RequestError
-from proxy.tokens.conversation import Message
+from proxy.tokens.conversation import Message, plain
 from proxy.tokens.fast import FastTemplate
 from proxy.tokens.formats import content_format
+from proxy.tokens.holes import Text
+from proxy.tokens.partial import residual
+from proxy.tokens.residual import Residual
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
 # transformers' own mark: the template, and a message that quotes it, must see the same.
@@ -100,7 +103,7 @@ class Template:
         """Raises ConfigError if the template does not compile."""
         made = environment()
         try:
-            tree = made.parse(source)
+            tree = self._tree = made.parse(source)
             self._compiled = made.from_string(source)
             # Without our globals: a request may overrule even those, by the same name.
             bare = _bare_environment().parse(source)
@@ -156,6 +159,17 @@ class Template:
             return self._render(messages, given, fast)
         marked, text = self._marked(messages)
         return self._cut(self._render(marked, given, fast), text)
+
+    def residual(
+        self, roles: tuple[str, ...], texts: list[str], variables: dict[str, Any]
+    ) -> Residual:
+        """What it makes of messages of these roles, whatever their texts; see
+        `proxy.tokens.partial`. variables: without the messages. Raises Unknown."""
+        messages = [
+            plain(role, Text(number), self.content_format) for number, role in enumerate(roles)
+        ]
+        given = {**variables, "messages": messages}
+        return residual(self._tree, self._compiled.environment, given, texts)
 
     def _render(
         self, messages: list[Message], variables: dict[str, Any], fast: FastTemplate | None

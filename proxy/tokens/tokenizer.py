@@ -10,7 +10,7 @@ Invariants:
 """
 
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from proxy.tokens.fields import (
     Unrenderable,
 )
 from proxy.tokens.ids import pack
+from proxy.tokens.shapes import MakeResidual, ShapeCache, shape_of
 from proxy.tokens.template import Template
 
 log = logging.getLogger(__name__)
@@ -138,26 +139,47 @@ class Tokenizer:
 
     # Chat
 
-    def chat_text(self, asked: Conversation) -> str:
-        """The rendered prompt. Raises RequestError(400) as vLLM would, or Unrenderable."""
+    def chat_text(self, asked: Conversation, shapes: ShapeCache | None = None) -> str:
+        """The rendered prompt. shapes: what is known of others' renderings. Raises
+        RequestError(400) as vLLM would, or Unrenderable."""
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
+        messages = fields.value(request.messages)
+        converted = request is not asked
+        shape = None if shapes is None else shape_of(request, messages, converted=converted)
+        if shapes is None or shape is None:
+            return self._rendered(request, messages, converted=converted)[0]
+        text = shapes.text(shape)
+        if text is None:
+            text, residual = self._rendered(request, messages, converted=converted)
+            if residual is not None:
+                shapes.learn(shape, text, residual)
+        return text
+
+    def _rendered(
+        self, request: ChatFields, messages: Any, *, converted: bool
+    ) -> tuple[str, MakeResidual | None]:
+        """The text, and what makes the residual of it, where there can be one."""
         self._refuse_request_template(request)
-        tools = conversation.tool_list(
-            fields.value(request.tools), may_be_empty=request is not asked
-        )
+        tools = conversation.tool_list(fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
-        turns = conversation.conversation(fields.value(request.messages), template.content_format)
+        turns = conversation.conversation(messages, template.content_format)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)
-        return template.render(
+        variables = self._variables(request, template, tools)
+        begun = fields.flag(request.add_generation_prompt, True)
+        text = template.render(
             turns,
-            self._variables(request, template, tools),
-            add_generation_prompt=fields.flag(request.add_generation_prompt, True),
+            variables,
+            add_generation_prompt=begun,
             continue_final_message=fields.flag(request.continue_final_message, False),
             fast=self._fast_templates.get(template),
         )
+        if template.volatile:
+            return text, None
+        given = {**variables, "add_generation_prompt": begun}
+        return text, partial(template.residual, variables=given)
 
     def as_chat(self, request: Conversation) -> ChatFields:
         """A request of any dialect as the chat that vLLM makes of it. Raises Unrenderable."""
@@ -222,7 +244,7 @@ class Tokenizer:
         given = {} if given is None else given
         if not isinstance(given, dict) or not STEERING.isdisjoint(given):
             raise Unrenderable("template-kwargs")
-        documents = _documents(fields.value(request.documents))
+        documents = fields.documents(request.documents)
         effort = fields.value(request.reasoning_effort)
         if effort is not None and effort not in EFFORTS:
             raise Unrenderable("field-shape")
@@ -232,7 +254,7 @@ class Tokenizer:
             asked["reasoning_effort"] = effort
         if documents is not None:
             asked["documents"] = documents
-        elif not _are_objects(asked.get("documents")):
+        elif not fields.are_objects(asked.get("documents")):
             raise Unrenderable("template-kwargs")
         # vLLM takes None and "auto" for "not given", whatever the variable means by them.
         known = {
@@ -325,18 +347,3 @@ def _given_ids(ids: Any) -> bytes:
         raise RequestError(
             400, "`prompt` must be a string, token ids, or a list of either.", param="prompt"
         ) from None
-
-
-def _documents(documents: Any) -> list[dict[str, str]] | None:
-    if documents is None:
-        return None
-    try:
-        return msgspec.convert(documents, list[dict[str, str]], strict=True)
-    except msgspec.ValidationError:
-        raise Unrenderable("field-shape") from None
-
-
-def _are_objects(documents: Any) -> bool:
-    return documents is None or (
-        isinstance(documents, list) and all(isinstance(one, dict) for one in documents)
-    )

@@ -42,7 +42,7 @@ INDEX_BLOCKS = 2_000
 # Two generations, each with what a block costs in sets and runs (proxy.routing.generation).
 INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
 CACHE_BYTES = 4_000_000
-_CACHES = ("cache", "segment", "opening", "prefix")
+_CACHES = ("cache", "shape", "segment", "opening", "prefix")
 
 
 def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:

@@ -34,6 +34,9 @@ AROUND = {
     "deepseek-v4": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
 }
 TINY = TokenSettings(
+    shape_limit_entries=6,
+    shape_limit_bytes=8000,
+    shape_entry_limit_bytes=2000,
     segment_limit_entries=6,
     segment_limit_bytes=8000,
     segment_entry_limit_bytes=2000,
@@ -233,7 +236,9 @@ def test_threads_share_the_caches(model: str) -> None:
         assert made == [expected(model, value, 16) for value in work] * 2
 
     conversations()
-    segments, prefixes = caches
+    shapes, segments, prefixes = caches
+    assert shapes.size_bytes <= TINY.shape_limit_bytes
+    assert len(shapes) <= TINY.shape_limit_entries
     assert segments.size_bytes <= TINY.segment_limit_bytes
     assert prefixes.size_bytes <= TINY.prefix_limit_bytes
     assert len(segments) <= TINY.segment_limit_entries
@@ -260,7 +265,7 @@ def test_the_next_turn_costs_its_new_text(thinking: bool) -> None:
     # One conversation is kept once.
     size_bytes = sum(len(one["content"]) for one in messages)
     assert (caches.prefixes.hits, caches.prefixes.misses, len(caches.prefixes)) == (29, 1, 1)
-    segments, prefixes = caches
+    _, segments, prefixes = caches
     assert segments.size_bytes > size_bytes
     assert prefixes.size_bytes > size_bytes
 

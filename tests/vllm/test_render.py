@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from proxy.errors import RequestError
+from proxy.tokens.cache import Budget
 from proxy.tokens.fields import ChatFields, Unrenderable
+from proxy.tokens.shapes import ShapeCache
 from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.vllm.conftest import Report
 from tests.vllm.processes import ROOT, VLLM_ENVIRONMENT, write_model
@@ -80,10 +82,10 @@ def reference(vllm_python: Path) -> Iterator[Reference]:
     made.close()
 
 
-def _ours(tokenizer: Tokenizer, body: dict[str, Any]) -> tuple[str, str]:
+def _ours(tokenizer: Tokenizer, body: dict[str, Any], known: ShapeCache) -> tuple[str, str]:
     request = msgspec.json.decode(json.dumps(body).encode(), type=ChatFields)
     try:
-        return "text", tokenizer.chat_text(request)
+        return "text", tokenizer.chat_text(request, known)
     except Unrenderable as unknown:
         return "unknown", unknown.reason
     except RequestError as refused:
@@ -101,12 +103,12 @@ def test_texts_equal_vllms_or_are_not_claimed(
         path.write_text(json.dumps(config), encoding="utf-8")
     tokenizer = Tokenizer.load("tiny", folder)
     assert "class" in reference.ask({"folder": str(folder)})
-    shapes = Shapes(seed=len(name))
+    shapes, known = Shapes(seed=len(name)), ShapeCache(Budget(10_000, 1 << 30, 1 << 20))
     bodies = [*chats(), *(shapes.body() for _ in range(SHAPES_PER_TEMPLATE))]
     outcomes: Counter[str] = Counter()
     wrong = []
     for body in bodies:
-        kind, ours = _ours(tokenizer, body)
+        kind, ours = _ours(tokenizer, body, known)
         theirs = reference.ask(body)
         outcomes[f"{kind}/{'text' if 'text' in theirs else 'error'}"] += 1
         if kind == "text":
@@ -114,7 +116,10 @@ def test_texts_equal_vllms_or_are_not_claimed(
         elif kind == "error":
             wrong += [] if "error" in theirs else [(body, ours, theirs)]
     assert not wrong, sorted(wrong, key=lambda case: len(str(case)))[:3]
-    report.add(f"rendered as vLLM does, template '{name}' (ours/theirs)", dict(outcomes))
+    report.add(
+        f"rendered as vLLM does, template '{name}' (ours/theirs)",
+        {**outcomes, "of which by a known shape": known.hits},
+    )
     assert outcomes["text/text"] > 500
 
 
