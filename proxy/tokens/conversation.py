@@ -59,14 +59,18 @@ def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
 def _plain(message: Any, content_format: ContentFormat) -> Message | None:
     """What `_message` makes of a role and a text, which most messages are, at a fifth of its
     price: the conversion is the longest step of a long conversation's next turn."""
-    if not isinstance(message, dict) or len(message) != 2:
+    if not _is_plain(message):
         return None
+    return plain(message["role"], message["content"], content_format)
+
+
+def _is_plain(message: Any) -> bool:
+    if not isinstance(message, dict) or len(message) != 2:
+        return False
     role, content = message.get("role"), message.get("content")
     if type(content) is not str or role not in PLAIN_ROLES:
-        return None
-    if role == "system" and content.startswith(BILLING_LINE):
-        return None
-    return plain(role, content, content_format)
+        return False
+    return role != "system" or not content.startswith(BILLING_LINE)
 
 
 def plain(role: str, text: Any, content_format: ContentFormat) -> Message:
@@ -81,7 +85,7 @@ def told(messages: list[Any]) -> tuple[tuple[str, ...], list[str]] | None:
     else None."""
     roles, texts = [], []
     for message in messages:
-        if _plain(message, "string") is None:
+        if not _is_plain(message):
             return None
         roles.append(message["role"])
         texts.append(message["content"])

@@ -9,7 +9,7 @@ Invariants:
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from proxy.tokens.residual import Guard, Unknown
+from proxy.tokens.residual import Guard, Unknown, says
 
 # What Jinja2's tests say of any string.
 TESTS_OF_TEXT = {
@@ -17,7 +17,7 @@ TESTS_OF_TEXT = {
     **dict.fromkeys(("undefined", "none", "mapping", "number", "boolean", "integer"), False),
     **dict.fromkeys(("true", "false"), False),
 }
-_PREDICATES = frozenset(("__contains__", "__eq__", "endswith", "startswith"))
+_PREDICATES = frozenset(("__bool__", "__contains__", "__eq__", "endswith", "startswith"))
 _STRIPS = frozenset(("lstrip", "rstrip", "strip"))
 
 
@@ -58,7 +58,12 @@ class Texts:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
-        self.guards: list[Guard] = []
+        self._asked: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {}
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """All that was asked, and the answers."""
+        return tuple([Guard(*asked, tuple(texts)) for asked, texts in self._asked.items()])
 
     def truth(self, value: Any) -> bool:
         """Of any value, as a condition."""
@@ -72,22 +77,15 @@ class Texts:
     def ask(self, text: Text, name: str, args: list[Any]) -> Any:
         """What a method of str says of a text; the text itself for one that strips nothing off.
         Raises Unknown."""
+        if name not in _PREDICATES and name not in _STRIPS:
+            raise Unknown(f"the question {name}")
         if len(text.parts) != 1 or not isinstance(text.parts[0], int):
             raise Unknown("a question to more than one text")
         if not all(isinstance(arg, str) for arg in args):
             raise Unknown("a question that is no word")
-        number = text.parts[0]
-        asked = self._texts[number]
-        if name in _STRIPS:
-            if getattr(asked, name)(*args) != asked:
-                raise Unknown("a text that changes")
-            self.guards.append(Guard(number, name, tuple(args), True))
-            return text
-        if name == "__bool__":
-            answer = asked != ""
-        elif name in _PREDICATES:
-            answer = getattr(asked, name)(*args)
-        else:
-            raise Unknown(f"the question {name}")
-        self.guards.append(Guard(number, name, tuple(args), answer))
-        return answer
+        number, words = text.parts[0], tuple(args)
+        answer = says(self._texts[number], name, words)
+        if name in _STRIPS and not answer:
+            raise Unknown("a text that changes")
+        self._asked.setdefault((name, words, answer), {})[number] = None
+        return text if name in _STRIPS else answer

@@ -26,6 +26,7 @@ Steps = Generator[None, None, Prompt]
 
 # Shorter texts are no prefixes: to encode them anew costs no more than to look for them.
 _PREFIX_CHARS = 1024
+_NO_LIMIT_S = float("inf")
 # Blocks hashed per step: about 1 ms.
 _STEP_BLOCKS = 8192
 
@@ -104,7 +105,7 @@ class TokenJob:
         self.key = key
         self.size_bytes = size_bytes
 
-    def steps(self, piece_limit_s: float = float("inf")) -> Steps:
+    def steps(self, piece_limit_s: float = _NO_LIMIT_S) -> Steps:
         """Does a step per `next` and returns the prompt. Raises RequestError as vLLM would, and
         Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
         body = self.body
@@ -117,13 +118,14 @@ class TokenJob:
         prompt = tuple(sequence.ids for sequence in sequences)
         return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
 
-    def rendered(self, body: Chatting) -> str:
-        """The text of its conversation. Raises RequestError and Unrenderable."""
-        return self.tokenizer.chat_text(body, self._caches.shapes)
+    def rendered(self, body: Chatting, *, hasty: bool) -> str:
+        """The text of its conversation. hasty: the loop waits. Raises RequestError and
+        Unrenderable."""
+        return self.tokenizer.chat_text(body, self._caches.shapes, hasty=hasty)
 
     def run(self) -> Tokenized:
         """All steps at once."""
-        result = self.advance(float("inf"))
+        result = self.advance(_NO_LIMIT_S)
         assert result is not None
         return result
 
@@ -156,7 +158,7 @@ class TokenJob:
         text = self.text
         if text is None:
             began_s = time.thread_time()
-            text = self.rendered(body)
+            text = self.rendered(body, hasty=limit_s != _NO_LIMIT_S)
             self._render_s = time.thread_time() - began_s
         yield
         return (yield from self._sequence(text, special, limit_s))

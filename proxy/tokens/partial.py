@@ -83,7 +83,10 @@ def residual(
         raise
     except Exception as error:  # noqa: BLE001 - a template can raise anything; rendering it says better
         raise Unknown(type(error).__name__) from None
-    return Residual(Text(*run.shown).parts, tuple(dict.fromkeys(asked.guards)))
+    parts = Text(*run.shown).parts
+    # Of what is shown again and again, once is enough.
+    shown = {part: part for part in parts}
+    return Residual(tuple([shown[part] for part in parts]), asked.guards)
 
 
 class _Run:

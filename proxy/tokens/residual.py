@@ -17,32 +17,34 @@ class Unknown(Exception):
 
 
 class Guard(NamedTuple):
-    """asks: a method of str; of the text with this number it says `holds`, given these words, or
-    leaves the text as it is."""
+    """asks: a method of str; of each of these texts (by number) it says `holds`, given these words,
+    or one that strips leaves it as it is."""
 
-    text: int
     asks: str
     words: tuple[str, ...]
     holds: bool
+    texts: tuple[int, ...]
 
 
 class Residual(NamedTuple):
-    """parts: text, and numbers of the texts that stand in between, which are found at `holes`."""
+    """parts: text, and numbers of the texts that stand in between."""
 
     parts: tuple[str | int, ...]
-    guards: tuple[Guard, ...]
+    guards: tuple[Guard, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """What a cache pays for it."""
-        shown = sum([getsizeof(part) for part in self.parts])
-        return shown + 200 * len(self.guards) + 200
+        shown = {part: getsizeof(part) for part in self.parts}
+        numbers = sum([len(guard.texts) for guard in self.guards])
+        return sum(shown.values()) + 8 * (len(self.parts) + numbers) + 300 * len(self.guards) + 200
 
     def fits(self, texts: Sequence[str]) -> bool:
         """Whether it is the template's rendering for messages of these texts."""
-        for guard in self.guards:  # noqa: SIM110 - not a generator: this runs for each request
-            if not _holds(guard, texts[guard.text]):
-                return False
+        for guard in self.guards:
+            for number in guard.texts:
+                if says(texts[number], guard.asks, guard.words) is not guard.holds:
+                    return False
         return True
 
     def filled(self, texts: Sequence[str]) -> str:
@@ -50,16 +52,16 @@ class Residual(NamedTuple):
         return "".join([part if isinstance(part, str) else texts[part] for part in self.parts])
 
 
-def _holds(guard: Guard, text: str) -> bool:
-    asks = guard.asks
+def says(text: str, asks: str, words: tuple[str, ...]) -> bool:
+    """What a predicate says of a text, or whether a strip leaves it as it is."""
     if asks == "__bool__":
-        return (text != "") is guard.holds
+        return text != ""
     if asks == "__contains__":
-        return (guard.words[0] in text) is guard.holds
+        return words[0] in text
     if asks == "__eq__":
-        return (text == guard.words[0]) is guard.holds
+        return text == words[0]
     if asks == "startswith":
-        return text.startswith(guard.words[0]) is guard.holds
+        return text.startswith(words[0])
     if asks == "endswith":
-        return text.endswith(guard.words[0]) is guard.holds
-    return bool(getattr(text, asks)(*guard.words) == text)
+        return text.endswith(words[0])
+    return bool(getattr(text, asks)(*words) == text)

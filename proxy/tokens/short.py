@@ -50,7 +50,7 @@ def _text(job: TokenJob) -> tuple[str | None, bool]:
     if fields.value(body.truncate_prompt_tokens) is not None:
         return None, False
     if not isinstance(body, CompletionBody):
-        job.text = job.rendered(body)
+        job.text = job.rendered(body, hasty=True)
         return job.text, fields.flag(body.add_special_tokens, False)
     special = fields.flag(body.add_special_tokens, True)
     prompts = job.tokenizer.prompts(body)

@@ -139,9 +139,12 @@ class Tokenizer:
 
     # Chat
 
-    def chat_text(self, asked: Conversation, shapes: ShapeCache | None = None) -> str:
-        """The rendered prompt. shapes: what is known of others' renderings. Raises
-        RequestError(400) as vLLM would, or Unrenderable."""
+    def chat_text(
+        self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
+    ) -> str:
+        """The rendered prompt. shapes: what is known of others' renderings, and learns from this
+        one unless that takes long and is `hasty`. Raises RequestError(400) as vLLM would, or
+        Unrenderable."""
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
@@ -154,7 +157,7 @@ class Tokenizer:
         if text is None:
             text, residual = self._rendered(request, messages, converted=converted)
             if residual is not None:
-                shapes.learn(shape, text, residual)
+                shapes.learn(shape, text, residual, hasty=hasty)
         return text
 
     def _rendered(

@@ -135,7 +135,7 @@ def test_roles_and_the_dialect_do_too() -> None:
         [{"role": "critic", "content": "a"}],
         [{"role": "developer", "content": "a"}],
         [{"role": "system", "content": "x-anthropic-billing-header: 1\na"}],
-        [{"role": "user", "content": "a"}] * 17,
+        [{"role": "user", "content": "a"}] * 513,
     ],
     ids=str,
 )
@@ -168,10 +168,20 @@ def test_a_template_that_asks_for_the_time_has_no_shapes(tmp_path: Path) -> None
 def test_what_differs_from_the_engines_is_not_kept() -> None:
     cache, one = ShapeCache(ROOM), Shape((b"", ("user",)), ["a"])
     for _ in range(3):
-        cache.learn(one, "a", lambda *_: Residual(("b",), ()))
+        cache.learn(one, "a", lambda *_: Residual(("b",)), hasty=False)
     assert cache.text(one) is None
-    cache.learn(one, "a", lambda *_: Residual((0,), ()))
+    cache.learn(one, "a", lambda *_: Residual((0,)), hasty=False)
     assert cache.text(one) == "a"
+
+
+def test_a_long_one_is_not_learned_in_haste() -> None:
+    cache, texts = ShapeCache(ROOM), ["a"] * 200
+    one = Shape((b"", ("user",) * 200), texts)
+    for _ in range(10):
+        cache.learn(one, "a" * 200, lambda *_: Residual(tuple(range(200))), hasty=True)
+    assert cache.text(one) is None
+    cache.learn(one, "a" * 200, lambda *_: Residual(tuple(range(200))), hasty=False)
+    assert cache.text(one) == "a" * 200
 
 
 def test_a_shape_is_tried_a_few_times_only() -> None:
@@ -183,7 +193,7 @@ def test_a_shape_is_tried_a_few_times_only() -> None:
         raise Unknown("a use of a text")
 
     for _ in range(20):
-        cache.learn(one, "a", unknown)
+        cache.learn(one, "a", unknown, hasty=False)
     assert made == 4
 
 
@@ -192,7 +202,7 @@ def test_it_holds_no_more_than_its_budget() -> None:
     for number in range(10):
         one = Shape((b"%d" % number, ("user",)), ["x" * 100])
         for _ in range(2):
-            cache.learn(one, "x" * 100, lambda _, texts: Residual((texts[0],), ()))
+            cache.learn(one, "x" * 100, lambda _, texts: Residual((texts[0],)), hasty=False)
         assert cache.text(one) == "x" * 100
         assert len(cache) <= 3
         assert cache.size_bytes <= 6_000
@@ -200,7 +210,7 @@ def test_it_holds_no_more_than_its_budget() -> None:
     assert cache.text(Shape((b"0", ("user",)), ["x"])) is None
     large = Shape((b"large", ("user",)), ["x" * 3_000])
     for _ in range(2):
-        cache.learn(large, "x" * 3_000, lambda _, texts: Residual((texts[0],), ()))
+        cache.learn(large, "x" * 3_000, lambda _, texts: Residual((texts[0],)), hasty=False)
     assert cache.text(large) is None
 
 
@@ -208,9 +218,9 @@ def test_the_one_used_last_stays() -> None:
     cache = ShapeCache(Budget(2, 1 << 20, 1 << 20))
     shapes = [Shape((b"%d" % number, ("user",)), ["x"]) for number in range(3)]
     for one in shapes[:2] * 2:
-        cache.learn(one, "x", lambda *_: Residual((0,), ()))
+        cache.learn(one, "x", lambda *_: Residual((0,)), hasty=False)
     assert cache.text(shapes[0]) == "x"
-    cache.learn(shapes[2], "x", lambda *_: Residual((0,), ()))
+    cache.learn(shapes[2], "x", lambda *_: Residual((0,)), hasty=False)
     assert cache.text(shapes[0]) == "x"
     assert cache.text(shapes[1]) is None
 
@@ -229,7 +239,7 @@ def test_threads_share_one() -> None:
             expected = "".join([f"{role}:{text.strip()};" for role, text in pairs])
             found = cache.text(one)
             if found is None:
-                cache.learn(one, expected, partial(template.residual, variables={}))
+                cache.learn(one, expected, partial(template.residual, variables={}), hasty=False)
             elif found != expected:
                 wrong.append(one)
 
