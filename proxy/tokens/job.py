@@ -17,6 +17,7 @@ from proxy.model import Prompt
 from proxy.routing.blocks import HASH_BYTES, block_hashes
 from proxy.tokens import fields
 from proxy.tokens.fields import Unrenderable
+from proxy.tokens.keys import render_size_bytes
 from proxy.tokens.ladder import Speed
 from proxy.tokens.prefixes import Found, Mark, Prefix, TokenCaches, marked
 from proxy.tokens.segments import stretches
@@ -146,7 +147,7 @@ class TokenJob:
             prompt = end.value
         except (RequestError, Unrenderable) as problem:
             error = problem
-        self._speed.learn_render(self.size_bytes, self._render_s)
+        self._speed.learn_render(render_size_bytes(self.body), self._render_s)
         self._speed.learn_encode(self._encoded_chars, self._encode_s)
         return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
 

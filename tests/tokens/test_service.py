@@ -68,6 +68,20 @@ async def test_short() -> None:
         assert tokens.threads.queued_jobs == 0
 
 
+async def test_a_short_message_with_many_tools_is_no_short_prompt() -> None:
+    """A template shows tools as JSON: their bytes cost a dozen times those of a text."""
+    hi: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+    tool = {"type": "function", "function": {"name": "f", "description": "d" * 900}}
+    async with service(thread_hop_s=0.01) as tokens:
+        few = await tokens.prompt("demo", body_of({**hi, "tools": [tool] * 10}))
+        many = await tokens.prompt("demo", body_of({**hi, "tools": [tool] * 900}))
+        # As fast as messages are at best, and the same in their bytes would be no work at all.
+        for _ in range(200):
+            tokens._speeds["demo"].learn_render(1_000_000, 0.001)
+        still = await tokens.prompt("demo", body_of({**hi, "tools": [tool] * 1_000}))
+    assert (few.rung, many.rung, still.rung) == (Rung.SHORT, Rung.THREADS, Rung.THREADS)
+
+
 async def test_a_tokenizer_may_serve_another_name() -> None:
     made = TokenService(TokenSettings(thread_hop_s=10.0), {"renamed": demo_tokenizer()}, 16)
     outcome = await made.prompt("renamed", text("hello"))
