@@ -125,20 +125,22 @@ def options_size_bytes(body: Prompted) -> int:
     """The raw JSON of what a template may show beside the messages: tools, above all."""
     if isinstance(body, CompletionBody):
         return 0
-    options = [body.tools, body.chat_template_kwargs]
-    if isinstance(body, ChatBody):
-        options.append(body.documents)
-    return sum([memoryview(raw).nbytes for raw in options if raw is not ABSENT])
+    tools, kwargs = body.tools, body.chat_template_kwargs
+    documents = body.documents if isinstance(body, ChatBody) else ABSENT
+    if tools is ABSENT and kwargs is ABSENT and documents is ABSENT:
+        return 0
+    return sum([memoryview(raw).nbytes for raw in (tools, kwargs, documents)])
 
 
-def prompt_size_bytes(body: Prompted) -> int:
+def prompt_size_bytes(body: Prompted, options_weight: int = 1) -> int:
     """Of all that becomes the prompt's text: predicts the work."""
-    return prompt_bytes(body).nbytes + front_bytes(body).nbytes + options_size_bytes(body)
+    text_bytes = prompt_bytes(body).nbytes + front_bytes(body).nbytes
+    return text_bytes + options_weight * options_size_bytes(body)
 
 
 def render_size_bytes(body: Prompted) -> int:
     """As many bytes of messages as would take as long to render."""
-    return prompt_size_bytes(body) + (_OPTIONS_WEIGHT - 1) * options_size_bytes(body)
+    return prompt_size_bytes(body, _OPTIONS_WEIGHT)
 
 
 def head_bytes(body: Prompted, limit_bytes: int) -> bytes:

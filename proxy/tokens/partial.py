@@ -240,7 +240,10 @@ class _Run:
             ends = (node.arg.start, node.arg.stop, node.arg.step)
             return of[slice(*[None if end is None else self._value(end, frame) for end in ends])]
         else:
-            found = self._environment.getitem(of, self._value(node.arg, frame))
+            key = self._value(node.arg, frame)
+            if isinstance(key, Text):
+                raise Unknown("a text as a key")
+            found = self._environment.getitem(of, key)
         if callable(found) and not isinstance(found, Undefined):
             raise Unknown("a method as a value")
         return found
