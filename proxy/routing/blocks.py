@@ -80,7 +80,7 @@ def block_hashes(
     per block, >= 1. salt: whatever must separate caches (model name, tenant, cache_salt). known:
     what this function returned for a prefix of `ids`, with the same block size and salt; the chain
     goes on behind it. Returns packed native uint64, one per full block; b"" when not even one is
-    full. About 1 ms for 100k tokens in blocks of 16, compiled a quarter of it.
+    full. About 1 ms for 100k tokens in blocks of 16; compiled 0.2 ms.
     """
     if block_tokens < 1:
         raise ValueError("block_tokens must be at least 1")

@@ -36,6 +36,7 @@ FUNCTION_KEYS = ("arguments", "name")
 # A line whose value changes with every request of one client: vLLM drops it from system messages.
 BILLING_LINE = "x-anthropic-billing-header"
 PLAIN_ROLES = frozenset(("system", "user", "assistant", "tool"))
+_ROLES = {role: role for role in PLAIN_ROLES}
 
 
 def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
@@ -87,7 +88,8 @@ def told(messages: list[Any]) -> tuple[tuple[str, ...], list[str]] | None:
     for message in messages:
         if not _is_plain(message):
             return None
-        roles.append(message["role"])
+        # Not the request's own strings: roles are kept.
+        roles.append(_ROLES[message["role"]])
         texts.append(message["content"])
     return (tuple(roles), texts) if roles else None
 

@@ -21,7 +21,7 @@ from proxy.tokens.keys import options_digest
 from proxy.tokens.residual import Residual, Unknown
 
 # Longer conversations hardly ever have a shape that was seen before. To learn one takes 50 us a
-# message, in bytecode: a thread's time, but the loop's for a few messages only.
+# message, in bytecode: a thread has that time, the loop for a few messages only.
 _MOST_MESSAGES: Final = 512
 _FEW_MESSAGES: Final = 16
 # Attempts to learn one shape.
@@ -58,10 +58,10 @@ class _Known:
 
     __slots__ = ("residuals", "size_bytes", "tries")
 
-    def __init__(self) -> None:
+    def __init__(self, messages: int) -> None:
         self.residuals: tuple[Residual, ...] = ()
         self.tries = 0
-        self.size_bytes = _ENTRY_BYTES
+        self.size_bytes = _ENTRY_BYTES + 8 * messages
 
 
 class ShapeCache(BoundedCache):
@@ -93,8 +93,8 @@ class ShapeCache(BoundedCache):
             known = self._known.get(shape.name)
             if known is None:
                 # Once is no shape.
-                self._known[shape.name] = _Known()
-                self._grown(_ENTRY_BYTES)
+                known = self._known[shape.name] = _Known(len(shape.texts))
+                self._grown(known.size_bytes)
                 return
             if known.tries == _MOST_TRIES or (hasty and len(shape.texts) > _FEW_MESSAGES):
                 return
