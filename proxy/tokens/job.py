@@ -58,7 +58,8 @@ class _Sequence(NamedTuple):
 
 
 class TokenJob:
-    """A prompt to make ids of. size_bytes: raw JSON bytes; block_tokens: per hashed
+    """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many
+    of messages as would take as long to render; block_tokens: per hashed
     block; salt: what its hashes start from; caches: those of the model."""
 
     __slots__ = (
@@ -72,6 +73,7 @@ class TokenJob:
         "block_tokens",
         "body",
         "key",
+        "render_bytes",
         "salt",
         "size_bytes",
         "text",
@@ -105,6 +107,7 @@ class TokenJob:
         self.text: str | None = None
         self.key = key
         self.size_bytes = size_bytes
+        self.render_bytes = render_size_bytes(body, size_bytes)
 
     def steps(self, piece_limit_s: float = _NO_LIMIT_S) -> Steps:
         """Does a step per `next` and returns the prompt. Raises RequestError as vLLM would, and
@@ -147,7 +150,7 @@ class TokenJob:
             prompt = end.value
         except (RequestError, Unrenderable) as problem:
             error = problem
-        self._speed.learn_render(render_size_bytes(self.body), self._render_s)
+        self._speed.learn_render(self.render_bytes, self._render_s)
         self._speed.learn_encode(self._encoded_chars, self._encode_s)
         return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
 

@@ -132,15 +132,14 @@ def options_size_bytes(body: Prompted) -> int:
     return sum([memoryview(raw).nbytes for raw in (tools, kwargs, documents)])
 
 
-def prompt_size_bytes(body: Prompted, options_weight: int = 1) -> int:
+def prompt_size_bytes(body: Prompted) -> int:
     """Of all that becomes the prompt's text: predicts the work."""
-    text_bytes = prompt_bytes(body).nbytes + front_bytes(body).nbytes
-    return text_bytes + options_weight * options_size_bytes(body)
+    return prompt_bytes(body).nbytes + front_bytes(body).nbytes + options_size_bytes(body)
 
 
-def render_size_bytes(body: Prompted) -> int:
-    """As many bytes of messages as would take as long to render."""
-    return prompt_size_bytes(body, _OPTIONS_WEIGHT)
+def render_size_bytes(body: Prompted, size_bytes: int) -> int:
+    """As many bytes of messages as would take as long to render as such a prompt of this size."""
+    return size_bytes + (_OPTIONS_WEIGHT - 1) * options_size_bytes(body)
 
 
 def head_bytes(body: Prompted, limit_bytes: int) -> bytes:

@@ -24,7 +24,7 @@ from proxy.tokens import ladder, short
 from proxy.tokens.cache import Budget, CacheCounts, PromptCache
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Steps, Tokenized, TokenJob
-from proxy.tokens.keys import is_ids, prompt_size_bytes, render_size_bytes, salt, token_key
+from proxy.tokens.keys import is_ids, prompt_size_bytes, salt, token_key
 from proxy.tokens.ladder import JobView, PoolView, Speed
 from proxy.tokens.openings import OpeningCache
 from proxy.tokens.prefixes import TokenCaches
@@ -168,7 +168,7 @@ class TokenService:
             block_tokens=self._block_tokens,
             salt=salt(model, body),
         )
-        render_s = speed.render_s(render_size_bytes(body))
+        render_s = speed.render_s(job.render_bytes)
         total_s = render_s + speed.encode_s(size_bytes)
         # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
         ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE

@@ -17,7 +17,6 @@ from proxy.routing.blocks import block_hashes
 from proxy.tokens import fields
 from proxy.tokens.fields import Unrenderable
 from proxy.tokens.job import Tokenized, TokenJob
-from proxy.tokens.keys import render_size_bytes
 from proxy.tokens.ladder import Speed
 from proxy.tokens.openings import Opening, OpeningCache
 
@@ -35,7 +34,7 @@ def run(
             return job.run()
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
-            speed.learn_render(render_size_bytes(job.body), rendered_s - began_s)
+            speed.learn_render(job.render_bytes, rendered_s - began_s)
         prompt = _encoded(job, speed, openings, text, special, limit_s, stall_budget_s)
     except (RequestError, Unrenderable) as problem:
         return Tokenized(None, problem, time.perf_counter() - began_s)
