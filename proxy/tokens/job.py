@@ -58,9 +58,9 @@ class _Sequence(NamedTuple):
 
 
 class TokenJob:
-    """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many
-    of messages as would take as long to render; block_tokens: per hashed
-    block; salt: what its hashes start from; caches: those of the model."""
+    """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many of messages as
+    would take as long to render; block_tokens: per hashed block; salt: what its hashes start from;
+    caches: those of the model."""
 
     __slots__ = (
         "_caches",

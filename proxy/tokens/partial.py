@@ -25,9 +25,9 @@ from proxy.tokens.holes import TESTS_OF_TEXT, Text, Texts, joined
 from proxy.tokens.residual import Residual, Unknown
 
 _FUNCTIONS = frozenset(("namespace", "range"))
-# Of a list that holds texts, or of anything that holds none.
-_FILTERS_OF_ALL = frozenset("count d default first last length list reverse".split())
-_FILTERS = _FILTERS_OF_ALL | frozenset("lower string tojson trim upper".split())
+_FILTERS = frozenset(
+    "count d default first last length list lower reverse string tojson trim upper".split()
+)
 _TESTS = frozenset(TESTS_OF_TEXT) | frozenset("eq equalto even ne odd".split())
 _BINARY: dict[type[nodes.BinExpr], Callable[[Any, Any], Any]] = {
     nodes.Add: operator.add,
@@ -134,6 +134,9 @@ class _Run:
         self.shown.extend(value.parts if isinstance(value, Text) else (str(value),))
 
     def _loop(self, node: nodes.For, frame: _Frame) -> None:
+        # Jinja2 tests an item when its turn comes: what the turns before it set would count.
+        if node.test is not None and node.find(nodes.NSRef) is not None:
+            raise Unknown("a test that a turn may change")
         items = [
             item
             for item in self._value(node.iter, frame)

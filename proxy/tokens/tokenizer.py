@@ -148,26 +148,25 @@ class Tokenizer:
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
-        messages = fields.value(request.messages)
-        converted = request is not asked
-        shape = None if shapes is None else shape_of(request, messages, converted=converted)
+        given, converted = fields.value(request.messages), request is not asked
+        shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
-            return self._rendered(request, messages, converted=converted)[0]
+            return self._rendered(request, given, converted=converted)[0]
         text = shapes.text(shape)
         if text is None:
-            text, residual = self._rendered(request, messages, converted=converted)
+            text, residual = self._rendered(request, given, converted=converted)
             if residual is not None:
                 shapes.learn(shape, text, residual, hasty=hasty)
         return text
 
     def _rendered(
-        self, request: ChatFields, messages: Any, *, converted: bool
+        self, request: ChatFields, given: Any, *, converted: bool
     ) -> tuple[str, MakeResidual | None]:
-        """The text, and what makes the residual of it, where there can be one."""
+        """The text of these messages, and what makes the residual of it, where there can be one."""
         self._refuse_request_template(request)
         tools = conversation.tool_list(fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
-        turns = conversation.conversation(messages, template.content_format)
+        turns = conversation.conversation(given, template.content_format)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)
         variables = self._variables(request, template, tools)
@@ -181,8 +180,8 @@ class Tokenizer:
         )
         if template.volatile:
             return text, None
-        given = {**variables, "add_generation_prompt": begun}
-        return text, partial(template.residual, variables=given)
+        seen = {**variables, "add_generation_prompt": begun}
+        return text, partial(template.residual, variables=seen)
 
     def as_chat(self, request: Conversation) -> ChatFields:
         """A request of any dialect as the chat that vLLM makes of it. Raises Unrenderable."""

@@ -257,6 +257,7 @@ NOT_FOLLOWED = [
     "{% macro m(x) %}{{ x }}{% endmacro %}{{ m(messages[0].content) }}",
     "{% set x %}{{ messages[0].content }}{% endset %}{{ x }}",
     "{% for m in messages recursive %}{{ m.role }}{% endfor %}",
+    "{% set n = namespace(a=1) %}{% for m in messages if n.a %}{% set n.a = 0 %}{% endfor %}",
     "{% for m in messages %}{{ loop.cycle('a', 'b') }}{% endfor %}",
     "{% if strftime_now is defined %}now{% endif %}",
     "{{ strftime_now('%Y') }}",
