@@ -2,11 +2,11 @@
 
     TOKENLANE_COMPILE=1 pip install --no-build-isolation .      (needs a C compiler and mypy)
 
-Without the variable, or from the source tree, the same modules run as plain Python. They stay
-plain Python with two habits that mypyc asks for: a class attribute that is not a default is a
-ClassVar, and a class inherits from no class of the standard library (protocols are recognized by
-their methods). Modules whose msgspec structs are decoded are not compiled: msgspec reads their
-annotations at run time.
+Without the variable, or from the source tree, the same modules run as plain Python (but
+proxy/routing/xxh3.py, which stands aside there). They stay plain Python with two habits that mypyc
+asks for: a class attribute that is not a default is a ClassVar, and a class inherits from no class
+of the standard library (protocols are recognized by their methods). Modules whose msgspec structs
+are decoded are not compiled: msgspec reads their annotations at run time.
 """
 
 import os
