@@ -116,13 +116,13 @@ class Encoder:
         if way is Parts.AFTER_LEAD:
             self._lead = self.encode(_LEAD, add_special_tokens=False)
 
-    def begun(self, text: str) -> str:
-        """The text that pieces are made of: with what is put in front of it, where a piece that
-        is encoded alone would get that too."""
-        if self._lead is None or not text or text[0] in " \u2581":
-            return text
-        added = self._cut is not None and self._cut.match(text) is not None
-        return text if added else " " + text
+    def begun(self, piece: str) -> str:
+        """The first piece of a text, as it is encoded: with what is put in front of a text, where
+        a piece that stands behind another would get that too if it were encoded alone."""
+        if self._lead is None or not piece or piece[0] in " \u2581":
+            return piece
+        added = self._cut is not None and self._cut.match(piece) is not None
+        return piece if added else " " + piece
 
     @property
     def added(self) -> list[str]:
@@ -163,14 +163,15 @@ class Encoder:
         return self._cut is not None and self._cut.match(text, at) is not None
 
     def pieces(self, text: str) -> list[str]:
-        """`text`, as `begun`, cut where it is exact: the ids of the pieces, joined, are its ids.
-        [text] where no cut is known to be exact. Never an empty piece, except for text ""."""
-        text = self.begun(text)
+        """`text` cut where it is exact, the first piece as `begun`: the ids of the pieces, joined,
+        are its ids. One piece where no cut is known to be exact; an empty one for text "" only."""
         starts = self.starts(text)
         if not starts or starts[0] != 0:
             starts.insert(0, 0)
         ends = [*starts[1:], len(text)]
-        return [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        pieces[0] = self.begun(pieces[0])
+        return pieces
 
     def encode_pieces(self, pieces: Iterable[str], *, add_special_tokens: bool) -> bytes:
         """Packed ids of pieces that came from `pieces`: equal to `encode` of the whole text.

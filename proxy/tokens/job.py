@@ -199,7 +199,6 @@ class TokenJob:
             ids = encoder.encode(text, add_special_tokens=special)
             self._encoded(len(text), began_s)
             return _Sequence(ids)
-        text = encoder.begun(text)
         root, found, at = b"", None, 0
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:
@@ -210,10 +209,8 @@ class TokenJob:
                 parts = [memoryview(found.prefix.ids)[: found.mark.ids_bytes]]
             yield
         starts: list[int] = []
-        for pieces in stretches(encoder, text, at):
-            for piece in pieces:
-                starts.append(at)
-                at += len(piece)
+        for places, pieces in stretches(encoder, text, at):
+            starts += places
             parts += yield from self._pieces(pieces, limit_s)
             yield
         # The bytes of ids before each piece, those that specials put before the text included.

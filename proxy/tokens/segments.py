@@ -71,9 +71,10 @@ def _size_bytes(piece: str, ids: bytes) -> int:
     return getsizeof(piece) + len(ids) + _ENTRY_BYTES
 
 
-def stretches(encoder: Encoder, text: str, at: int) -> Iterator[list[str]]:
-    """`text` from `at` on (0, or where a cut is exact), cut wherever that is exact, a list for
-    about every 32 KiB of it: no step takes long, except over one that cannot be cut."""
+def stretches(encoder: Encoder, text: str, at: int) -> Iterator[tuple[list[int], list[str]]]:
+    """`text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where pieces
+    begin, and the pieces (see `Encoder.pieces`), for about every 32 KiB of it. No step takes long,
+    except over a piece that cannot be cut."""
     window = _WINDOW_CHARS
     while at < len(text):
         until = at + window
@@ -85,6 +86,9 @@ def stretches(encoder: Encoder, text: str, at: int) -> Iterator[list[str]]:
         elif len(bounds) == 1:
             window *= 2
             continue
-        yield [text[start:end] for start, end in pairwise(bounds)]
-        at = bounds[-1]
+        pieces = [text[start:end] for start, end in pairwise(bounds)]
+        if at == 0:
+            pieces[0] = encoder.begun(pieces[0])
+        at = bounds.pop()
+        yield bounds, pieces
         window = _WINDOW_CHARS

@@ -75,7 +75,6 @@ def _encoded(
         if speed.encode_s(len(text)) > limit_s:
             return None
         return _prompt(job, encoder.encode(text, add_special_tokens=special), b"")
-    text = encoder.begun(text)
     root = b"%d:%d:%b" % (special, job.block_tokens, job.salt)
     opening = openings.find(encoder, root, text)
     if opening is None:
@@ -83,12 +82,12 @@ def _encoded(
         if not head:
             opening = Opening("", affixes[0], b"")
         elif speed.encode_s(len(head)) < stall_budget_s:
-            ids = affixes[0] + encoder.encode_piece(head)
+            ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
             opening = Opening(head, ids, block_hashes(ids, job.block_tokens, job.salt))
             openings.put(root, opening)
         else:
             return None
-    rest = text[opening.chars :]
+    rest = text[opening.chars :] if opening.chars else encoder.begun(text)
     if speed.encode_s(len(rest)) > limit_s:
         return None
     began_s = time.perf_counter()

@@ -25,7 +25,7 @@ Invariants:
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from proxy.tokens.encode import Encoder
 from proxy.tokens.fast import Refused
@@ -88,12 +88,13 @@ class WordEncoder:
         return found
 
     def _each(self, words: list[str]) -> list[bytes]:
-        known = self._known
-        try:
-            return list(map(known.__getitem__, words))
-        except KeyError:
-            fresh = self._made(set(words).difference(known))
-            return [known[word] if word in known else fresh[word] for word in words]
+        found = list(map(self._known.get, words))
+        missing = [at for at, ids in enumerate(found) if ids is None]
+        if missing:
+            fresh = self._made({words[at] for at in missing})
+            for at in missing:
+                found[at] = fresh[words[at]]
+        return cast(list[bytes], found)
 
     def _made(self, words: Iterable[str]) -> dict[str, bytes]:
         made: dict[str, bytes] = {}

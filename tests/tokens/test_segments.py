@@ -21,8 +21,9 @@ def test_stretches_are_the_pieces(parts: list[str], skip: int) -> None:
     text = "".join(parts)
     starts = encoder.starts(text)
     at = starts[skip % len(starts)] if starts else 0
-    made = [piece for stretch in stretches(encoder, text, at) for piece in stretch]
-    assert made == ([] if at == len(text) else encoder.pieces(text[at:]))
+    made = [one for found in stretches(encoder, text, at) for one in zip(*found, strict=True)]
+    assert [piece for _, piece in made] == ([] if at == len(text) else encoder.pieces(text[at:]))
+    assert all(text.startswith(piece, start) for start, piece in made)
 
 
 @pytest.mark.parametrize(
