@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +46,23 @@ def two_cores() -> tuple[int, int]:
     if len(cores) < 2:
         raise BenchError("two cores are needed: one is measured, the other generates the load")
     return cores[0], cores[1]
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """All threads of this process share one core meanwhile, as those of a worker that has one."""
+    cores = os.sched_getaffinity(0)
+    _keep_to({min(cores)})
+    try:
+        yield
+    finally:
+        _keep_to(cores)
+
+
+def _keep_to(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.sched_setaffinity(int(thread.name), cores)
 
 
 def free_ports(count: int) -> list[int]:

@@ -3,14 +3,14 @@
     python -m bench.ladder [--tokenizers DIR] [--models A,B] [--seconds 4] [--json FILE]
 
 Four tables, each for every model under DIR (a folder with tokenizer.json per model; without DIR
-the demo model), all with a ChatML template:
+the demo model), all with a ChatML template, and but for the second on one core, as for a worker
+that has one:
 
 - price: CPU per request on the loop and off it, for a prompt never seen, the same again, and the
   next turn of its conversation (100 turns of a hundredth of the length each);
 - load: prompts of 16k tokens, each new, offered at a share of what the threads do at most, with
   short prompts beside them: which rungs took them, and how long the short ones waited;
-- lateness of the loop while prompts of 100k tokens are fed back to back, beside inline `encode`,
-  and beside a loop that reads them while another process is as busy: what the machine makes late.
+- lateness of the loop while prompts of 100k tokens are fed back to back, beside inline `encode`.
   Own: without the time that the loop's thread stood ready and the machine gave it no CPU;
 - lateness of the loop while 1 MB of hostile text per prompt is fed, as many at once as there are
   threads: no spaces, one letter, random letters, combining marks.
@@ -28,7 +28,7 @@ from bench.ladder.late import back_to_back, under_attack
 from bench.ladder.offered import under_load
 from bench.ladder.price import decision_us, hop_us, prices
 from bench.ladder.prompts import chatml
-from bench.processes import say
+from bench.processes import one_core, say
 from bench.report import finish
 from bench.statistics import Cell, table
 from proxy import heap, turns
@@ -57,15 +57,16 @@ def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, A
                 Tokenizer.load(name, path),
                 Tokenizer.load(name, path, fast=False),
             )
-            heap.settle()
-            say(f"ladder, {name}: prices")
-            price = uvloop.run(prices(tokenizer, repeats))
-            say(f"ladder, {name}: load")
+            begin(f"ladder, {name}: prices")
+            with one_core():
+                price = uvloop.run(prices(tokenizer, repeats))
+            begin(f"ladder, {name}: load")
             load = uvloop.run(under_load(tokenizer, seconds_s))
-            say(f"ladder, {name}: lateness")
+            begin(f"ladder, {name}: lateness")
             late = uvloop.run(back_to_back(tokenizer, reference, 3 * seconds_s))
-            say(f"ladder, {name}: hostile text")
-            attack = uvloop.run(under_attack(tokenizer, 3 * seconds_s))
+            begin(f"ladder, {name}: hostile text")
+            with one_core():
+                attack = uvloop.run(under_attack(tokenizer, 3 * seconds_s))
             models[name] = {
                 "tokenizer": f"{tokenizer!r} {tokenizer.fast.encoder} {tokenizer.fast.template}",
                 "prices": price,
@@ -80,6 +81,12 @@ def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, A
         "hop_us": uvloop.run(hop_us()),
         "decision_us": decision_us(),
     }
+
+
+def begin(what: str) -> None:
+    """Nothing that was left over, of the caches of ladders before, is cleared away under it."""
+    say(what)
+    heap.settle()
 
 
 def show(result: dict[str, Any]) -> str:

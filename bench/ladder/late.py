@@ -1,13 +1,9 @@
 """How late the loop is while long or hostile prompts are fed to the ladder back to back."""
 
 import asyncio
-import socket
-import statistics
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from itertools import count, cycle
 from typing import Any
 
@@ -23,40 +19,28 @@ from bench.ladder.prompts import (
     raw,
     renewed,
 )
+from bench.processes import one_core
 from proxy.body import ChatBody, Kind, inspect
 from proxy.tokens.tokenizer import Tokenizer
-
-# Does nothing for as long as it is told, each time it is asked.
-_ELSEWHERE = """
-import socket, sys, time
-asked, busy_s = socket.socket(fileno=int(sys.argv[1])), float(sys.argv[2])
-while asked.recv(1):
-    until_s = time.perf_counter() + busy_s
-    while time.perf_counter() < until_s:
-        pass
-    asked.send(b"x")
-"""
 
 
 async def back_to_back(
     tokenizer: Tokenizer, reference: Tokenizer, seconds_s: float
 ) -> list[dict[str, Any]]:
     """Lateness with the ladder: of eight conversations in turn (the request cache emptied each
-    time), and of prompts that have no message in common; and with the loop encoding by itself, as
-    most do: with the reference engines. Beside them a loop that reads the same bodies while the
-    same time is spent by a process that shares nothing with it: what this machine makes of that."""
+    time), also where its threads may use all cores, and of prompts that have no message in common;
+    and with the loop encoding by itself, as most do: with the reference engines."""
     told = [conversation(100_000, TURNS, 10**9 + n * 1000) for n in range(8)]
     known = cycle([raw(messages) for messages in told])
     fresh = cycle([renewed(messages) for messages in told[:4]])
     service = ladder(tokenizer)
-    took_s: list[float] = []
 
     async def nothing() -> None:
         await asyncio.sleep(0.01)
 
     async def by_ladder() -> None:
         service.cache.clear()  # every prompt is new to the whole-request cache
-        took_s.append((await ids_of(service, next(known))).run_s)
+        await ids_of(service, next(known))
 
     async def all_new() -> None:
         await ids_of(service, next(fresh)())
@@ -67,21 +51,17 @@ async def back_to_back(
         reference.chat_ids(request)
         await asyncio.sleep(0)
 
-    rows = [
-        await _fed("nothing", nothing, seconds_s),
-        await _fed("100k, the ladder", by_ladder, seconds_s),
-    ]
-    async with _elsewhere(statistics.median(took_s)) as ask:
-
-        async def elsewhere() -> None:
-            inspect(Kind.CHAT, next(known))
-            await ask()
-
-        rows.append(await _fed("100k, elsewhere", elsewhere, seconds_s))
-    rows += [
-        await _fed("100k new, the ladder", all_new, seconds_s),
-        await _fed("100k, inline", inline, seconds_s),
-    ]
+    with one_core():
+        rows = [
+            await _fed("nothing", nothing, seconds_s),
+            await _fed("100k, the ladder", by_ladder, seconds_s),
+        ]
+    rows.append(await _fed("the same, all cores", by_ladder, seconds_s))
+    with one_core():
+        rows += [
+            await _fed("100k new, the ladder", all_new, seconds_s),
+            await _fed("100k, inline", inline, seconds_s),
+        ]
     service.close()
     return rows
 
@@ -94,28 +74,6 @@ async def _fed(name: str, feed: Callable[[], Awaitable[None]], seconds_s: float)
             await feed()
             count += 1
     return {"feed": name, "prompts": count, **beats.row()}
-
-
-@asynccontextmanager
-async def _elsewhere(busy_s: float) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Asks another process to be busy for so long, and waits for its answer."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    argv = [sys.executable, "-c", _ELSEWHERE, str(theirs.fileno()), str(busy_s)]
-    other = await asyncio.create_subprocess_exec(*argv, pass_fds=[theirs.fileno()])
-    theirs.close()
-    loop = asyncio.get_running_loop()
-
-    async def ask() -> None:
-        await loop.sock_sendall(ours, b"x")
-        await loop.sock_recv(ours, 1)
-
-    try:
-        await ask()
-        yield ask
-    finally:
-        ours.close()
-        await other.wait()
 
 
 async def under_attack(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str, Any]]:
