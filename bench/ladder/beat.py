@@ -11,11 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from bench.statistics import quantile
+from bench.statistics import median, quantile
 
 _PERIOD_S = 0.001
 _SHARES = (50, 99, 99.9, 100)
 _SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+# By the quantile's name; None where nothing was measured.
+Row = dict[str, float | None]
 
 
 class Beats:
@@ -25,10 +29,19 @@ class Beats:
         self.late_s: list[float] = []
         self.own_s: list[float] = []
 
-    def row(self) -> dict[str, float | None]:
+    def row(self) -> Row:
         """Quantiles in ms."""
         late = {f"p{share:g}": ms(quantile(self.late_s, share / 100)) for share in _SHARES}
         return {**late, "own_p99.9": ms(quantile(self.own_s, 0.999))}
+
+
+def middle(rounds: list[Row]) -> Row:
+    """The median of each quantile, and the largest maximum."""
+    known = {
+        name: [value for row in rounds if (value := row[name]) is not None] for name in rounds[0]
+    }
+    row: Row = {name: median(values) for name, values in known.items()}
+    return {**row, "p100": max(known["p100"], default=None)}
 
 
 @contextmanager

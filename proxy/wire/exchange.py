@@ -17,6 +17,10 @@ from proxy.wire.cors import Cors
 from proxy.wire.dialect import Dialect, error_json
 from proxy.wire.headers import Field, lines, status_line
 from proxy.wire.heads import RequestHead
+from proxy.wire.single_file import SingleFile
+
+# Bodies of so many bytes and more are handed over one in a turn of the loop.
+_LONG_BYTES = 128 * 1024
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 
@@ -53,12 +57,14 @@ class Downstream(Protocol):
 
 class Serving(Protocol):
     """What an exchange needs of the server. cors: where pages of other origins may ask. lines:
-    header lines it adds to every head, and the request's id too if `add_request_id`."""
+    header lines it adds to every head, and the request's id too if `add_request_id`. long_bodies:
+    those that are complete."""
 
     draining: bool
     cors: Cors | None
     lines: bytes
     add_request_id: bool
+    long_bodies: SingleFile
 
     def request_id(self, offered: bytes | None) -> bytes:
         """The id a request gets."""
@@ -217,8 +223,12 @@ class Exchange:
     def body_end(self) -> None:
         """The connection read the whole body."""
         self._body_done = True
-        if self._waiter is not None and not self._waiter.done():
+        if self._waiter is None or self._waiter.done():
+            return
+        if sum(map(len, self._pieces or ())) < _LONG_BYTES:
             self._waiter.set_result(None)
+        else:
+            self._server.long_bodies.let(self._waiter)
 
     def body_error(self, error: RequestError) -> bool:
         """The body cannot be read; False if nobody waits for it (yet)."""

@@ -28,6 +28,7 @@ from proxy.wire.cors import Cors
 from proxy.wire.exchange import Exchange, Handler
 from proxy.wire.headers import FORWARDED_FIELDS, Field, lines
 from proxy.wire.heads import RequestHeads
+from proxy.wire.single_file import SingleFile
 
 __all__ = ["Exchange", "Handler", "HttpServer"]
 
@@ -82,6 +83,7 @@ class HttpServer:
         self.draining = False
         self.short_of_memory = False
         self.held_bytes = 0
+        self.long_bodies = SingleFile()
         # Workers share the limit evenly, as those of admission.
         self._held_limit_bytes = -(-settings.bodies_limit_bytes // settings.workers)
         self.run = handler if guarded else _guarded(handler)
