@@ -1,9 +1,10 @@
 """How soon the thread of a data loop gets its turn: at the GIL, and at a CPU.
 
 Invariants:
-- The loop takes no larger share than before, only smaller portions sooner.
-- Threads and processes that it starts have the kernel's usual portions; so have all where the
-  kernel is told nothing (another system, another scheduling policy, a container that forbids it).
+- The loop takes no larger share than before, only smaller portions sooner. The threads that work
+  for it stand back: where both are ready, it runs.
+- All others have the kernel's usual share and portions; so have all where the kernel is told
+  nothing (another system, another scheduling policy, a container that forbids it).
 """
 
 import ctypes
@@ -18,6 +19,11 @@ GIL_SWITCH_S = 0.0005
 # Linux runs whose slice ends first (6.12 and newer; older ones take no notice). With the usual 1.4
 # to 3 ms for all, a loop that wakes waits for a tokenizer thread's slice to end. None is shorter.
 CPU_SLICE_S = 0.0001
+# A loop with a burst in hand has soon had its share of a core, and would wait for each slice of the
+# threads that tokenize the burst. With this they have a third of its weight; and short slices, too,
+# since one that holds the GIL must not be long without a CPU.
+HELPER_NICE = 5
+HELPER_SLICE_S = 0.0005
 
 # Linux's sched_setattr(2), which Python has no name for, and glibc only since 2.41.
 _SETATTR = {"x86_64": 314, "aarch64": 274}
@@ -29,13 +35,22 @@ _RESET_ON_FORK = 0x01
 def take_soon() -> None:
     """For the calling thread, that of a loop, before it starts others."""
     sys.setswitchinterval(GIL_SWITCH_S)
+    _ask(CPU_SLICE_S, 0)
+
+
+def stand_back() -> None:
+    """For the calling thread, one that works for a loop of its process."""
+    _ask(HELPER_SLICE_S, HELPER_NICE)
+
+
+def _ask(slice_s: float, nicer: int) -> None:
+    """What the kernel does with it is its own affair: nothing would be done about a refusal."""
     call = _SETATTR.get(platform.machine())
     if call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    size_bytes, slice_ns = ATTRIBUTES.size, round(CPU_SLICE_S * 1e9)
+    nice = min(os.getpriority(os.PRIO_PROCESS, 0) + nicer, 19)
+    size_bytes, slice_ns = ATTRIBUTES.size, round(slice_s * 1e9)
     wanted = ATTRIBUTES.pack(
         size_bytes, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, slice_ns, 0, 0, 0, 0
     )
-    # What it returns says whether it was allowed, and nothing would be done about that.
     ctypes.CDLL(None).syscall(call, 0, wanted, 0)

@@ -1,4 +1,5 @@
-"""A loop's thread has short slices, what it starts has the usual ones."""
+"""A loop's thread has short slices, and those that work for it stand back; what else it starts has
+the usual share and slices."""
 
 import ctypes
 import json
@@ -21,13 +22,21 @@ from tests.test_turns import cpu_slice_s
 before_s = cpu_slice_s()
 turns.take_soon()
 told = []
-thread = threading.Thread(target=lambda: told.append(cpu_slice_s()))
-thread.start()
-thread.join()
+helper_nice = []
+
+def helper():
+    turns.stand_back()
+    told.append(cpu_slice_s())
+    helper_nice.append(os.getpriority(os.PRIO_PROCESS, 0))
+
+for run in (lambda: told.append(cpu_slice_s()), helper):
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
 child = "from tests.test_turns import cpu_slice_s; print(cpu_slice_s())"
 told.append(float(subprocess.check_output([sys.executable, "-c", child])))
 nice = os.getpriority(os.PRIO_PROCESS, 0)
-print(json.dumps([before_s, cpu_slice_s(), *told, sys.getswitchinterval(), nice]))
+print(json.dumps([before_s, cpu_slice_s(), *told, sys.getswitchinterval(), nice, *helper_nice]))
 """
 
 
@@ -42,7 +51,8 @@ def cpu_slice_s() -> float:
 
 
 def asked(*before: str) -> list[float]:
-    """Slices: before, then, a thread's, a process's; the GIL's interval, and how nice it is."""
+    """Slices: before, then, a thread's, a helper's, a process's; the GIL's interval; how nice the
+    loop is, and the helper."""
     path = os.pathsep.join([*sys.path, str(Path(__file__).parent.parent)])
     told = subprocess.check_output(
         [*before, sys.executable, "-c", ASKED], env={**os.environ, "PYTHONPATH": path}
@@ -55,16 +65,20 @@ def asked(*before: str) -> list[float]:
     cpu_slice_s() == 0.0,
     reason="this kernel has one length of slice for all (Linux 6.12 has more)",
 )
-def test_the_loop_alone_has_short_slices() -> None:
-    usual_s, loop_s, thread_s, child_s, switch_s, nice = asked()
-    assert loop_s == turns.CPU_SLICE_S < usual_s
+def test_the_loop_and_its_helpers_have_short_slices() -> None:
+    usual_s, loop_s, thread_s, helper_s, child_s, switch_s, nice, helper_nice = asked()
+    assert loop_s == turns.CPU_SLICE_S < helper_s == turns.HELPER_SLICE_S < usual_s
     assert thread_s == child_s == usual_s
     assert (switch_s, nice) == (turns.GIL_SWITCH_S, os.getpriority(os.PRIO_PROCESS, 0))
+    assert helper_nice == nice + turns.HELPER_NICE
 
 
 @pytest.mark.skipif(shutil.which("chrt") is None, reason="util-linux has chrt")
 def test_what_the_operator_chose_stays() -> None:
     usual_s, loop_s, *_ = asked("chrt", "--batch", "0")
     assert loop_s == usual_s
-    *_, nice = asked("nice", "-n", "5")
+    *_, nice, helper_nice = asked("nice", "-n", "5")
     assert nice == os.getpriority(os.PRIO_PROCESS, 0) + 5
+    assert helper_nice == nice + turns.HELPER_NICE
+    *_, helper_nice = asked("nice", "-n", "19")
+    assert helper_nice == 19

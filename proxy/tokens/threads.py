@@ -19,6 +19,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from proxy import turns
 from proxy.tokens.job import Tokenized, TokenJob
 
 # Long enough that changing jobs costs nothing, short beside what a waiting request notices.
@@ -110,12 +111,14 @@ class ThreadPool:
     # -- in the threads ----------------------------------------------------------------------
 
     def _only_short(self) -> None:
+        turns.stand_back()
         while not self._closed:
             entry = self._short.get()
             if entry is not None:
                 self._run(entry)
 
     def _any(self) -> None:
+        turns.stand_back()
         while not self._closed:
             entry = self._long.get()
             with contextlib.suppress(Empty):
