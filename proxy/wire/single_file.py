@@ -1,8 +1,8 @@
 """Single file: of what came at once, one goes on in each turn of the loop.
 
-Long bodies that come side by side are complete in the same turn. What is done first with a body, to
-join its pieces and to read its JSON, takes a millisecond for 2 MB: twenty bodies of 390 KB would be
-a turn of 5 ms, and everybody else would wait for its end.
+Long bodies that come side by side are complete in the same turn. To join one of 390 KB and to read
+its JSON takes 0.1 ms, before anything else is done with it: twenty would be a turn of 2 ms and
+more, and everybody else would wait for its end.
 """
 
 import asyncio

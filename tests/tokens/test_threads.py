@@ -1,12 +1,15 @@
 """The pool: two lanes, bounded counts, and no job lost or done twice."""
 
 import asyncio
+import os
+import platform
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
+from proxy import turns
 from proxy.model import Prompt
 from proxy.tokens.job import Tokenized, TokenJob
 from proxy.tokens.threads import ThreadPool, default_count
@@ -22,6 +25,7 @@ class Job(TokenJob):
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.thread = ""
+        self.nice = 0
         self.runs = 0
         if not held:
             self.go_on.set()
@@ -29,6 +33,7 @@ class Job(TokenJob):
     def advance(self, slice_s: float) -> Tokenized | None:
         self.runs += 1
         self.thread = threading.current_thread().name
+        self.nice = os.getpriority(os.PRIO_PROCESS, 0)
         self.begun.set()
         assert self.go_on.wait(20)
         return Tokenized(Prompt((), b"", 16, 0), None, 0.001)
@@ -212,3 +217,16 @@ async def test_slices_of_different_jobs_interleave() -> None:
         await asyncio.gather(*waiting)
         assert turns == ["long", "longer", "brief", "long", "longer", "long", "longer", "longer"]
         assert len(heard) == 4
+
+
+@pytest.mark.skipif(
+    platform.system() != "Linux" or os.sched_getscheduler(0) != os.SCHED_OTHER,
+    reason="only Linux's usual policy is asked for a smaller share",
+)
+async def test_its_threads_stand_back() -> None:
+    loop_nice = os.getpriority(os.PRIO_PROCESS, 0)
+    async with pool_of(2) as (pool, _):
+        jobs = [Job(), Job()]
+        await asyncio.gather(*(pool.submit(job, 0.001, short=job is jobs[0]) for job in jobs))
+        assert [job.nice for job in jobs] == [min(loop_nice + turns.HELPER_NICE, 19)] * 2
+    assert os.getpriority(os.PRIO_PROCESS, 0) == loop_nice
