@@ -38,9 +38,9 @@ from bench.processes import BenchError, Process, module, say
 from bench.scrape import samples
 from bench.statistics import Cell, quantile, table
 from bench.systems import MODEL_FOLDER, Proxy, gateway
-from proxy.control.ports import free_ports
-from proxy.replay.fleet import PREFILL_TOKENS_PER_S, TOKEN_INTERVAL_S
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.replay.timed_fleet import PREFILL_TOKENS_PER_S, TOKEN_INTERVAL_S
+from tokenlane.runtime.ports import free_ports
+from tokenlane.tokens.tokenizer import Tokenizer
 
 REPLICAS = agents.SHAPE.replicas
 CROWDS = list(PUBLISHED_MS)
@@ -230,7 +230,7 @@ def measure(count: int, *, header: bool, forward: bool) -> dict[str, Outcome]:
     with tempfile.TemporaryDirectory(prefix="bench-agents-") as folder:
         log = Path(folder) / "executions"
         argv = module(
-            "proxy", "simulate", "--replicas", str(REPLICAS), "--port", str(ports[0]),
+            "tokenlane", "simulate", "--replicas", str(REPLICAS), "--port", str(ports[0]),
             "--prefill-tokens-per-s", str(PREFILL_TOKENS_PER_S),
             "--token-interval-s", str(TOKEN_INTERVAL_S), "--execution-log", str(log),
         )  # fmt: skip

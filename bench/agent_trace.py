@@ -33,8 +33,8 @@ from bench.scrape import parse
 from bench.statistics import Cell, table
 from bench.systems import MODEL_FOLDER, gateway
 from bench.workload import MODEL
-from proxy.tokens.fields import ChatFields
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.tokens.tokenizer import Tokenizer
 
 PATH = "/v1/chat/completions"
 REPLICAS = 4
@@ -182,7 +182,7 @@ def run(
         ports = free_run(REPLICAS)
         rate = str(prefill_tokens_per_s * speed)
         argv = module(
-            "proxy", "simulate", "--replicas", str(REPLICAS), "--port", str(ports[0]),
+            "tokenlane", "simulate", "--replicas", str(REPLICAS), "--port", str(ports[0]),
             "--prefill-tokens-per-s", rate,
         )  # fmt: skip
         urls = [f"http://127.0.0.1:{port}" for port in ports]

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bench.statistics import Cell, quantile, table
-from proxy.admission import Admission, State, Ticket
-from proxy.replay.baselines import BASELINES
-from proxy.replay.fleet import ADDED_S, Held, Sender, SimulatedFleet
-from proxy.replay.run import Routed, Shape, new_router
-from proxy.replay.trace import Request, packed
-from proxy.routing.decision import Query
-from proxy.settings import AdmissionSettings, RoutingSettings
+from tokenlane.admission.policy import Admission, State, Ticket
+from tokenlane.config.settings import AdmissionSettings, RoutingSettings
+from tokenlane.replay.baselines import BASELINES
+from tokenlane.replay.run import Routed, Shape, new_router
+from tokenlane.replay.timed_fleet import ADDED_S, Held, Sender, SimulatedFleet
+from tokenlane.replay.trace import Request, packed
+from tokenlane.routing.decision import Query
 
 BLOCK_TOKENS = 16
 # Caches that nothing of this fills: what is computed twice was sent to two replicas.

@@ -27,8 +27,11 @@ def is_fresh() -> bool:
         return False
     if not _SETUP.is_file() or _SETUP.read_bytes() != (ROOT / "setup.py").read_bytes():
         return False
-    sources = {path.relative_to(ROOT): path for path in (ROOT / "proxy").rglob("*.py")}
-    built = {path.relative_to(FOLDER): path for path in (FOLDER / "proxy").rglob("*.py")}
+    sources = {
+        path.relative_to(ROOT / "proxy"): path
+        for path in (ROOT / "proxy" / "tokenlane").rglob("*.py")
+    }
+    built = {path.relative_to(FOLDER): path for path in (FOLDER / "tokenlane").rglob("*.py")}
     return sources.keys() == built.keys() and all(
         path.read_bytes() == built[name].read_bytes() for name, path in sources.items()
     )

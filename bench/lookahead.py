@@ -32,17 +32,17 @@ from bench.processes import BenchError
 from bench.statistics import Cell, table
 from bench.systems import MODEL_FOLDER
 from bench.workload import MODEL
-from proxy.replay import trace as traces
-from proxy.replay.bounds import oracle, pooled_hit
-from proxy.replay.fleet import Held, Served, SimulatedFleet, split
-from proxy.replay.run import Figures, Routed, Shape, new_router, replay
-from proxy.replay.trace import Request, Trace
-from proxy.routing.blocks import block_hashes
-from proxy.routing.decision import Choice, Query
-from proxy.routing.router import Router
-from proxy.settings import RoutingSettings
-from proxy.tokens.fields import ChatFields
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.replay import trace as traces
+from tokenlane.replay.bounds import oracle, pooled_hit
+from tokenlane.replay.run import Figures, Routed, Shape, new_router, replay
+from tokenlane.replay.timed_fleet import Held, Served, SimulatedFleet, split
+from tokenlane.replay.trace import Request, Trace
+from tokenlane.routing.decision import Choice, Query
+from tokenlane.routing.router import Router
+from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.tokenizer import Tokenizer
 
 # At a replica without a first token: one is computed, one waits.
 SENT_LIMIT = 2

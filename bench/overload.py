@@ -18,8 +18,8 @@ import msgspec
 from bench.load import generate, lateness_s, poisson
 from bench.openloop import Call, Flow, Plan
 from bench.systems import gateway
-from proxy.control.ports import free_ports
-from proxy.simulator.child import FleetProcess
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
 
 RESULTS = Path(__file__).parent / "results"
 FACTORS = (0.9, 2.0, 5.0, 10.0)

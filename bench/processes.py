@@ -20,7 +20,7 @@ from typing import Self
 
 import psutil
 
-from proxy.control import ports
+from tokenlane.runtime import ports
 
 SOURCES = Path(__file__).parent.parent
 

@@ -28,11 +28,11 @@ import msgspec
 from bench.agent_trace import free_run, wait_known
 from bench.processes import BenchError, Process, module, say
 from bench.systems import gateway
-from proxy.replay import trace as traces
-from proxy.replay.bounds import pooled_hit
-from proxy.replay.fleet import PREFILL_TOKENS_PER_S, TOKEN_INTERVAL_S, split
-from proxy.replay.run import Figures, Shape, replay
-from proxy.settings import RoutingSettings
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.replay import trace as traces
+from tokenlane.replay.bounds import pooled_hit
+from tokenlane.replay.run import Figures, Shape, replay
+from tokenlane.replay.timed_fleet import PREFILL_TOKENS_PER_S, TOKEN_INTERVAL_S, split
 
 REPLICAS = 4
 CACHE_SHARE = 0.25
@@ -93,7 +93,7 @@ def run(path: Path, minutes: float, speed: float) -> dict[str, Any]:
     rows = traces.rows(path)[: len(first.requests)]
     ports = free_run(REPLICAS)
     argv = module(
-        "proxy", "simulate", "--replicas", str(REPLICAS), "--port", str(ports[0]),
+        "tokenlane", "simulate", "--replicas", str(REPLICAS), "--port", str(ports[0]),
         "--block-tokens", str(BLOCK_TOKENS), "--cache-blocks", str(cache_blocks),
         "--prefill-tokens-per-s", str(PREFILL_TOKENS_PER_S * speed),
         "--token-interval-s", str(TOKEN_INTERVAL_S / speed), "--max-model-tokens", "1000000",

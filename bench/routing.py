@@ -24,13 +24,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from proxy.model import CacheChange, FleetState, Prompt, ReplicaState, Standing
-from proxy.routing.blocks import block_hashes
-from proxy.routing.decision import Query
-from proxy.routing.index import PrefixIndex
-from proxy.routing.lease import LocalBoard
-from proxy.routing.router import Router
-from proxy.settings import RoutingSettings
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState, Standing
+from tokenlane.prompt import Prompt
+from tokenlane.routing.decision import Query
+from tokenlane.routing.index import PrefixIndex
+from tokenlane.routing.lease import LocalBoard
+from tokenlane.routing.router import Router
+from tokenlane.tokens.blocks import block_hashes
 
 PROMPT_TOKENS = 100_000
 BLOCK_TOKENS = 16

@@ -33,8 +33,8 @@ from bench import workload
 from bench.client import fetch
 from bench.processes import BenchError
 from bench.systems import MODEL_FOLDER, Proxy, gateway
-from proxy.control.ports import free_ports
-from proxy.simulator.child import FleetProcess
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
 
 CUT = 0
 CHAT = "/v1/chat/completions"

@@ -3,12 +3,13 @@
     python -m bench.stalls [--trials 200] [--only STAGE:KIND ...] [--plain] [--json FILE]
 
 Each cell is a gateway of its own under a steady load, whose worker is held again and again in one
-stage in one way (see proxy/telemetry/planted.py). The worker writes down when; a trial is right if
-the stall that the gateway shows at that time has the cause that was planted. A stall that was to
-work, and was given a CPU for less than a third of its time, was the machine's: it counts as starved
-where the gateway says `os`, and in no share. What was seen of those that are not right is in the
-JSON, with the numbers that decided it. Then the monitor's own price is measured: idle and
-under load, by its own counter, and as the difference that it makes to the CPU of the gateway.
+stage in one way (see proxy/tokenlane/telemetry/stalls/planted.py). The worker writes down when; a
+trial is right if the stall that the gateway shows at that time has the cause that was planted. A
+stall that was to work, and was given a CPU for less than a third of its time, was the machine's: it
+counts as starved where the gateway says `os`, and in no share. What was seen of those that are not
+right is in the JSON, with the numbers that decided it. Then the monitor's own price is measured:
+idle and under load, by its own counter, and as the difference that it makes to the CPU of the
+gateway.
 """
 
 import argparse
@@ -34,8 +35,8 @@ from bench.report import finish
 from bench.scrape import samples
 from bench.statistics import Cell, median, table
 from bench.systems import Proxy, gateway
-from proxy.telemetry import planted
-from proxy.telemetry.stall import Stall
+from tokenlane.telemetry.stalls import planted
+from tokenlane.telemetry.stalls.stall import Stall
 
 CHAT = "/v1/chat/completions"
 SECONDS = 0.02

@@ -12,7 +12,7 @@ from bench.build import compiled
 from bench.client import fetch
 from bench.processes import BenchError, Process, free_ports, module, pause
 
-MODEL_FOLDER = Path(__file__).parent.parent / "proxy" / "models" / "demo"
+MODEL_FOLDER = Path(__file__).parent.parent / "proxy/tokenlane/tokens/demo"
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -60,7 +60,8 @@ def gateway(
     folder = None if plain else compiled()
     port, admin_port = free_ports(2)
     argv = module(
-        "proxy", "serve", "--port", str(port), "--admin-port", str(admin_port), "--workers", "1",
+        "tokenlane", "serve", "--port", str(port), "--admin-port", str(admin_port),
+        "--workers", "1",
         "--policy", "affinity", "--tokenizer", f"{workload.MODEL}={MODEL_FOLDER}",
         *backends(urls), *extra,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from proxy.config import schema
+from tokenlane.config.loading import schema
 
 CHART = Path(__file__).parents[1] / "deploy" / "helm" / "tokenlane"
 SCHEMA = CHART / "values.schema.json"

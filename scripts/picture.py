@@ -49,14 +49,14 @@ async def converse(session: aiohttp.ClientSession, seed: int) -> None:
 
 async def main() -> dict[str, bytes]:
     """A fleet and a gateway of their own; pictures by their names."""
-    from proxy.control.ports import free_ports
-    from proxy.simulator.child import FleetProcess
-    from proxy.tokens.tokenizer import demo_folder
+    from tokenlane.runtime.ports import free_ports
+    from tokenlane.simulator.subprocess_fleet import FleetProcess
+    from tokenlane.tokens.tokenizer import demo_folder
 
     with FleetProcess(4, free_ports(4), SPEEDS) as fleet:
         backends = [word for url in fleet.urls for word in ("--backend", url)]
         gateway = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "proxy", "serve", *backends, "--workers", "2",
+            sys.executable, "-m", "tokenlane", "serve", *backends, "--workers", "2",
             "--port", "0", "--admin-port", "0", "--tokenizer", f"demo={demo_folder()}",
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from proxy.options import ALIASES, OPTIONS, Option, wanted
-from proxy.settings import Settings
+from tokenlane.config.options import ALIASES, OPTIONS, Option, wanted
+from tokenlane.config.settings import Settings
 
 _HEAD = """# Configuration reference
 

@@ -1,4 +1,4 @@
-"""Trains the demo tokenizer that ships in proxy/models/demo.
+"""Trains the demo tokenizer that ships in proxy/tokenlane/tokens/demo.
 
 Invariants:
 - The text is what the running interpreter carries: the standard library's source (code,
@@ -30,7 +30,7 @@ MARKUP = (
     "</tool_response>",
 )
 SKIPPED = ("test", "tests", "site-packages", "idlelib", "lib2to3", "ensurepip", "__pycache__")
-TARGET = Path(__file__).resolve().parent.parent / "proxy" / "models" / "demo"
+TARGET = Path(__file__).resolve().parent.parent / "proxy" / "tokenlane" / "tokens" / "demo"
 
 
 def texts() -> Iterator[str]:

@@ -1,8 +1,9 @@
 """The gate of row O11: under no test does a piece of work of the gateway hold its loop for 50 ms.
 
 What counts is the CPU time that one piece of work used, however long a busy machine made it wait:
-in a gateway of the test's own process from mark to mark (proxy.telemetry.stages), in one that is a
-process by what its stall monitor told (`held` of /stalls). The collector's time is not counted.
+in a gateway of the test's own process from mark to mark (tokenlane.telemetry.stalls.stages), in one
+that is a process by what its stall monitor told (`held` of /stalls). The collector's time is not
+counted.
 
 Invariants:
 - Every test that starts a gateway is judged, by pytest_runtest_call in conftest: it asks nobody.
@@ -22,8 +23,8 @@ from pathlib import Path
 from typing import Self
 
 from bench.client import fetch
-from proxy.telemetry.planted import VARIABLE
-from proxy.telemetry.stages import CAUSES, LOOP, OTHER
+from tokenlane.telemetry.stalls.planted import VARIABLE
+from tokenlane.telemetry.stalls.stages import CAUSES, LOOP, OTHER
 
 LIMIT_S = 0.05
 _BEATS = "tokenlane_loop_stall_seconds_count{"

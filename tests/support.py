@@ -17,25 +17,25 @@ from typing import Any
 
 import msgspec
 
-from proxy.auth import Door, dropped_fields
-from proxy.gateway import Gateway
-from proxy.keyring import client_keys
-from proxy.model import FleetState, Load, ReplicaState
-from proxy.recorder import Recorder
-from proxy.routing.lease import LocalBoard
-from proxy.secret import Secret
-from proxy.settings import ServerSettings, Settings
-from proxy.telemetry import families
-from proxy.telemetry.access import AccessLog
-from proxy.telemetry.family import Family
-from proxy.telemetry.metrics import MetricsSegment, SegmentReader, create_segment
-from proxy.telemetry.traces import Tracer
-from proxy.tls import server_context
-from proxy.tokens.service import TokenService
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
-from proxy.wire.server import Exchange, Handler, HttpServer
 from tests.held import GATE
 from tests.raw import LIMIT_S, Answer, Client, until
+from tokenlane.admission.auth import Door, dropped_fields
+from tokenlane.config.keyring import client_keys
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import ServerSettings, Settings
+from tokenlane.config.tls import server_context
+from tokenlane.fleet_state import FleetState, Load, ReplicaState
+from tokenlane.gateway.recorder import Recorder
+from tokenlane.gateway.request import Gateway
+from tokenlane.http.server import Exchange, Handler, HttpServer
+from tokenlane.routing.lease import LocalBoard
+from tokenlane.telemetry.log.access_log import AccessLog
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.family import Family
+from tokenlane.telemetry.metrics.segment import MetricsSegment, SegmentReader, create_segment
+from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 
 @cache

@@ -29,8 +29,8 @@ from bench.lab.engines import (
 )
 from bench.processes import say
 from bench.statistics import Cell
-from proxy.tokens import fields
-from proxy.tokens.fields import ChatFields
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.prompt_fields import ChatFields
 
 REQUEST_TOKENS, REQUEST_TURNS = 1_000, 4
 HISTORY_TOKENS = 100_000
@@ -71,7 +71,7 @@ def rendering(render: Render, asked: ChatFields) -> Encode:
 
 def parsed(body: str) -> object:
     """The request's JSON, its messages decoded too."""
-    return fields.value(fields_of(body.encode()).messages)
+    return prompt_fields.value(fields_of(body.encode()).messages)
 
 
 def history(engines: Engines, turns: int, repeats: int) -> dict[str, float]:

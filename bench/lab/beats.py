@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from proxy import worker
+from tokenlane.worker import main as worker
 
 PERIOD_S = 0.002
 LIMIT_BEATS = 1_000_000

@@ -24,8 +24,8 @@ from bench.openloop import Plan
 from bench.processes import free_ports, need_tools, say, two_cores
 from bench.statistics import Cell, median
 from bench.systems import MODEL_FOLDER
-from proxy.tokens.fields import ChatFields
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.tokens.tokenizer import Tokenizer
 
 MISS_S = 0.010
 GAP_S = 0.8

@@ -22,12 +22,12 @@ from bench.lab.common import Options, main
 from bench.processes import say
 from bench.statistics import Cell
 from bench.systems import MODEL_FOLDER
-from proxy.body import ChatBody, Kind, inspect
-from proxy.settings import TokenSettings
-from proxy.tokens.cache import Budget
-from proxy.tokens.segments import SegmentCache
-from proxy.tokens.service import TokenService
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.config.settings import TokenSettings
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.caches.lru import Budget
+from tokenlane.tokens.caches.segments import SegmentCache
+from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
 
 TAGS, SYSTEM, NEW, HISTORY = "role tags", "system prompts", "user text, new", "user text, all"
 MADE = "made here"

@@ -17,10 +17,10 @@ from tokenizers import Tokenizer as Backend
 
 from bench.ladder.prompts import CHATML
 from bench.statistics import median
-from proxy.errors import ConfigError
-from proxy.tokens.fast import FastEncoder, Refused
-from proxy.tokens.fields import ChatFields
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.errors import ConfigError
+from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.tokens.encode.engines import FastEncoder, Refused
+from tokenlane.tokens.tokenizer import Tokenizer
 
 ENCODE, BATCH, FASTOKENS = "tokenizers encode", "tokenizers encode_batch_fast", "fastokens"
 JINJA, MINIJINJA = "jinja2", "minijinja"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import uvloop
 
-from proxy.config import load
-from proxy.supervisor import Supervisor
-from proxy.telemetry.logs import setup_logs
+from tokenlane.config.loading import load
+from tokenlane.control.supervisor import Supervisor
+from tokenlane.telemetry.log.setup import setup_logs
 
 
 def main() -> int:

@@ -31,9 +31,9 @@ from bench.ladder.prompts import chatml
 from bench.processes import one_core, say
 from bench.report import finish
 from bench.statistics import Cell, table
-from proxy import heap, turns
-from proxy.model import Rung
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.prompt import Rung
+from tokenlane.runtime import cpu_scheduling, malloc_arenas
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 _LATE = {
     "p50": "late p50 ms",
@@ -46,8 +46,8 @@ _LATE = {
 
 def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
     """All of it, ready for JSON."""
-    turns.take_soon()  # this, the heap and what is settled below: as in a worker
-    heap.share()
+    cpu_scheduling.take_soon()  # this, the heap and what is settled below: as in a worker
+    malloc_arenas.share()
     models = {}
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():
@@ -86,7 +86,7 @@ def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, A
 def begin(what: str) -> None:
     """Nothing that was left over, of the caches of ladders before, is cleared away under it."""
     say(what)
-    heap.settle()
+    malloc_arenas.settle()
 
 
 def show(result: dict[str, Any]) -> str:

@@ -24,8 +24,8 @@ from bench.ladder.prompts import (
     renewed,
 )
 from bench.processes import one_core
-from proxy.body import ChatBody, Kind, inspect
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.tokenizer import Tokenizer
 
 _ROUNDS = 5
 

@@ -9,8 +9,8 @@ from typing import Any
 from bench.ladder.beat import beating, ms
 from bench.ladder.prompts import conversation, ids_of, ladder, renewed
 from bench.statistics import quantile
-from proxy.tokens.service import TokenService
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
 
 # Too long for the short rung, so that it is the pool that is loaded.
 LOAD_TOKENS = 16_000

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.ladder.prompts import BLOCK_TOKENS, TURNS, conversation, ids_of, ladder, raw
-from proxy.model import FleetState, Prompt, ReplicaState
-from proxy.routing.decision import Query
-from proxy.routing.lease import LocalBoard
-from proxy.routing.router import Router
-from proxy.settings import RoutingSettings
-from proxy.tokens.service import TokenService
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.fleet_state import FleetState, ReplicaState
+from tokenlane.prompt import Prompt
+from tokenlane.routing.decision import Query
+from tokenlane.routing.lease import LocalBoard
+from tokenlane.routing.router import Router
+from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
 
 SIZES_TOKENS = (1_000, 4_000, 16_000, 100_000)
 

@@ -7,10 +7,10 @@ from itertools import count
 from pathlib import Path
 
 from bench import workload
-from proxy.body import ChatBody, Kind, inspect
-from proxy.settings import TokenSettings
-from proxy.tokens.service import Outcome, TokenService
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.config.settings import TokenSettings
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.service import Outcome, TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

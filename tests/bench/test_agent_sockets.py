@@ -7,7 +7,7 @@ from bench import agent_sockets, agents
 from bench.agent_requests import Call, Maker, messages, text
 from bench.agent_sockets import Done
 from bench.systems import MODEL_FOLDER
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 def test_a_chat_grows_by_whole_messages() -> None:

@@ -19,7 +19,7 @@ from bench.lab.gateways import late, throughput
 from bench.openloop import Call, Result
 from bench.processes import BenchError
 from bench.queueing import gaps_s, variation
-from proxy.settings import TokenSettings
+from tokenlane.config.settings import TokenSettings
 
 INSTRUCTIONS = "Answer with one command. " * 20
 

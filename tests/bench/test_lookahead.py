@@ -8,10 +8,10 @@ import pytest
 
 from bench import lookahead
 from bench.lookahead import RULES, Rule
-from proxy.replay.run import Shape
-from proxy.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
-from proxy.replay.trace import Request, Trace, packed
 from tests.replay.workloads import conversations
+from tokenlane.replay.run import Shape
+from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
+from tokenlane.replay.trace import Request, Trace, packed
 
 SHAPE = Shape(2, cache_blocks=4000)
 

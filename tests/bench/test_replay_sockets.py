@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bench import replay_sockets
-from proxy.replay.trace import Row
 from tests.replay.test_trace import row, write
+from tokenlane.replay.trace import Row
 
 
 def test_a_body_has_the_blocks_of_its_row() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.stalls import CELLS, STARVED, UNSEEN, Planted, judge, planting, seen
-from proxy.telemetry.planted import KINDS, STAGES, VARIABLE, Plan
-from proxy.telemetry.stall import Stall
+from tokenlane.telemetry.stalls.planted import KINDS, STAGES, VARIABLE, Plan
+from tokenlane.telemetry.stalls.stall import Stall
 
 
 def stall(began_s: float, length_s: float, cause: str) -> Stall:

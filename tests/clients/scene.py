@@ -6,10 +6,10 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from proxy.settings import ServerSettings, Settings
-from proxy.simulator.fleet import Fleet
-from proxy.simulator.settings import SimulatorSettings
 from tests.support import Bench, demo_tokenizer, gateway
+from tokenlane.config.settings import ServerSettings, Settings
+from tokenlane.simulator.profile import SimulatorSettings
+from tokenlane.simulator.simulated_fleet import Fleet
 
 
 @asynccontextmanager

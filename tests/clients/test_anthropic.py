@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from proxy.simulator.faults import Fault
-from proxy.telemetry import families
 from tests.clients.scene import serving
 from tests.raw import Upstream, answering
 from tests.support import Bench, gateway
+from tokenlane.simulator.faults import Fault
+from tokenlane.telemetry.metrics import families
 
 pytestmark = pytest.mark.slow
 ASKED: dict[str, Any] = {

@@ -2,12 +2,12 @@
 
 import pytest
 
-from proxy.settings import ServerSettings, Settings
-from proxy.wire.cors import is_origin
-from proxy.wire.server import Exchange
 from tests import browser, support
 from tests.clients.scene import serving
 from tests.raw import CHAT, Upstream, answering, chat, ok, post
+from tokenlane.config.settings import ServerSettings, Settings
+from tokenlane.http.cors import is_origin
+from tokenlane.http.server import Exchange
 
 FETCH = """
 (async () => {

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from proxy.verbs.serving import curl_line
 from tests.clients.scene import serving
+from tokenlane.cli.verbs.serving import curl_line
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 

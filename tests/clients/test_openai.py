@@ -7,11 +7,11 @@ from typing import Any
 import openai
 import pytest
 
-from proxy.simulator.faults import Fault
-from proxy.telemetry import families
 from tests.clients.scene import client_of, simulated
 from tests.raw import STREAM_HEAD, TOKEN, Peer, Upstream, answering, chunk, until
 from tests.support import gateway
+from tokenlane.simulator.faults import Fault
+from tokenlane.telemetry.metrics import families
 
 MESSAGES: Any = [{"role": "user", "content": "Say something about rivers."}]
 

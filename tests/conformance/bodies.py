@@ -1,8 +1,8 @@
 """Bodies: chunk syntax, extensions, trailers, lengths, and what follows them."""
 
 from tests.conformance.corpus import BODY, HIDDEN, Case, chunked, request
+from tests.http.heads import CANARY
 from tests.raw import CHAT, chunk
-from tests.wire.heads import CANARY
 
 END = b"0\r\n\r\n"
 SIZE = b"%x" % len(BODY)

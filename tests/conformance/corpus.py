@@ -3,15 +3,15 @@
 Invariants:
 - A case says all that a client can see (statuses, whether the connection stays) and all that a
   replica sees (every request, its target, its body, chosen fields): nothing else may happen.
-- Bad heads are those of tests/wire/heads.py, so parser, server and gateway are held to one table.
+- Bad heads are those of tests/http/heads.py, so parser, server and gateway are held to one table.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
+from tests.http.heads import BAD_HEADS, CANARY
 from tests.raw import CHAT, chat, chunk, post
-from tests.wire.heads import BAD_HEADS, CANARY
 
 BODY = chat("one")
 HIDDEN = post(CHAT + "?hidden", chat("two"))

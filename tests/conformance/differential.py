@@ -28,10 +28,11 @@ from bench.processes import free_ports
 from tests.conformance import published
 from tests.conformance.corpus import REASONS, Case, cases
 from tests.conformance.observe import Recorder
+from tests.paths import ROOT
 from tests.raw import Client, Peer, Upstream
 
 PROXIES = ("nginx", "haproxy")
-PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"
+PAGE = ROOT / "docs" / "conformance.md"
 _LANES = 24
 _QUIET_S = 0.3
 _GRACE_S = 0.02

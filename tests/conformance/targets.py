@@ -1,8 +1,8 @@
 """Targets, hosts, versions, limits, and fields that must not pass."""
 
 from tests.conformance.corpus import BODY, HIDDEN, Case, request
+from tests.http.heads import CANARY
 from tests.raw import CHAT
-from tests.wire.heads import CANARY
 
 Q = CHAT.encode()
 

@@ -5,13 +5,13 @@ import asyncio
 
 import pytest
 
-from proxy.settings import ServerSettings, Settings
 from tests.conformance import published
 from tests.conformance.corpus import Case, cases
 from tests.conformance.observe import PROBE, Observed, Recorder, Request, observe
+from tests.http.heads import CANARY
 from tests.raw import CHAT, Upstream
 from tests.support import gateway
-from tests.wire.heads import CANARY
+from tokenlane.config.settings import ServerSettings, Settings
 
 SHORT = Settings(server=ServerSettings(head_deadline_s=0.1, body_deadline_s=0.1))
 _FORBIDDEN = {b"transfer-encoding", b"connection", b"upgrade", b"expect", b"trailer", b"te"}

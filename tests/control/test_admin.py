@@ -12,18 +12,18 @@ from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy import __version__
-from proxy.control.admin import admin_app
-from proxy.control.fleet import FleetTable, Probe
-from proxy.control.sources import Source
-from proxy.control.view import View
-from proxy.control.workers import Worker
-from proxy.settings import Settings, TokenSettings
-from proxy.telemetry import families
-from proxy.telemetry.board import SharedBoard, create_board
-from proxy.telemetry.exposition import Totals
-from proxy.telemetry.metrics import MetricsSegment, create_segment
-from proxy.telemetry.stall import Stall
+from tokenlane import __version__
+from tokenlane.config.settings import Settings, TokenSettings
+from tokenlane.control.admin import admin_app
+from tokenlane.control.dashboard.view import View
+from tokenlane.control.fleet import FleetTable, Probe
+from tokenlane.control.tokenizers.resolution import Source
+from tokenlane.control.workers import Worker
+from tokenlane.telemetry.load_board import SharedBoard, create_board
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.exposition import Totals
+from tokenlane.telemetry.metrics.segment import MetricsSegment, create_segment
+from tokenlane.telemetry.stalls.stall import Stall
 
 SETTINGS = Settings(
     backends=("http://127.0.0.1:9", "http://127.0.0.1:10"),

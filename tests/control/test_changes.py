@@ -10,14 +10,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from proxy.cli import main
-from proxy.control.changes import Changes
-from proxy.control.fleet import FleetTable
-from proxy.control.reload import Report
-from proxy.control.roster import Roster
-from proxy.model import Load
-from proxy.secret import Secret
-from proxy.settings import ControlSettings
+from tokenlane.cli.main import main
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import ControlSettings
+from tokenlane.control.changes import Changes
+from tokenlane.control.fleet import FleetTable
+from tokenlane.control.reload import Report
+from tokenlane.control.roster import Roster
+from tokenlane.fleet_state import Load
 
 TOKEN = "open-sesame-0123456789"
 GOOD = {"Authorization": f"Bearer {TOKEN}"}

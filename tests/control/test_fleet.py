@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.control.fleet import Change, FleetTable, Probe, base_url, models
-from proxy.control.scrape import Scrape
-from proxy.errors import ConfigError
-from proxy.settings import ControlSettings
+from tokenlane.config.settings import ControlSettings
+from tokenlane.control.fleet import Change, FleetTable, Probe, base_url, models
+from tokenlane.control.replica_metrics import Scrape
+from tokenlane.errors import ConfigError
 
 GOOD = Probe("ok")
 BAD = Probe("refused")

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from proxy.control import probes
-from proxy.control.fleet import ADVICE, PROBE_REASONS, Probe
-from proxy.control.probes import Prober, open_session, probe, tokenizes
-from proxy.control.scrape import Scrape
-from proxy.settings import ControlSettings
 from tests.raw import Upstream, answering, ok
+from tokenlane.config.settings import ControlSettings
+from tokenlane.control import probes
+from tokenlane.control.fleet import ADVICE, PROBE_REASONS, Probe
+from tokenlane.control.probes import Prober, open_session, probe, tokenizes
+from tokenlane.control.replica_metrics import Scrape
 
 SETTINGS = ControlSettings(probe_deadline_s=0.3, probe_interval_s=0.2)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

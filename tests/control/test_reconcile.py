@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.control.reconcile import Member, reconcile, wanted
+from tokenlane.control.reconcile import Member, reconcile, wanted
 
 NOBODY: frozenset[str] = frozenset()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config import Loaded, load
-from proxy.control import reload
-from proxy.control.checks import check_settings
-from proxy.control.reload import Given, InForce, Reloader, Report, read_all
-from proxy.errors import ConfigError
+from tokenlane.config.loading import Loaded, load
+from tokenlane.control import reload
+from tokenlane.control.checks import check_settings
+from tokenlane.control.reload import Given, InForce, Reloader, Report, read_all
+from tokenlane.errors import ConfigError
 
 GOOD = "backends: [http://a:1]\n"
 DIGEST = "0" * 64

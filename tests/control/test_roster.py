@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.control.fleet import FleetTable, Probe
-from proxy.control.roster import API, QUARANTINE_S, STATIC, Roster
-from proxy.errors import ConfigError
-from proxy.model import Load
-from proxy.settings import ControlSettings
+from tokenlane.config.settings import ControlSettings
+from tokenlane.control.fleet import FleetTable, Probe
+from tokenlane.control.roster import API, QUARANTINE_S, STATIC, Roster
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import Load
 
 
 class Scene:

@@ -9,22 +9,22 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.control.workers import WorkerPool
-from proxy.errors import ConfigError
-from proxy.model import FleetState, Load
-from proxy.settings import ServerSettings, Settings
-from proxy.telemetry import families
-from proxy.telemetry.board import SharedBoard, create_board
-from proxy.telemetry.exposition import Totals
+from tokenlane.config.settings import ServerSettings, Settings
+from tokenlane.control.workers import WorkerPool
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import FleetState, Load
+from tokenlane.telemetry.load_board import SharedBoard, create_board
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.exposition import Totals
 
 # Tells its life through Suspect messages, the only ones the pool hands on.
 SCRIPT = """
 import asyncio, os, sys
-from proxy.channel.ends import WorkerEnd
-from proxy.telemetry import families
-from proxy.telemetry.board import SharedBoard
-from proxy.telemetry.metrics import MetricsSegment
-from proxy.telemetry.stall import Stall
+from tokenlane.channel.ends import WorkerEnd
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics.segment import MetricsSegment
+from tokenlane.telemetry.stalls.stall import Stall
 
 async def main(behaviour, descriptor):
     drained = asyncio.Event()
@@ -149,7 +149,7 @@ async def test_explanations_come_back_to_who_asked(monkeypatch: pytest.MonkeyPat
         await bench.pool.started
         asked = [bench.pool.explain(((b"x", b"%d" % at),), b"?") for at in range(20)]
         assert await asyncio.gather(*asked) == [(200, b"%d?" % at) for at in range(20)]
-    monkeypatch.setattr("proxy.control.workers.EXPLAIN_DEADLINE_S", 0.01)
+    monkeypatch.setattr("tokenlane.control.workers.EXPLAIN_DEADLINE_S", 0.01)
     async with running("deaf") as bench:
         await bench.pool.started
         with pytest.raises(TimeoutError):

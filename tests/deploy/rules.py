@@ -1,12 +1,13 @@
 """The shipped rule files, read."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
+from tests.paths import ROOT
+
+FOLDER = ROOT / "deploy" / "prometheus"
 
 
 def _rules(name: str) -> list[dict[str, Any]]:

@@ -2,18 +2,18 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-from proxy.telemetry.families import BY_NAME, FAMILIES
 from scripts.dashboard.boards import BOARDS
 from scripts.dashboard.grafana import text
 from scripts.dashboard.panel import Panel
 from tests.deploy.rules import recorded
 from tests.deploy.scope import metrics_in
+from tests.paths import ROOT
+from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
+FOLDER = ROOT / "deploy" / "grafana"
 PANELS = [
     pytest.param(panel, id=f"{name}: {panel.title}")
     for name, board in BOARDS.items()

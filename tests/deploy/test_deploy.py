@@ -12,13 +12,13 @@ import msgspec
 import pytest
 import yaml
 
-from proxy.config import load
-from proxy.control.checks import check_settings
-from proxy.settings import Settings
-from proxy.tokens.tokenizer import demo_folder
 from tests.deploy.templates import Chart, Unknown
+from tests.paths import ROOT
+from tokenlane.config.loading import load
+from tokenlane.config.settings import Settings
+from tokenlane.control.checks import check_settings
+from tokenlane.tokens.tokenizer import demo_folder
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "tokenlane"
 UNIT = DEPLOY / "systemd" / "tokenlane.service"

@@ -9,9 +9,9 @@ import pytest
 from bench.prometheus import Prometheus, available
 from bench.scene import CUT, Load, kill_worker, scene
 from bench.systems import Proxy
-from proxy.telemetry.families import OTHER
 from scripts.dashboard.boards import BOARDS
 from tests.deploy.rules import alerts
+from tokenlane.telemetry.metrics.families import OTHER
 
 pytestmark = [
     pytest.mark.slow,

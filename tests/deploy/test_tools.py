@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.deploy.templates import Chart
+from tests.paths import ROOT
 
 _WHY = "installed by make test-deploy"
 helm: Any = pytest.importorskip("helm_python", reason=_WHY)
@@ -23,7 +24,7 @@ dashboards: Any = pytest.importorskip("grafana_foundation_sdk.models.dashboard",
 encoder: Any = pytest.importorskip("grafana_foundation_sdk.cog.encoder", reason=_WHY)
 plugins: Any = pytest.importorskip("grafana_foundation_sdk.cog.plugins", reason=_WHY)
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "tokenlane"
 # Helm's words for how bad a finding is.
 _INFO = 1

@@ -6,8 +6,7 @@ from pathlib import Path
 from scripts import site
 from scripts.reference import markdown
 from tests.deploy.rules import alerts
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 def test_the_configuration_reference_is_up_to_date() -> None:

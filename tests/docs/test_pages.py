@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.cli import parser
+from tests.paths import ROOT
+from tokenlane.cli.main import parser
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,13 +1,13 @@
 """The runbook knows each answer by which the gateway says that it cannot serve."""
 
 import re
-from pathlib import Path
 
-from proxy import refusals
-from proxy.routing.candidates import Nobody
-from proxy.routing.retry import Ending, Step
+from tests.paths import ROOT
+from tokenlane.gateway import refusals
+from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.retry import Ending, Step
 
-RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
+RUNBOOK = ROOT / "docs" / "runbook.md"
 
 
 def test_every_code_of_a_503_has_a_row() -> None:

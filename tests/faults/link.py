@@ -28,9 +28,9 @@ from typing import Self
 
 import uvloop
 
+from tests.control.test_supervisor import Gateway
 from tests.faults.talks import hold, received, replica, talks
 from tests.raw import Client, Upstream
-from tests.test_supervisor import Gateway
 
 NEAR, FAR = "10.99.0.1", "10.99.0.2"
 DELAY_S = 0.1

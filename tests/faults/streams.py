@@ -17,9 +17,9 @@ from typing import Any
 import h11
 import uvloop
 
-from proxy.simulator.fleet import Fleet, load_tokenizer
-from proxy.simulator.settings import SimulatorSettings
 from tests.raw import CHAT, TEXT, Client, chunk, json_bytes, post
+from tokenlane.simulator.profile import SimulatorSettings
+from tokenlane.simulator.simulated_fleet import Fleet, load_tokenizer
 
 FOLDER = Path(__file__).with_name("recordings")
 _MESSAGES = [{"role": "user", "content": "héllo"}]

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from proxy.settings import ServerSettings, Settings, UpstreamSettings
 from tests.faults.talks import hold, received, replica, talks
 from tests.faults.ways import Way
+from tests.paths import ROOT
 from tests.raw import CHAT, STREAM_HEAD, TOKEN, Answer, Client, Peer, Upstream, chat, chunk, post
 from tests.support import gateway
+from tokenlane.config.settings import ServerSettings, Settings, UpstreamSettings
 
 SEED = 7
 LARGE_BYTES = 6_000
-ROOT = Path(__file__).parents[2]
 
 
 def no_namespace(unshare: list[str]) -> str | None:

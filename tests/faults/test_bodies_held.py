@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import ServerSettings, Settings
 from tests.raw import CHAT, Answer, Client, Upstream, answering, chat, chunk, get, ok, post, until
 from tests.support import gateway
+from tokenlane.config.settings import ServerSettings, Settings
 
 LIMIT_BYTES = 100_000
 SETTINGS = Settings(server=ServerSettings(bodies_limit_bytes=LIMIT_BYTES))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import Settings, TokenSettings
 from tests.raw import (
     CHAT,
     STREAM_HEAD,
@@ -27,6 +26,7 @@ from tests.raw import (
     until,
 )
 from tests.support import gateway, slow_tokenizer
+from tokenlane.config.settings import Settings, TokenSettings
 
 LEAVES: dict[str, Callable[[Client], None]] = {"FIN": Client.close, "RST": Client.reset}
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import HealthSettings, Settings
-from proxy.telemetry import families
 from tests.raw import (
     CHAT,
     DONE,
@@ -28,6 +26,8 @@ from tests.raw import (
     stream,
 )
 from tests.support import Bench, gateway
+from tokenlane.config.settings import HealthSettings, Settings
+from tokenlane.telemetry.metrics import families
 
 PAYLOAD = b"".join(EVENTS)
 # Replicas that fail again and again are usually left out.

@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from proxy.simulator.faults import Fault
-from proxy.wire.dialect import Dialect, dialect_of
 from tests.clients.scene import simulated
 from tests.faults.test_cut_answers import FRAMINGS, NEVER_OUT, Dying, Ending
 from tests.raw import Answer, Upstream, answering, json_bytes, ok, post, stream
+from tests.relay.named_streams import ABORTED, BODIES, ERROR, PATHS, START, STOP, STREAMS
 from tests.support import gateway
-from tests.wire.typed_events import ABORTED, BODIES, ERROR, PATHS, START, STOP, STREAMS
+from tokenlane.protocols.dialects import Dialect, dialect_of
+from tokenlane.simulator.faults import Fault
 
 ASKED = {
     path: post(path, json_bytes({"model": "demo", "stream": True, **body}))

@@ -8,9 +8,9 @@ import time
 import psutil
 import pytest
 
-from proxy.control.ports import free_ports
-from proxy.simulator.child import FleetProcess
-from tests.test_supervisor import Gateway, until
+from tests.control.test_supervisor import Gateway, until
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
 
 
 def _answers(sock: socket.socket) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.telemetry import families
 from tests.raw import CHAT, STREAM_HEAD, TOKEN, Client, Peer, Upstream, chat, chunk, ok, post, until
 from tests.support import gateway
+from tokenlane.telemetry.metrics import families
 
 TASKS = 20
 EVENTS = 4

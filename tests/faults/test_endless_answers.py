@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import Settings, UpstreamSettings
-from proxy.wire.relay import Relay
 from tests.raw import CHAT, STREAM_HEAD, Peer, Script, Upstream, chat, chunk, post, until
 from tests.support import gateway
+from tokenlane.config.settings import Settings, UpstreamSettings
+from tokenlane.relay.response import Relay
 
 COMMENT = chunk(b": still here\n\n" * 100)
 BIG = b"x" * 16_000

@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from proxy.settings import Settings, UpstreamSettings
-from proxy.telemetry import families
 from tests.raw import (
     CHAT,
     DONE,
@@ -23,6 +21,8 @@ from tests.raw import (
     stream,
 )
 from tests.support import gateway
+from tokenlane.config.settings import Settings, UpstreamSettings
+from tokenlane.telemetry.metrics import families
 
 CANARY = b"Xq7canary"
 

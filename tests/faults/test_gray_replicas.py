@@ -6,8 +6,6 @@ import contextlib
 
 import pytest
 
-from proxy.settings import HealthSettings, ServerSettings, Settings, UpstreamSettings
-from proxy.telemetry import families
 from tests.raw import (
     ABORTED,
     CHAT,
@@ -27,6 +25,8 @@ from tests.raw import (
     until,
 )
 from tests.support import Bench, demo_tokenizer, gateway
+from tokenlane.config.settings import HealthSettings, ServerSettings, Settings, UpstreamSettings
+from tokenlane.telemetry.metrics import families
 
 QUICK = Settings(
     upstream=UpstreamSettings(first_byte_deadline_s=0.05, between_chunks_deadline_s=0.05),

@@ -2,10 +2,10 @@
 
 import pytest
 
-from proxy.settings import RoutingSettings, Settings
+from tests.admission.test_auth import ALICE, AUTH, BOB, bearer
 from tests.raw import TEXT, Upstream, answering, json_bytes, ok, post
 from tests.support import demo_tokenizer, gateway
-from tests.test_auth import ALICE, AUTH, BOB, bearer
+from tokenlane.config.settings import RoutingSettings, Settings
 
 CAPACITY_BLOCKS = 100
 

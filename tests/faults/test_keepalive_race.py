@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import HealthSettings, Settings, UpstreamSettings
 from tests.faults import closing
 from tests.raw import CHAT, Client, Peer, Upstream, chat, ok, post, until
 from tests.support import gateway, listener
+from tokenlane.config.settings import HealthSettings, Settings, UpstreamSettings
 
 
 @pytest.mark.row("U6")

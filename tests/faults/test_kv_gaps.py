@@ -2,9 +2,9 @@
 
 import pytest
 
-from proxy.model import Standing
-from proxy.simulator.kv_publisher import KvPublisher
-from tests.control.kv import BLOCK, Scene, scene, until
+from tests.control.kv_events.publisher import BLOCK, Scene, scene, until
+from tokenlane.fleet_state import Standing
+from tokenlane.simulator.kv_publisher import KvPublisher
 
 
 def publisher(it: Scene, slot: int = 0) -> KvPublisher:

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 import yaml
 
-from proxy.control.ports import free_ports
-from proxy.simulator.child import FleetProcess
-from tests.test_supervisor import Gateway
+from tests.control.test_supervisor import Gateway
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.model import FleetState
-from proxy.settings import Settings, UpstreamSettings
-from proxy.telemetry import families
 from tests.raw import (
     ABORTED,
     CHAT,
@@ -34,6 +31,9 @@ from tests.raw import (
     until,
 )
 from tests.support import gateway, replicas
+from tokenlane.config.settings import Settings, UpstreamSettings
+from tokenlane.fleet_state import FleetState
+from tokenlane.telemetry.metrics import families
 
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import ServerSettings, Settings
 from tests.raw import CHAT, TEXT, Client, Upstream, answering, chat, ok, post
 from tests.support import gateway
+from tokenlane.config.settings import ServerSettings, Settings
 
 DEADLINE_S = 1.0
 SETTINGS = Settings(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.settings import ServerSettings, Settings, UpstreamSettings
 from tests.raw import (
     CHAT,
     DONE,
@@ -22,6 +21,7 @@ from tests.raw import (
     until,
 )
 from tests.support import gateway
+from tokenlane.config.settings import ServerSettings, Settings, UpstreamSettings
 
 SMALL = 16 * 1024
 TALE = b'data: {"choices":[{"delta":{"content":"' + b"x" * 4000 + b'"}}]}\n\n'

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from proxy.settings import ServerSettings, Settings
+from tests.http.heads import BAD_HEADS, whole
 from tests.raw import CHAT, Client, Upstream, answering, chat, chunk, ok, post
 from tests.support import gateway
-from tests.wire.heads import BAD_HEADS, whole
+from tokenlane.config.settings import ServerSettings, Settings
 
 SHORT = Settings(
     server=ServerSettings(idle_deadline_s=0.05, head_deadline_s=0.05, body_deadline_s=0.05)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from proxy.body import CompletionBody, Kind, inspect
-from proxy.model import Rung
-from proxy.tokens import processes
-from proxy.tokens.service import TokenService
 from tests.raw import until
-from tests.tokens.test_processes import service
+from tests.tokens.rungs.test_processes import service
+from tokenlane.prompt import Rung
+from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
+from tokenlane.tokens.rungs import processes
+from tokenlane.tokens.service import TokenService
 
 
 def text(number: int, words: int = 400) -> CompletionBody:

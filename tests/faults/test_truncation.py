@@ -14,11 +14,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.settings import HealthSettings, Settings, UpstreamSettings
 from tests.faults import killed
 from tests.faults.streams import FOLDER, Recorded, recorded
 from tests.raw import Answer, Client, Peer, Upstream, chat, json_bytes, post
 from tests.support import gateway, listener
+from tokenlane.config.settings import HealthSettings, Settings, UpstreamSettings
 
 TEXT_BODY = json_bytes({"model": "demo", "prompt": "hi", "stream": True})
 BODIES = {"/v1/chat/completions": chat(stream=True), "/v1/completions": TEXT_BODY}

@@ -13,17 +13,17 @@ from typing import Any
 import h11
 import msgspec
 
-from proxy import config as configuration
-from proxy.body import Kind, inspect
-from proxy.config import ConfigProblems
-from proxy.errors import ConfigError, RequestError
-from proxy.options import OPTIONS
-from proxy.settings import Settings
-from proxy.wire.chunked import ChunkedReader, ChunkError
-from proxy.wire.framing import origin_form
-from proxy.wire.heads import RequestHeads, parse_response
-from proxy.wire.sse import EventScanner
 from tests.fuzz.trees import tree
+from tokenlane.config import loading as configuration
+from tokenlane.config.loading import ConfigProblems
+from tokenlane.config.options import OPTIONS
+from tokenlane.config.settings import Settings
+from tokenlane.errors import ConfigError, RequestError
+from tokenlane.http.chunked import ChunkedReader, ChunkError
+from tokenlane.http.framing import origin_form
+from tokenlane.http.heads import RequestHeads, parse_response
+from tokenlane.protocols.bodies import Kind, inspect
+from tokenlane.relay.sse import EventScanner
 
 _FILE = Path("file")
 _YAML_LIMIT_BYTES = 200

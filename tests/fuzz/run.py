@@ -11,7 +11,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["proxy", "yaml"]):
+with atheris.instrument_imports(include=["tokenlane", "yaml"]):
     from tests.fuzz.properties import PROPERTIES
 
 from tests.fuzz.seeds import seeds

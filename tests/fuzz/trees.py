@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Any
 
-from proxy.options import OPTIONS
+from tokenlane.config.options import OPTIONS
 
 _SECTIONS = sorted({option.section for option in OPTIONS.values()} - {""})
 _NAMES = sorted({path.rpartition(".")[2] for path in OPTIONS})

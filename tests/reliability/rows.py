@@ -14,8 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.conformance.corpus import cases
+from tests.paths import ROOT
 
-TESTS = Path(__file__).parent.parent
+TESTS = ROOT / "tests"
 _FILE = Path(__file__).with_name("rows.toml")
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.replay.cache import BlockCache
-from proxy.replay.fleet import Held, Replica, SimulatedFleet
-from proxy.replay.run import Routed, Shape, new_router
-from proxy.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
-from proxy.replay.trace import Request, packed
-from proxy.settings import RoutingSettings
 from tests.replay.workloads import conversations
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.replay.kv_cache import BlockCache
+from tokenlane.replay.run import Routed, Shape, new_router
+from tokenlane.replay.timed_fleet import Held, Replica, SimulatedFleet
+from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
+from tokenlane.replay.trace import Request, packed
 
 REPLICAS = 4
 SHAPE = Shape(REPLICAS, cache_blocks=4000)

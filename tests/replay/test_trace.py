@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.replay.trace import TraceError, read
-from proxy.routing.blocks import block_hashes
+from tokenlane.replay.trace import TraceError, read
+from tokenlane.tokens.blocks import block_hashes
 
 
 def row(at_ms: int, tokens: int, ids: list[int], **other: Any) -> str:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from proxy.replay.trace import MOONCAKE_BLOCK_TOKENS, Request, Trace, packed
+from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS, Request, Trace, packed
 
 
 def conversations(

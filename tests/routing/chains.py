@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from proxy.routing.blocks import block_hashes
+from tokenlane.tokens.blocks import block_hashes
 
 
 def chain(blocks: Sequence[int], salt: str = "") -> bytes:

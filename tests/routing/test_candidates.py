@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.model import FleetState, ReplicaState
-from proxy.routing.candidates import Eligible, Marks, Nobody, restarted, undoubted
-from proxy.routing.candidates import eligible as in_service
+from tokenlane.fleet_state import FleetState, ReplicaState
+from tokenlane.routing.candidates import Eligible, Marks, Nobody, restarted, undoubted
+from tokenlane.routing.candidates import eligible as in_service
 
 
 def replica(slot: int, **fields: Any) -> ReplicaState:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.cost import TIE_LIMIT_TOKENS, cached_limit_tokens, tie_tokens
-from proxy.routing.decision import Query
+from tokenlane.routing.cost import TIE_LIMIT_TOKENS, cached_limit_tokens, tie_tokens
+from tokenlane.routing.decision import Query
 
 
 @pytest.mark.parametrize(

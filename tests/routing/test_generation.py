@@ -5,8 +5,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.generation import RUN_BLOCKS, Generation, Runs
 from tests.routing.chains import chain, prompts
+from tokenlane.routing.generation import RUN_BLOCKS, Generation, Runs
 
 
 def insert(generation: Generation, prompt: list[int]) -> None:

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.hashset import HashSet
+from tokenlane.routing.hashset import HashSet
 
 # Bytes that repeat: a key may then be found across two others.
 HASHES = st.integers(0, 2**64 - 1) | st.sampled_from(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.routing.budget import RetryBudget
-from proxy.routing.health import Health
-from proxy.settings import HealthSettings
+from tokenlane.config.settings import HealthSettings
+from tokenlane.routing.health import Health
+from tokenlane.routing.retry_budget import RetryBudget
 
 SETTINGS = HealthSettings(
     failure_limit_count=3, ejection_s=10.0, ejection_limit_s=25.0, slow_start_s=4.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.index import PrefixIndex
 from tests.routing.chains import chain, long_prompt, prompts
+from tokenlane.routing.index import PrefixIndex
 
 
 class ExactLru:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from proxy.model import Load
-from proxy.routing.lease import Lease, LocalBoard
+from tokenlane.fleet_state import Load
+from tokenlane.routing.lease import Lease, LocalBoard
 
 SLOTS = (0, 1, 2)
 

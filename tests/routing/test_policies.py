@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import proxy.routing.policies
-from proxy.errors import ConfigError
-from proxy.model import Load
-from proxy.routing.blocks import block_hashes
-from proxy.routing.decision import Candidates, Decision, Query, Reason
-from proxy.routing.policies import POLICIES, make_policy
-from proxy.settings import RoutingSettings
+import tokenlane.routing.policies
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import Load
+from tokenlane.routing.decision import Candidates, Decision, Query, Reason
+from tokenlane.routing.policies import POLICIES, make_policy
+from tokenlane.tokens.blocks import block_hashes
 
 
 class Candidate(NamedTuple):
@@ -298,7 +298,7 @@ def test_ties_spread_evenly(policy: str) -> None:
 
 
 def test_every_policy_is_a_file_and_found_by_its_name() -> None:
-    folder = Path(proxy.routing.policies.__path__[0])
+    folder = Path(tokenlane.routing.policies.__path__[0])
     files = {path.stem.replace("_", "-") for path in folder.glob("*.py")} - {"--init--"}
     assert files == set(POLICIES)
     for name in POLICIES:

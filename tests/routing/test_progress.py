@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.lease import Lease, LocalBoard
-from proxy.routing.progress import Progress
+from tokenlane.routing.lease import Lease, LocalBoard
+from tokenlane.routing.progress import Progress
 
 
 def prefilled(progress: Progress, slot: int, rate: float, prompts: list[int], now: float) -> float:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from proxy.routing.recent import HALF_LIFE_S, RecentWork
+from tokenlane.routing.recent import HALF_LIFE_S, RecentWork
 
 
 def tokens(recent: RecentWork, slot: int, now: float) -> float:

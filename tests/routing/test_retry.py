@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.routing.retry import TABLE, Again, Ending, Phase, Step, next_step
+from tokenlane.routing.retry import TABLE, Again, Ending, Phase, Step, next_step
 
 NEXT = Step(Ending.NEXT)
 

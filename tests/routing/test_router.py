@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import ConfigError
-from proxy.model import CacheChange, FleetState, Load, Prompt, ReplicaState, Standing
-from proxy.routing.blocks import block_hashes
-from proxy.routing.candidates import Nobody
-from proxy.routing.decision import Decision, Query, Reason
-from proxy.routing.lease import LocalBoard
-from proxy.routing.router import Router
-from proxy.settings import HealthSettings, RoutingSettings
+from tokenlane.config.settings import HealthSettings, RoutingSettings
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import CacheChange, FleetState, Load, ReplicaState, Standing
+from tokenlane.prompt import Prompt
+from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.decision import Decision, Query, Reason
+from tokenlane.routing.lease import LocalBoard
+from tokenlane.routing.router import Router
+from tokenlane.tokens.blocks import block_hashes
 
 BLOCK = 16
 

@@ -6,15 +6,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.model import CacheChange, FleetState, Load, Prompt, ReplicaState, Standing
-from proxy.routing.blocks import block_hashes
-from proxy.routing.decision import Query, Reason
-from proxy.routing.lease import Lease, LocalBoard
-from proxy.routing.pending import EPOCH_S, HINT_S, LAG_S, Pending
-from proxy.routing.router import Router
-from proxy.routing.truth import Truth
-from proxy.settings import HealthSettings, RoutingSettings
 from tests.routing.chains import chain, long_prompt, prompts
+from tokenlane.config.settings import HealthSettings, RoutingSettings
+from tokenlane.fleet_state import CacheChange, FleetState, Load, ReplicaState, Standing
+from tokenlane.prompt import Prompt
+from tokenlane.routing.decision import Query, Reason
+from tokenlane.routing.lease import Lease, LocalBoard
+from tokenlane.routing.pending import EPOCH_S, HINT_S, LAG_S, Pending
+from tokenlane.routing.router import Router
+from tokenlane.routing.truth import Truth
+from tokenlane.tokens.blocks import block_hashes
 
 BLOCK = 16
 

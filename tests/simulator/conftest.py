@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from proxy.simulator.fleet import Fleet, load_tokenizer
-from proxy.simulator.settings import SimulatorSettings
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.simulator.profile import SimulatorSettings
+from tokenlane.simulator.simulated_fleet import Fleet, load_tokenizer
+from tokenlane.tokens.tokenizer import Tokenizer
 
 FleetMaker = Callable[..., Awaitable[Fleet]]
 

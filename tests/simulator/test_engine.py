@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.simulator.engine import Engine, Phase, Sequence
-from proxy.simulator.prefix_cache import chain
-from proxy.simulator.settings import SimulatorSettings
+from tokenlane.simulator.engine import Engine, Phase, Sequence
+from tokenlane.simulator.prefix_cache import chain
+from tokenlane.simulator.profile import SimulatorSettings
 
 
 def sequence(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.simulator.faults import Fault, Faults
 from tests.simulator.client import CHAT, TEXT
+from tokenlane.simulator.faults import Fault, Faults
 
 
 def test_counted_faults_are_used_up() -> None:

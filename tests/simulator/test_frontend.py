@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.simulator.frontend import FrontEnd
+from tokenlane.simulator.frontend import FrontEnd
 
 
 @pytest.mark.parametrize(

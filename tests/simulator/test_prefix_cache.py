@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.simulator.prefix_cache import BoundedCache, chain, prefix_cache
+from tokenlane.simulator.prefix_cache import BoundedCache, chain, prefix_cache
 
 
 def ids(*values: int) -> bytes:

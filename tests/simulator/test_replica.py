@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from proxy.simulator.faults import Fault
 from tests.simulator.client import CHAT, TEXT, Client, ask, chat, until
 from tests.simulator.conftest import FleetMaker
+from tokenlane.simulator.faults import Fault
 
 STREAM = chat(max_tokens=4, stream=True)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.simulator.stats import Histogram, token_bounds
+from tokenlane.simulator.stats import Histogram, token_bounds
 
 
 def test_bounds_are_inclusive_and_the_last_is_open() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import ConfigError
-from proxy.simulator.text import TokenTable
-from proxy.tokens.tokenizer import Tokenizer
+from tokenlane.errors import ConfigError
+from tokenlane.simulator.text import TokenTable
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 class _Silent:

@@ -14,13 +14,19 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxy.control.ports import free_ports
-from proxy.settings import AdminSettings, LogSettings, ServerSettings, Settings, TokenSettings
-from proxy.tokens.tokenizer import demo_folder
 from tests.soak.audit import Books, problems
 from tests.soak.clients import Crowd
 from tests.soak.fleet import Replicas
 from tests.soak.process import PATIENCE_S, Gateway
+from tokenlane.config.settings import (
+    AdminSettings,
+    LogSettings,
+    ServerSettings,
+    Settings,
+    TokenSettings,
+)
+from tokenlane.runtime.ports import free_ports
+from tokenlane.tokens.tokenizer import demo_folder
 
 # Gateways that drain at the same time.
 _AT_ONCE = 3

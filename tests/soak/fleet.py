@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from proxy.control.ports import free_ports
-from proxy.simulator.child import FleetProcess
 from tests.raw import Client, json_bytes, post
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
 
 # Switches of the simulated replicas: for a while, or for the next few requests.
 FAULTS: tuple[dict[str, Any], ...] = (

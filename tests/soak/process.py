@@ -18,11 +18,11 @@ import psutil
 
 from bench.client import fetch
 from bench.scrape import Samples, samples
-from proxy.settings import Settings
 from tests.held import GATE
+from tests.paths import ROOT
 from tests.soak.audit import Kill
+from tokenlane.config.settings import Settings
 
-ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
 _LISTEN = "0A"
 _DEATH = re.compile(r"worker \d+ ended \(code")

@@ -19,7 +19,12 @@ from typing import Any
 import msgspec
 import psutil
 
-from proxy.settings import (
+from tests.soak.audit import Books, Kill, problems
+from tests.soak.clients import Crowd
+from tests.soak.fleet import Replicas
+from tests.soak.process import PATIENCE_S, Footprint, Gateway
+from tests.soak.report import Report
+from tokenlane.config.settings import (
     AdminSettings,
     AdmissionSettings,
     HealthSettings,
@@ -30,16 +35,11 @@ from proxy.settings import (
     TokenSettings,
     UpstreamSettings,
 )
-from proxy.tokens.tokenizer import demo_folder
-from tests.soak.audit import Books, Kill, problems
-from tests.soak.clients import Crowd
-from tests.soak.fleet import Replicas
-from tests.soak.process import PATIENCE_S, Footprint, Gateway
-from tests.soak.report import Report
+from tokenlane.tokens.tokenizer import demo_folder
 
 WORKERS = 2
 INDEX_BLOCKS = 2_000
-# Two generations, each with what a block costs in sets and runs (proxy.routing.generation).
+# Two generations, each with what a block costs in sets and runs (tokenlane.routing.generation).
 INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
 CACHE_BYTES = 4_000_000
 _CACHES = ("cache", "shape", "segment", "opening", "prefix")

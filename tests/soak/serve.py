@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from proxy.config import Loaded
-from proxy.control.reload import Given
-from proxy.errors import ConfigError
-from proxy.settings import Settings
-from proxy.supervisor import Supervisor
-from proxy.telemetry.logs import setup_logs
 from tests.soak import says
+from tokenlane.config.loading import Loaded
+from tokenlane.config.settings import Settings
+from tokenlane.control.reload import Given
+from tokenlane.control.supervisor import Supervisor
+from tokenlane.errors import ConfigError
+from tokenlane.telemetry.log.setup import setup_logs
 
 WORKER = (sys.executable, "-m", "tests.soak.worker")
 

@@ -1,10 +1,10 @@
-"""A worker that says how it is when it is asked (tests.soak.says); otherwise proxy.worker.
+"""A worker that says how it is when it is asked (tests.soak.says); otherwise tokenlane.worker.main.
 
 python -m tests.soak.worker CHANNEL_FD
 """
 
-from proxy.worker import main
 from tests.soak import says
+from tokenlane.worker.main import main
 
 if __name__ == "__main__":
     says.listen()

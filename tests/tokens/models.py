@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from proxy.tokens.tokenizer import demo_folder
+from tests import paths
+from tokenlane.tokens.tokenizer import demo_folder
 
-SHARED = Path(__file__).parents[3] / "shared" / "tokenizers"
+SHARED = paths.SHARED / "tokenizers"
 # Folders of real tokenizers beside the repository, where a developer keeps some.
 SHARED_NAMES = ("qwen3", "mistral-v0.3", "deepseek-v4")
 

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.body import ChatBody, CompletionBody, Kind, inspect
-from proxy.errors import RequestError
-from proxy.model import Prompt
-from proxy.routing.blocks import block_hashes
-from proxy.settings import TokenSettings
-from proxy.tokens.fields import Unrenderable
-from proxy.tokens.ids import pack
-from proxy.tokens.job import TokenJob
-from proxy.tokens.keys import prompt_bytes, salt
-from proxy.tokens.ladder import Speed
-from proxy.tokens.prefixes import TokenCaches
 from tests.support import demo_tokenizer
+from tokenlane.config.settings import TokenSettings
+from tokenlane.errors import RequestError
+from tokenlane.prompt import Prompt
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.ids import pack
+from tokenlane.tokens.job import TokenJob
+from tokenlane.tokens.keys import prompt_bytes, salt
+from tokenlane.tokens.ladder import Speed
 
 
 def body_of(value: dict[str, Any]) -> ChatBody | CompletionBody:

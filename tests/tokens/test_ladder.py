@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.model import Rung
-from proxy.settings import TokenSettings
-from proxy.tokens.ladder import RUNGS, JobView, PoolView, Speed, choose
+from tokenlane.config.settings import TokenSettings
+from tokenlane.prompt import Rung
+from tokenlane.tokens.ladder import RUNGS, JobView, PoolView, Speed, choose
 
 IDLE = PoolView(threads=2, queued_jobs=0, queued_bytes=0, wait_s=0.0, local_busy=False)
 SETTINGS = TokenSettings(

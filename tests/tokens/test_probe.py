@@ -8,12 +8,12 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from proxy.tokens import corpus, probe
-from proxy.tokens.encode import Encoder
-from proxy.tokens.fast import FastEncoder, FastTemplate
-from proxy.tokens.template import Template, environment
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.tokens.models import folder_with
+from tokenlane.tokens import probe, probe_corpus
+from tokenlane.tokens.chat.template import Template, environment
+from tokenlane.tokens.encode.encoder import Encoder
+from tokenlane.tokens.encode.engines import FastEncoder, FastTemplate
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 TURNS = (
     "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('No critics!') }}"
@@ -32,13 +32,13 @@ def template_why(source: str, other: str) -> str:
 
 
 def test_the_corpus_is_the_same_every_time() -> None:
-    assert corpus.texts(["<a>", "<b>"]) == corpus.texts(["<a>", "<b>"])
-    chats = list(corpus.chats(["x"], ["y"]))
-    assert repr(chats) == repr(list(corpus.chats(["x"], ["y"])))
+    assert probe_corpus.texts(["<a>", "<b>"]) == probe_corpus.texts(["<a>", "<b>"])
+    chats = list(probe_corpus.chats(["x"], ["y"]))
+    assert repr(chats) == repr(list(probe_corpus.chats(["x"], ["y"])))
     assert {message["role"] for chat in chats for message in chat.messages} >= {
         "system", "developer", "user", "assistant", "tool",
     }  # fmt: skip
-    assert corpus.texts([])
+    assert probe_corpus.texts([])
 
 
 def test_another_tokenizer_is_told_apart() -> None:

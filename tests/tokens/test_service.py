@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.body import ChatBody, CompletionBody, Kind, inspect
-from proxy.errors import RequestError
-from proxy.model import Rung
-from proxy.settings import TokenSettings
-from proxy.tokens.service import Outcome, TokenService
 from tests.raw import until
 from tests.support import demo_tokenizer, slow_tokenizer
+from tokenlane.config.settings import TokenSettings
+from tokenlane.errors import RequestError
+from tokenlane.prompt import Rung
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
+from tokenlane.tokens.service import Outcome, TokenService
 
 LONG = "a long story of many words, told without an end. " * 4_000
 HUGE = LONG * 5

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.errors import ConfigError, RequestError
-from proxy.tokens.fields import ChatFields, CompletionFields, Unrenderable
-from proxy.tokens.ids import unpack
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.tokens.models import folder_with
+from tokenlane.errors import ConfigError, RequestError
+from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields, Unrenderable
+from tokenlane.tokens.ids import unpack
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.control.ports import free_ports
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.vllm.processes import ROOT, Server, vllm_server, write_model
+from tokenlane.runtime.ports import free_ports
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 REPORT = ROOT / "build" / "vllm-report.md"
 # What is counted over several tests, by template.
@@ -115,7 +115,7 @@ def replicas(
 
 def _gateway(name: str, replicas: tuple[Server, Server], folder: Path) -> Iterator[Server]:
     port, admin_port = free_ports(1), free_ports(1)
-    command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "tokenlane", "serve", "--port", str(port)]
     command += ["--admin-port", str(admin_port), "--tokenizer", f"tiny={folder}"]
     for replica in replicas:
         command += ["--backend", replica.url]

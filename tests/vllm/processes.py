@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proxy.control.ports import free_ports
+from tests.paths import ROOT
+from tokenlane.runtime.ports import free_ports
 
-ROOT = Path(__file__).parents[2]
 LOGS = ROOT / "build" / "vllm-logs"
 START_DEADLINE_S = 300.0
 STOP_DEADLINE_S = 20.0

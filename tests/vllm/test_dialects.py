@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.errors import RequestError
-from proxy.tokens.fields import MessagesFields, ResponsesFields, Unrenderable
-from proxy.tokens.tokenizer import Tokenizer
 from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
+from tokenlane.errors import RequestError
+from tokenlane.protocols.prompt_fields import MessagesFields, ResponsesFields, Unrenderable
+from tokenlane.tokens.tokenizer import Tokenizer
 
 Replicas = tuple[Server, Server]
 Body = dict[str, Any]

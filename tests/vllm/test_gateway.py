@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.control.ports import free_ports
-from proxy.tokens.fields import ChatFields, CompletionFields
-from proxy.tokens.tokenizer import Tokenizer
 from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.relay import RecordingRelay
+from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
+from tokenlane.runtime.ports import free_ports
+from tokenlane.tokens.tokenizer import Tokenizer
 
 Replicas = tuple[Server, Server]
 BLOCK_TOKENS = 32
@@ -140,7 +140,7 @@ def relayed(
     """A gateway whose replicas are reached through recording relays."""
     relays = tuple(RecordingRelay(one.port) for one in replicas)
     port = free_ports(1)
-    command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "tokenlane", "serve", "--port", str(port)]
     command += ["--admin-port", str(free_ports(1)), "--tokenizer", f"tiny={model_folder}"]
     for relay in relays:
         command += ["--backend", relay.url]

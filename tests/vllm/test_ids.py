@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.errors import RequestError
-from proxy.tokens.fields import ChatFields, CompletionFields
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
-from tests.tokens import adversarial
+from tests.tokens.encode import adversarial
 from tests.vllm import prompts
 from tests.vllm.conftest import IDS, Report
 from tests.vllm.processes import Server
+from tokenlane.errors import RequestError
+from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 Replicas = tuple[Server, Server]
 
@@ -76,7 +76,7 @@ def test_chat_ids_equal_tokenize(replicas: Replicas, tokenizer: Tokenizer, repor
 def test_adversarial_ids_equal_tokenize(
     replicas: Replicas, tokenizer: Tokenizer, report: Report
 ) -> None:
-    """The corpus that tests/test_unicode.py sends to a simulated replica."""
+    """The corpus that tests/gateway/test_unicode.py sends to a simulated replica."""
     wrong, corpus = [], adversarial.texts(demo_folder())
     for at, text in enumerate(corpus):
         prompt: dict[str, Any] = {"prompt": text}

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.control.ports import free_ports
 from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
+from tokenlane.runtime.ports import free_ports
 
 
 @pytest.fixture(scope="module")
 def asking(replicas: tuple[Server, Server]) -> Iterator[tuple[Server, int]]:
     """A gateway without a tokenizer, and its admin port."""
     port, admin_port = free_ports(1), free_ports(1)
-    command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "tokenlane", "serve", "--port", str(port)]
     command += ["--admin-port", str(admin_port), "--tokens-discover", "false"]
     command += ["--tokens-ask-deadline-s", "60"]
     for replica in replicas:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from proxy.control.ports import free_ports
-from proxy.replay import access
-from proxy.replay.run import Figures, Shape, replay
-from proxy.settings import RoutingSettings
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server, vllm_server
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.replay import access_traces
+from tokenlane.replay.run import Figures, Shape, replay
+from tokenlane.runtime.ports import free_ports
 
 BLOCK_TOKENS = 32
 CACHE_BLOCKS = 400
@@ -76,7 +76,7 @@ class Gateway(Server):
     ) -> None:
         """folders: of tokenizers, by model."""
         port, self.admin_port = free_ports(1), free_ports(1)
-        command = [sys.executable, "-m", "proxy", "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "tokenlane", "serve", "--port", str(port)]
         command += ["--admin-port", str(self.admin_port)]
         for model, folder in folders.items():
             command += ["--tokenizer", f"{model}={folder}"]
@@ -230,7 +230,7 @@ def test_the_index_is_what_the_caches_hold(
 def test_the_access_log_replays_as_it_was(front: Gateway, access_log: Path, report: Report) -> None:
     """The simulated fleet finds in its caches what the servers found in theirs."""
     wait_for(lambda: len(access_log.read_bytes().splitlines()) >= REQUESTS + SAMPLES, 10.0)
-    trace = access.read(access_log, "tiny")
+    trace = access_traces.read(access_log, "tiny")
     assert trace is not None
     assert trace.seen_hit is not None
     # A block of a server's is kept for padding.

@@ -12,12 +12,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.simulator.engine import Engine
-from proxy.simulator.fleet import Fleet
-from proxy.simulator.metrics import exposition
-from proxy.simulator.settings import SimulatorSettings
 from tests.simulator.client import CHAT, TEXT, Answer, ask
 from tests.vllm.processes import Server
+from tokenlane.simulator.engine import Engine
+from tokenlane.simulator.profile import SimulatorSettings
+from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.vllm_metrics import exposition
 
 MESSAGES = [{"role": "user", "content": "hello there my friend, " * 12}]
 IDS = {"return_token_ids": True}

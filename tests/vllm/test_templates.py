@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.body import Kind
-from proxy.tokens.fields import ChatFields
-from proxy.tokens.tokenizer import Tokenizer, demo_folder
 from tests.vllm import prompts
 from tests.vllm.conftest import FORWARDED, IDS, Report
 from tests.vllm.processes import Server, vllm_server, write_model
 from tests.vllm.test_forwarding import bodies, forwarded, said
 from tests.vllm.test_kv_events import Gateway, events_flags, settle, wait_for
+from tokenlane.protocols.bodies import Kind
+from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 Body = dict[str, Any]
 PLAIN = 450

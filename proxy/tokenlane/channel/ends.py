@@ -1,0 +1,174 @@
+"""The two ends of a channel: what each may say, and what it hears.
+
+Invariants:
+- Control messages are sent; hints are offered, and dropped where the other side does not keep up.
+- The end of the channel is told once, and not to who closed it.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from tokenlane.channel.frames import Frames
+from tokenlane.channel.messages import (
+    Beats,
+    Cached,
+    Down,
+    Drain,
+    Explain,
+    Explained,
+    Failed,
+    Fleet,
+    Hello,
+    Learned,
+    Ready,
+    Reload,
+    Reloaded,
+    Routed,
+    Stalled,
+    Suspect,
+    Up,
+)
+from tokenlane.fleet_state import CacheChange, FleetState
+from tokenlane.telemetry.routing_sample import RoutingSample
+from tokenlane.telemetry.stalls.stall import Stall
+
+_down = msgspec.msgpack.Decoder(Down)
+_up = msgspec.msgpack.Decoder(Up)
+
+
+class WorkerEnd:
+    """The worker's end of its channel. Callbacks run on the loop and must not block.
+
+    on_lost: the supervisor is gone. Called once, and not if this side closed the channel.
+    on_explain: gets (number, headers, body); `explained` answers. on_reload: `reloaded` does.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_fleet: Callable[[FleetState], None],
+        on_learned: Callable[[int, bytes, str], None],
+        on_drain: Callable[[], None],
+        on_lost: Callable[[], None],
+        on_cached: Callable[[CacheChange], None] = lambda _: None,
+        on_explain: Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None] | None = None,
+        on_reload: Callable[[Reload], None] = lambda _: None,
+    ) -> None:
+        self._on_reload = on_reload
+        self._on_cached = on_cached
+        self._on_explain = on_explain
+        self._on_fleet = on_fleet
+        self._on_learned = on_learned
+        self._on_drain = on_drain
+        self._on_lost = on_lost
+        self._closing = False
+        self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._frames = Frames(_down.decode, self._received, self._lost)
+
+    async def connect(self, descriptor: int) -> Hello:
+        """Takes over the inherited channel and waits for Hello. ConnectionError if it ends."""
+        os.set_inheritable(descriptor, False)
+        await self._frames.attach(socket.socket(fileno=descriptor))
+        return await self._hello
+
+    def ready(self) -> None:
+        """The worker listens."""
+        self._frames.send(Ready())
+
+    def failed(self, reason: str) -> None:
+        """The worker cannot start; `reason` is one sentence for the operator."""
+        self._frames.send(Failed(reason))
+
+    def reloaded(self, number: int, reason: str = "") -> None:
+        """The answer to a Reload."""
+        self._frames.send(Reloaded(number, reason))
+
+    def learned(self, slot: int, blocks: bytes, tenant: str) -> bool:
+        """Tells the other workers of a routed prefix; False if it was dropped."""
+        return self._frames.offer(Learned(slot, blocks, tenant))
+
+    def suspect(self, slot: int) -> bool:
+        """Asks for a probe of a replica that did not answer; False if it was dropped."""
+        return self._frames.offer(Suspect(slot))
+
+    def routed(self, samples: list[RoutingSample]) -> bool:
+        """Shows some of the requests routed lately; False if they were dropped."""
+        return self._frames.offer(Routed(samples))
+
+    def stalled(self, stall: Stall) -> bool:
+        """Tells of a stall; False if it was dropped."""
+        return self._frames.offer(Stalled(stall))
+
+    def beats(self, lateness: bytes) -> bool:
+        """Tells how late the heartbeats were (packed float32 seconds); False if it was dropped."""
+        return self._frames.offer(Beats(lateness))
+
+    def explained(self, number: int, status: int, body: bytes) -> None:
+        """The answer to an Explain."""
+        self._frames.send(Explained(number, status, body))
+
+    def close(self) -> None:
+        """Closes the channel once what was sent has left."""
+        self._closing = True
+        self._frames.close()
+
+    def _received(self, message: Down) -> None:
+        match message:
+            case Hello():
+                if not self._hello.done():
+                    self._hello.set_result(message)
+            case Fleet(state):
+                self._on_fleet(state)
+            case Reload():
+                self._on_reload(message)
+            case Learned(slot, blocks, tenant):
+                self._on_learned(slot, blocks, tenant)
+            case Cached(change):
+                self._on_cached(change)
+            case Explain(number, headers, body):
+                if self._on_explain is not None:
+                    self._on_explain(number, headers, body)
+            case Drain():
+                self._on_drain()
+
+    def _lost(self) -> None:
+        if not self._hello.done():
+            self._hello.set_exception(ConnectionError("the channel ended before Hello"))
+        if not self._closing:
+            self._on_lost()
+
+
+class SupervisorEnd:
+    """The supervisor's end of one worker's channel."""
+
+    def __init__(self, *, on_message: Callable[[Up], None], on_lost: Callable[[], None]) -> None:
+        self._frames = Frames(_up.decode, on_message, on_lost)
+
+    async def connect(self, end: socket.socket) -> None:
+        """Takes over this end of the socketpair."""
+        await self._frames.attach(end)
+
+    def send(self, message: Hello | Fleet | Reload | Explain | Drain) -> None:
+        """Sends a control message; nothing happens if the worker is gone."""
+        self._frames.send(message)
+
+    def offer(self, message: Learned) -> bool:
+        """Sends a hint unless the worker is behind; False if it was dropped."""
+        return self._frames.offer(message)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the worker does not keep up, or is gone."""
+        return self._frames.behind
+
+    def cached(self, change: CacheChange) -> None:
+        """Sends what a replica's cache holds."""
+        self._frames.send(Cached(change))
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._frames.close()

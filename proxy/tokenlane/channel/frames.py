@@ -1,0 +1,105 @@
+"""Frames of a channel: uint32 little-endian length, then msgpack.
+
+Invariants:
+- A message is whole or absent, however its bytes come.
+- What is not understood is skipped; what claims to be too long ends the channel.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import msgspec
+
+from tokenlane.channel.messages import Message
+
+# A hundred thousand keys are some 15 MB.
+FRAME_LIMIT_BYTES = 64 * 1024 * 1024
+BACKLOG_LIMIT_BYTES = 1024 * 1024
+_LENGTH_BYTES = 4
+
+log = logging.getLogger("channel")
+
+_encode_into = msgspec.msgpack.Encoder().encode_into
+_T = TypeVar("_T")
+
+
+class Frames(asyncio.Protocol):
+    """One end: frames in, messages out to a callback."""
+
+    def __init__(
+        self,
+        decode: Callable[[bytes | memoryview], _T],
+        on_message: Callable[[_T], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._decode = decode
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self.transport: asyncio.Transport | None = None
+
+    async def attach(self, end: socket.socket) -> None:
+        """Takes over this end of the socketpair."""
+        end.setblocking(False)
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=end)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are no subclasses of asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        while len(buffer) - at >= _LENGTH_BYTES:
+            size = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "little")
+            if size > FRAME_LIMIT_BYTES:
+                log.error("frame of %d bytes refused; channel closed", size)
+                self.close()
+                return
+            end = at + _LENGTH_BYTES + size
+            if len(buffer) < end:
+                break
+            try:
+                message = self._decode(bytes(buffer[at + _LENGTH_BYTES : end]))
+            except msgspec.DecodeError as error:
+                # The other side is of another version. Frames stay aligned: skip this one.
+                log.warning("message not understood: %s", error)
+            else:
+                self._on_message(message)
+            at = end
+        del buffer[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._on_lost()
+
+    def send(self, message: Message) -> None:
+        """Nothing happens if the other side is gone."""
+        if self.transport is None:
+            return
+        frame = bytearray(_LENGTH_BYTES)
+        _encode_into(message, frame, _LENGTH_BYTES)
+        frame[:_LENGTH_BYTES] = (len(frame) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little")
+        self.transport.write(frame)
+
+    def offer(self, message: Message) -> bool:
+        """Sends unless the other side is behind; False if it was dropped."""
+        if self.behind:
+            return False
+        self.send(message)
+        return True
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is waiting to be written than should."""
+        transport = self.transport
+        return transport is None or transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
+
+    def close(self) -> None:
+        """Once what was sent has left."""
+        if self.transport is not None:
+            self.transport.close()

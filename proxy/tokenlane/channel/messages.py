@@ -1,0 +1,122 @@
+"""What the supervisor and its workers tell each other: `Down` and `Up` are all there is."""
+
+import msgspec
+
+from tokenlane.config.settings import Key, Settings
+from tokenlane.fleet_state import CacheChange, FleetState
+from tokenlane.telemetry.routing_sample import RoutingSample
+from tokenlane.telemetry.stalls.stall import Stall
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages."""
+
+
+class Hello(Message, frozen=True):
+    """Who the worker is and what it works with. port: the one to bind, never 0. keys: of clients;
+    None where all may come in."""
+
+    worker: int
+    settings: Settings
+    metrics_fd: int
+    board_fd: int
+    fleet: FleetState
+    host: str
+    port: int
+    keys: tuple[Key, ...] | None
+
+
+class Reload(Message, frozen=True):
+    """Other settings and clients' keys (None: all may come in), whole. The worker says Reloaded."""
+
+    number: int
+    settings: Settings
+    keys: tuple[Key, ...] | None
+
+
+class Reloaded(Message, frozen=True):
+    """A Reload is in force, or cannot be and nothing has changed; then `reason` says why."""
+
+    number: int
+    reason: str = ""
+
+
+class Fleet(Message, frozen=True):
+    """The replicas, whole. A later one replaces an earlier one."""
+
+    state: FleetState
+
+
+class Learned(Message, frozen=True):
+    """A prefix that was routed to a replica. blocks: packed uint64, from the first block on.
+    tenant: whose it is, where there are tenants."""
+
+    slot: int
+    blocks: bytes
+    tenant: str = ""
+
+
+class Cached(Message, frozen=True):
+    """What a replica's KV events say. In order: none is left out without a later one that begins
+    anew (`CacheChange.cleared`)."""
+
+    change: CacheChange
+
+
+class Suspect(Message, frozen=True):
+    """A worker could not reach a replica: probe it now rather than at the next turn."""
+
+    slot: int
+
+
+class Routed(Message, frozen=True):
+    """Some of the requests that were routed lately, for people to look at."""
+
+    samples: list[RoutingSample]
+
+
+class Drain(Message, frozen=True):
+    """Finish what is in flight and exit."""
+
+
+class Explain(Message, frozen=True):
+    """Say where this request would go. number: comes back with the answer. headers: lower-case
+    names."""
+
+    number: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+class Explained(Message, frozen=True):
+    """The answer to an Explain: an HTTP status and a JSON body."""
+
+    number: int
+    status: int
+    body: bytes
+
+
+class Ready(Message, frozen=True):
+    """The worker listens."""
+
+
+class Stalled(Message, frozen=True):
+    """The worker's loop was held."""
+
+    stall: Stall
+
+
+class Beats(Message, frozen=True):
+    """How late the last second's heartbeats were: packed float32 seconds."""
+
+    lateness: bytes
+
+
+class Failed(Message, frozen=True):
+    """The worker cannot start; `reason` is one sentence for the operator."""
+
+    reason: str
+
+
+Down = Hello | Fleet | Reload | Learned | Cached | Explain | Drain
+Up = Ready | Failed | Reloaded | Learned | Suspect | Routed | Stalled | Beats | Explained

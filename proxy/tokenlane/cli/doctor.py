@@ -1,0 +1,219 @@
+"""`tokenlane doctor`: what would keep the gateway from serving well, and what to do about it.
+
+Invariants:
+- It changes nothing: ports are bound for a moment, replicas are asked what a probe asks.
+- Every finding that is not fine ends in the next step.
+"""
+
+import asyncio
+import os
+import platform
+import resource
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from tokenlane import __version__
+from tokenlane.config.keyring import replica_key
+from tokenlane.config.options import unknown_variables
+from tokenlane.config.settings import Settings
+from tokenlane.config.tls import upstream_context
+from tokenlane.control.checks import check_settings
+from tokenlane.control.fleet import ADVICE, Probe, base_url
+from tokenlane.control.probes import open_session, probe
+from tokenlane.control.tokenizers import finder
+from tokenlane.control.tokenizers.resolution import Source, ask
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import ReplicaState
+from tokenlane.gateway import request
+from tokenlane.gateway.model_names import Names
+from tokenlane.runtime import ports
+from tokenlane.tokens.tokenizer import Tokenizer
+
+OPEN_FILES = 16_384
+
+
+class Report:
+    """Lines as they are found. failed: something would keep the gateway from serving. replicas:
+    those that are up."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.failed = False
+        self.warned = False
+        self.replicas: list[ReplicaState] = []
+
+    def fine(self, text: str) -> None:
+        """As it should be."""
+        self._say(f"  ok    {text}")
+
+    def warn(self, text: str) -> None:
+        """It serves, but not as well as it could."""
+        self.warned = True
+        self._say(f"  warn  {text}")
+
+    def fail(self, text: str) -> None:
+        """It would not serve."""
+        self.failed = True
+        self._say(f"  FAIL  {text}")
+
+
+def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+    """Everything; the exit code is 1 if the gateway would not serve."""
+    report = Report(say)
+    say(f"tokenlane {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    check_build(report)
+    check_machine(report, settings)
+    check_variables(report, environ)
+    try:
+        check_settings(settings)
+        report.fine("settings: every value is known and of its type")
+    except ConfigError as error:
+        report.fail(f"settings: {error}")
+    check_ports(report, settings)
+    roots = check_replicas(report, settings)
+    check_names(report, settings, roots)
+    check_tokenizers(report, settings, roots, environ)
+    if report.failed:
+        say("The gateway would not serve; what begins with FAIL says why.")
+    elif report.warned:
+        say("The gateway would serve; what begins with warn could be better.")
+    else:
+        say("All is well: tokenlane serve with the same flags.")
+    return 1 if report.failed else 0
+
+
+def check_build(report: Report) -> None:
+    """Whether the hot modules are compiled."""
+    if (request.__file__ or "").endswith(".so"):
+        report.fine("build: compiled")
+    else:
+        report.warn(
+            "build: plain Python, about twice the CPU of the compiled one for a request;"
+            " TOKENLANE_COMPILE=1 pip install --no-build-isolation . makes that"
+        )
+
+
+def check_machine(report: Report, settings: Settings) -> None:
+    """Cores and file descriptors."""
+    cores, workers = len(os.sched_getaffinity(0)), settings.server.workers
+    if workers > cores:
+        report.warn(f"cores: {workers} workers share {cores}; --workers {cores} serves better")
+    else:
+        report.fine(f"cores: {cores}, for {workers} worker(s)")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < OPEN_FILES:
+        step = f"ulimit -n {OPEN_FILES}" if hard >= OPEN_FILES else "raise it (LimitNOFILE=)"
+        report.warn(f"open files: at most {soft}, two for each request in flight; {step}")
+    else:
+        report.fine(f"open files: at most {soft}")
+
+
+def check_variables(report: Report, environ: Mapping[str, str]) -> None:
+    """Variables that look like settings and are none."""
+    for name, meant in unknown_variables(environ).items():
+        said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists them all"
+        report.warn(f"environment: {name} means nothing; {said}")
+
+
+def check_ports(report: Report, settings: Settings) -> None:
+    """Whether both ports are free."""
+    server, admin = settings.server, settings.admin
+    for what, listen, host, port in (
+        ("data", ports.reserve, server.host, server.port),
+        ("admin", ports.admin_listener, admin.host, admin.port),
+    ):
+        try:
+            listen(host, port).close()
+        except ConfigError as error:
+            report.fail(f"{what} port: {error}")
+        else:
+            found = f"{host}:{port} is free" if port else f"one that is free on {host}"
+            report.fine(f"{what} port: {found}")
+
+
+async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
+    async with open_session(
+        settings.control, replica_key(settings.upstream), upstream_context(settings.upstream)
+    ) as session:
+        return await asyncio.gather(*(probe(session, url) for url in urls))
+
+
+def check_replicas(report: Report, settings: Settings) -> dict[str, str | None]:
+    """Asks every replica; where the models are that they serve, None for adapters of others."""
+    try:
+        urls = [base_url(backend) for backend in settings.backends]
+    except ConfigError:
+        return {}  # said before
+    roots: dict[str, str | None] = {}
+    for url, found in zip(urls, asyncio.run(_probed(urls, settings)), strict=True):
+        if not found.good:
+            report.fail(f"replica {url}: {ADVICE[found.reason]}")
+            continue
+        served = found.models or ()
+        slot = len(report.replicas)
+        report.replicas.append(ReplicaState(id=url, slot=slot, url=url, up=True, models=served))
+        models = ", ".join(served) or "no model"
+        report.fine(f"replica {url}: up, serves {models}")
+        if found.models is None:
+            report.warn(
+                f"replica {url}: /v1/models cannot be read; every model name is let through"
+            )
+        if found.scrape is None:
+            report.warn(
+                f"replica {url}: /metrics cannot be read, so its cache's size is unknown;"
+                " is vLLM started with --disable-log-stats?"
+            )
+        for model in found.models or ():
+            adapter = model in found.adapters
+            roots.setdefault(model, None if adapter else found.roots.get(model, ""))
+    return roots
+
+
+def check_names(report: Report, settings: Settings, served: Collection[str]) -> None:
+    """Whether the models are served that names of the settings mean. served: the models."""
+    wanted = {
+        model: name for name, behind in Names(settings.models).models().items() for model in behind
+    } | {shadow.to: f"the shadow of {model}" for model, shadow in settings.models.shadows.items()}
+    for model, name in wanted.items():
+        if model in served:
+            report.fine(f"models: {model}, that {name} means, is served")
+        elif served:
+            known = ", ".join(served)
+            report.warn(f"models: no replica serves {model}, that {name} means; served: {known}")
+
+
+def check_tokenizers(
+    report: Report,
+    settings: Settings,
+    roots: Mapping[str, str | None],
+    environ: Mapping[str, str],
+) -> None:
+    """Loads every tokenizer that the gateway would use."""
+    missing: dict[str, Source] = {}
+    places = {model: (Path(at), "given") for model, at in settings.tokens.folders.items()}
+    for model, root in roots.items():
+        if model in places or root is None or not settings.tokens.discover:
+            continue
+        found = finder.find(model, root, environ)
+        if found.folder is None:
+            hub = settings.tokens.fetch and finder.repositories(model, root)
+            later = "; the start asks the hub" if hub else ""
+            missing[model] = Source(None, found.how + later)
+        else:
+            places[model] = found.folder, found.how
+    for model, source in asyncio.run(ask(settings, missing, report.replicas)).items():
+        instead = "its replicas are asked" if source.asked else "routed by the text of its prompts"
+        report.warn(
+            f"tokenizer of {model}: {source.how}; {instead}"
+            f" until --tokenizer {model}=DIR names its folder"
+        )
+    for model, (folder, how) in places.items():
+        try:
+            loaded = Tokenizer.load(model, folder, fast=settings.tokens.fast_engines)
+        except ConfigError as error:
+            report.fail(str(error)) if how == "given" else report.warn(str(error))
+            continue
+        engines = " and ".join(engine for _, engine in loaded.fast.engines())
+        report.fine(f"tokenizer of {model}: {folder} ({how}; {engines})")
+        if roots and model not in roots:
+            report.warn(f"tokenizer of {model}: no replica serves this model; is the name right?")

@@ -1,0 +1,131 @@
+"""`tokenlane top`: the live page in a terminal.
+
+Invariants:
+- The terminal is as it was when this ends, however it ends.
+- Where nobody can press a key (a pipe, a file), one screen is all there is.
+"""
+
+import contextlib
+import io
+import os
+import select
+import shutil
+import sys
+import termios
+import tty
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import TextIO
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.screen import draw
+from tokenlane.errors import ConfigError
+
+PERIOD_S = 1.0
+DEADLINE_S = 5.0
+# One screen, where there is no screen.
+_FILE_COLUMNS, _FILE_LINES = 160, 80
+_ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Unreachable(Exception):
+    """No numbers to be had; one sentence with the next step."""
+
+
+def fetch(url: str) -> Live:
+    """What `/live.json` says now. Unreachable says why there is nothing."""
+    try:
+        # Neither redirects to files nor a proxy of the environment: the address was checked.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{url}/live.json", timeout=DEADLINE_S) as answer:
+            return msgspec.json.decode(answer.read(), type=Live)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Unreachable(
+            f"{url} answers with status {error.code}: is it the admin port of a gateway?"
+        ) from None
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        reason = getattr(error, "reason", error)
+        why = getattr(reason, "strerror", None) or reason
+        raise Unreachable(
+            f"no gateway answers at {url} ({why}); is it running, and is this its admin port?"
+        ) from None
+
+
+def check_url(url: str) -> str:
+    """An admin URL without a slash at its end. ConfigError if it is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise ConfigError(f"--admin {url} must look like http://HOST:PORT")
+    return url.rstrip("/")
+
+
+def top(url: str, *, once: bool) -> int:
+    """Shows the gateway behind this admin URL until `q`; the exit code."""
+    url = check_url(url)
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not once
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if not interactive:
+        try:
+            live = fetch(url)
+        except Unreachable as why:
+            sys.stderr.write(f"tokenlane: {why}\n")
+            return 1
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _FILE_COLUMNS
+        _print(draw(live, width, _FILE_LINES, colour=colour))
+        return 0
+    with _screen(sys.stdin, sys.stdout) as pressed:
+        while True:
+            _show(sys.stdout, _frame(url, colour))
+            if pressed(PERIOD_S) in {"q", "Q", "\x03", "\x04", ""}:
+                return 0
+
+
+def _print(text: str) -> None:
+    """To stdout, whatever its encoding, and without a word if nobody reads on (`| head -1`)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _frame(url: str, colour: bool) -> str:
+    size = shutil.get_terminal_size()
+    try:
+        return draw(fetch(url), size.columns, size.lines - 1, colour=colour) + "q quits"
+    except Unreachable as why:
+        return f"{why}\n\ntrying again every second; q quits"
+
+
+def _show(out: TextIO, frame: str) -> None:
+    """One write over what is there: no flicker."""
+    out.write(_HOME + frame.replace("\n", f"{_REST_OF_LINE}\n") + _REST_OF_LINE + _REST_OF_SCREEN)
+    out.flush()
+
+
+@contextlib.contextmanager
+def _screen(keys: TextIO, out: TextIO) -> Iterator[Callable[[float], str | None]]:
+    """A screen of its own, and a function that waits for a key: None where none came in time."""
+    before = termios.tcgetattr(keys)
+
+    def pressed(wait_s: float) -> str | None:
+        ready, _, _ = select.select([keys], [], [], wait_s)
+        return os.read(keys.fileno(), 1).decode("ascii", "replace") if ready else None
+
+    try:
+        tty.setcbreak(keys)
+        out.write(_ENTER)
+        yield pressed
+    finally:
+        out.write(_LEAVE)
+        out.flush()
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)

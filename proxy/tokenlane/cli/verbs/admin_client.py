@@ -1,0 +1,63 @@
+"""How a verb asks a running gateway: where its admin port is, and one exchange with it."""
+
+import argparse
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from tokenlane.config.settings import AdminSettings
+from tokenlane.errors import ConfigError
+
+Address = tuple[str, int]
+# Where this machine reaches who listens on all of its addresses.
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+class Unreachable(Exception):
+    """No gateway answers; one sentence for the operator."""
+
+
+def admin_flag(parser: argparse.ArgumentParser, about: str) -> None:
+    """`--admin`: the port's URL, in the place of what the settings say."""
+    parser.add_argument("--admin", metavar="URL", help=about)
+
+
+def address(url: str | None, admin: AdminSettings) -> Address:
+    """Where the admin port is: as the URL says, else as the settings do. Raises ConfigError."""
+    port = admin.port
+    if not url:
+        return _ANY.get(admin.host, admin.host), port
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}")
+        if parts.scheme not in {"", "http"} or not parts.hostname:
+            raise ValueError
+        return parts.hostname, parts.port or port
+    except ValueError:
+        raise ConfigError(f"--admin {url!r}: must look like http://HOST:PORT") from None
+
+
+def ask(
+    where: Address,
+    method: str,
+    path: str,
+    *,
+    timeout_s: float,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """The answer's status and body. Raises Unreachable."""
+    import http.client  # with TLS and e-mail behind it: most verbs ask nobody
+
+    host, port = where
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Unreachable(
+            f"no gateway answers at {host}:{port} ({why});"
+            " is it running, and is this its admin port?"
+        ) from None
+    finally:
+        connection.close()

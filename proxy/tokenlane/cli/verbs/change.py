@@ -1,0 +1,114 @@
+"""`tokenlane replicas` and `tokenlane reload`: a running gateway changed over its admin port.
+
+Invariants:
+- The token is read where the gateway reads it (`admin.token_file`, or its variable), never from
+  the command line, where every user of the machine could see it.
+"""
+
+import argparse
+import json
+import os
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask
+from tokenlane.cli.verbs.output import complain, say
+from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.config.keyring import admin_token
+from tokenlane.errors import ConfigError
+
+_TIMEOUT_S = 30.0
+# Method and path by what is asked; `{}` is the replica.
+_ASKED = {
+    "list": ("GET", "/replicas"),
+    "add": ("POST", "/replicas"),
+    "drain": ("POST", "/replicas/{}/drain"),
+    "remove": ("DELETE", "/replicas/{}"),
+}
+
+
+def replicas_flags(parser: argparse.ArgumentParser) -> None:
+    """What to do with which replica of whom."""
+    parser.epilog = "add, drain and remove need an admin token: docs/changing.md."
+    parser.add_argument("action", choices=tuple(_ASKED), nargs="?", default="list")
+    parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    admin_flags(parser, token=True)
+
+
+def replicas(args: argparse.Namespace) -> int:
+    """0 where the gateway did as asked, else 1. Raises ConfigError for a wrong command line."""
+    if (args.replica is None) != (args.action == "list"):
+        raise ConfigError(
+            "replicas list takes no replica"
+            if args.action == "list"
+            else f"replicas {args.action}: which one? Give its"
+            + (" URL, http://HOST:PORT" if args.action == "add" else " id, HOST:PORT")
+        )
+    method, path = _ASKED[args.action]
+    body = json.dumps({"url": args.replica}).encode() if args.action == "add" else None
+    told = _ask(args, method, path.format(quote(args.replica or "", safe=":[]")), body)
+    if told is None:
+        return 1
+    if args.json:
+        say(json.dumps(told, indent=2))
+        return 0
+    rows = told["replicas"] if args.action == "list" else [told]
+    width = max((len(row["id"]) for row in rows), default=0)
+    for row in rows:
+        say(f"{row['id']:<{width}}  {_state(row)}  ({row['origin']})")
+    return 0
+
+
+def reload_flags(parser: argparse.ArgumentParser) -> None:
+    """Whom to tell."""
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    admin_flags(parser, token=True)
+
+
+def reload(args: argparse.Namespace) -> int:
+    """0 where the settings that the gateway read anew are in force, else 1."""
+    told = _ask(args, "POST", "/reload", b"")
+    if told is None:
+        return 1
+    say(f"{told['outcome']}: {', '.join(told['changed']) or 'nothing is different'}")
+    if told["restart"]:
+        say(f"these need a restart: {', '.join(told['restart'])}")
+    return 0
+
+
+def _state(row: dict[str, Any]) -> str:
+    left = f", {row['in_flight_requests']} in flight"
+    if row.get("removed"):
+        return "removed" + left
+    if row["draining"]:
+        return "draining" + left
+    return {True: "up", False: "down"}.get(row.get("up"), "in the fleet") + left  # type: ignore[arg-type]  # None where it is not known yet
+
+
+def _ask(
+    args: argparse.Namespace, method: str, path: str, body: bytes | None
+) -> dict[str, Any] | None:
+    """What the gateway answers; None, and why on stderr, where it does not do it."""
+    admin = loaded(args).settings.admin
+    where = address(args.admin, admin)
+    headers = {"content-type": "application/json"}
+    token = admin_token(admin, os.environ)
+    if token is not None:
+        headers["authorization"] = "Bearer " + token.reveal().decode("ascii")
+    try:
+        status, answer = ask(where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers)
+    except Unreachable as error:
+        complain(str(error))
+        return None
+    try:
+        told: dict[str, Any] = json.loads(answer)
+        if status < HTTPStatus.BAD_REQUEST:
+            return told
+        why = told["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        why = f"status {status}"
+    complain(why)
+    return None

@@ -1,0 +1,77 @@
+"""`tokenlane check-config`, `print-config` and `doctor`: the settings, and what they would do.
+
+Invariants:
+- What is wrong is said whole: every reason on a line of its own, not only the first.
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from tokenlane.cli.verbs.output import complain, say
+from tokenlane.config.flags import gateway_flags, loaded, misspelt_variables
+from tokenlane.config.loading import ConfigProblems, printed, schema
+from tokenlane.config.settings import Settings
+from tokenlane.errors import ConfigError
+
+
+def check_config_flags(parser: argparse.ArgumentParser) -> None:
+    """All settings, and whether to ask the replicas."""
+    gateway_flags(parser)
+    parser.add_argument("--probe", action="store_true", help="ask the replicas too")
+
+
+def check_config(args: argparse.Namespace) -> int:
+    """1 where the settings would not serve."""
+    for told in misspelt_variables():
+        complain(told)
+    try:
+        return _checked(loaded(args).settings, probing=args.probe)
+    except ConfigProblems as error:
+        problems = error.problems
+    except ConfigError as error:
+        problems = [str(error)]
+    for problem in problems:
+        complain(problem)
+    return 1
+
+
+def _checked(settings: Settings, *, probing: bool) -> int:
+    from tokenlane.control.checks import check_settings
+    from tokenlane.tokens.tokenizer import Tokenizer
+
+    check_settings(settings)
+    for model, folder in settings.tokens.folders.items():
+        Tokenizer.load(model, Path(folder), fast=False)
+    replicas, tokenizers = len(settings.backends), len(settings.tokens.folders)
+    policy = settings.routing.policy
+    say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")
+    if probing:
+        from tokenlane.cli.doctor import Report, check_names, check_replicas
+
+        report = Report(say)
+        check_names(report, settings, check_replicas(report, settings))
+        return 1 if report.failed else 0
+    return 0
+
+
+def print_config_flags(parser: argparse.ArgumentParser) -> None:
+    """All settings, or what a file of them may hold."""
+    gateway_flags(parser)
+    parser.add_argument(
+        "--schema", action="store_true", help="print the file's JSON Schema instead"
+    )
+
+
+def print_config(args: argparse.Namespace) -> int:
+    """The settings in force, with where each is from."""
+    say(json.dumps(schema(), indent=2) if args.schema else printed(loaded(args)))
+    return 0
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """1 where something would keep the gateway from serving well."""
+    from tokenlane.cli.doctor import examine
+
+    return examine(loaded(args).settings, os.environ, say)

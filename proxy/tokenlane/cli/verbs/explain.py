@@ -1,0 +1,105 @@
+"""`tokenlane explain`: a request to a running gateway's admin port, the answer as a table."""
+
+import argparse
+import json
+import sys
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask
+from tokenlane.cli.verbs.output import complain, say
+from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.errors import ConfigError
+
+_TIMEOUT_S = 15.0
+
+
+def explain_flags(parser: argparse.ArgumentParser) -> None:
+    """The request, and whom to ask."""
+    parser.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
+    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    parser.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="a header of it; once for each",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    admin_flags(parser)
+
+
+def explain(args: argparse.Namespace) -> int:
+    """0 where the gateway explained the request, 1 where it refuses it or cannot be asked.
+
+    Raises ConfigError for what the operator got wrong.
+    """
+    admin = loaded(args).settings.admin
+    headers = {"content-type": "application/json", **dict(map(_header, args.header))}
+    body = _read(args.file)
+    where = address(args.admin, admin)
+    try:
+        status, answer = ask(
+            where, "POST", "/explain", timeout_s=_TIMEOUT_S, body=body, headers=headers
+        )
+    except Unreachable as error:
+        complain(str(error))
+        return 1
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        told = {}
+    if status != HTTPStatus.OK:
+        why = told.get("error", {}).get("message") or f"status {status}"
+        sys.stderr.write(f"the gateway would refuse this request with {status}: {why}\n")
+        return 1
+    if args.json:
+        say(json.dumps(told, indent=2))
+        return 0
+    say(table(told))
+    return 0
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, found, value = text.partition(":")
+    if not found or not name.strip() or "\n" in text or "\r" in text:
+        raise ConfigError(f"--header {text!r}: must look like 'Name: value'")
+    return name.strip(), value.strip()
+
+
+def table(told: dict[str, Any]) -> str:
+    """An explanation for people. told: what `Explainer.explain` makes."""
+    about = "" if told["exact"] else "about "
+    head = [
+        (
+            f"{told['model'] or 'any model'}: {about}{told['tokens']:,} tokens, {told['blocks']:,}"
+            f" full blocks of {told['block_tokens']} (by {told['rung']})"
+        ),
+        f"{told['policy']} chooses {told['replica']}: {told['meaning']} ({told['reason']})",
+    ]
+    if told["session"]:
+        head.append("the request names a session")
+    if told["head_tokens"]:
+        head.append(f"its common beginning is about {told['head_tokens']:,} tokens long")
+    if told["panic"]:
+        head.append("all replicas refused a connection a moment ago, so all are asked again")
+    width = max(len(row["replica"]) for row in told["replicas"])
+    head += ["", f"  {'replica':<{width}}    matched   uncached     queued  requests        cost"]
+    for row in told["replicas"]:
+        head.append(
+            f"{'>' if row['chosen'] else ' '} {row['replica']:<{width}}"
+            f" {row['matched_tokens']:10,} {row['uncached_tokens']:10,}"
+            f" {row['queued_tokens']:10,} {row['requests']:9,} {row['cost']:11,.1f}"
+        )
+    head += [f"  {row['replica']}: left out, {row['why']}" for row in told["left_out"]]
+    return "\n".join(head)

@@ -1,0 +1,75 @@
+"""`tokenlane serve` and `demo`: the gateway, in front of a fleet or with one of its own."""
+
+import argparse
+import json
+import logging
+
+from tokenlane.cli.verbs.output import say
+from tokenlane.config.flags import config_file, loaded, misspelt_variables, setting_flags
+from tokenlane.errors import ConfigError
+
+log = logging.getLogger("settings")
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Runs until told to stop."""
+    from tokenlane.control import supervisor
+    from tokenlane.control.reload import Given
+    from tokenlane.telemetry.log.setup import setup_logs
+
+    setup_logs("supervisor")
+    settings = loaded(args).settings
+    for told in misspelt_variables():
+        log.warning(told)
+    given = Given(config_file(args), lambda: loaded(args))
+    return supervisor.serve(settings, say, given=given)
+
+
+def demo_flags(parser: argparse.ArgumentParser) -> None:
+    """All settings but those that the demo's own fleet decides."""
+    setting_flags(parser, hidden=("backends", "tokens.folders"))
+    parser.add_argument(
+        "--replicas", type=int, default=4, metavar="N", help="simulated replicas (default: 4)"
+    )
+
+
+def demo(args: argparse.Namespace) -> int:
+    """Runs until told to stop, and the fleet with it."""
+    from tokenlane.runtime.ports import free_ports
+    from tokenlane.simulator.subprocess_fleet import FleetProcess
+    from tokenlane.telemetry.log.setup import setup_logs
+    from tokenlane.tokens.demo import demo_folder
+
+    setup_logs("supervisor")
+    args.config = None
+    setattr(args, "tokens.folders", [f"demo={demo_folder()}"])
+    if args.replicas < 1:
+        raise ConfigError("--replicas must be at least 1")
+    begun = FleetProcess(args.replicas, free_ports(args.replicas))
+    begun.start()
+    from tokenlane.control import supervisor  # it takes as long as the fleet's start: both at once
+
+    def greet(url: str) -> None:
+        say(f"\nTry it:\n\n{curl_line(url)}\n")
+        say("Ctrl-C stops the gateway and its replicas.")
+
+    with begun as fleet:
+        args.backends = list(fleet.urls)
+        try:
+            return supervisor.serve(loaded(args).settings, say, on_ready=greet)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_by_make(str(error))}") from None
+
+
+def _by_make(sentence: str) -> str:
+    """How `make run`, which has no flags, is told another port."""
+    if sentence.endswith("another --admin-port"):
+        return " (make run ADMIN_PORT=8091)"
+    return " (make run PORT=8090)" if sentence.endswith("another --port") else ""
+
+
+def curl_line(url: str) -> str:
+    """A command that asks the demo's gateway, for a shell."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}]}
+    asked = f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\"
+    return f"{asked}\n  -d '{json.dumps(body)}'"

@@ -1,0 +1,126 @@
+"""`tokenlane simulate`: simulated vLLM replicas alone."""
+
+import argparse
+import os
+import signal
+import threading
+from typing import Any
+
+import msgspec
+
+from tokenlane.errors import ConfigError
+
+# What each setting of a replica is: the placeholder of its value, and a line of help.
+ABOUT = {
+    "adapters": ("A,B", "LoRA adapters loaded from the start"),
+    "max_model_tokens": ("N", "longest prompt and answer together, tokens"),
+    "block_tokens": ("N", "a block of the KV cache, tokens"),
+    "cache_blocks": ("N", "blocks in the KV cache; without it nothing is evicted"),
+    "cache_generated": ("BOOL", "full blocks of generated tokens are cached too, as in vLLM"),
+    "prefill_tokens_per_s": ("X", "one prompt after the other; without it instant"),
+    "token_interval_s": ("X", "seconds between two tokens of a stream; 0: instant"),
+    "running_limit": ("N", "most sequences in prefill or decode"),
+    "queue_limit": ("N", "most sequences waiting, more get 503; without it any"),
+    "frontend_bytes_per_s": (
+        "X",
+        "template and tokenizing, by bytes of bodies; without it instant",
+    ),
+    "frontend_processes": ("N", "how many bodies at once"),
+    "output_tokens": ("N", "tokens of an answer whose request does not say"),
+    "report_cached_tokens": ("BOOL", "vLLM's --enable-prompt-tokens-details"),
+    "echo_request_id": ("BOOL", "vLLM's --enable-request-id-headers"),
+    "keep_alive_s": ("X", "idle connections are closed after so many seconds"),
+    "tokenize_threads": ("N", "threads for the real tokenizing of long bodies"),
+    "prompt_cache_bytes": ("N", "memory for prompts tokenized before, of all replicas, bytes"),
+    "kv_events": (
+        "off|maps|arrays",
+        "tell over ZMQ what the cache holds: as vLLM 0.32, or earlier",
+    ),
+    "store_responses": ("BOOL", "vLLM's VLLM_ENABLE_RESPONSES_API_STORE"),
+    "execution_log": ("FILE", "gets a line for each request that the engine took"),
+}
+# Where the arguments keep what is a setting of the simulator.
+_OWN = "sim:"
+
+
+def simulate_flags(parser: argparse.ArgumentParser) -> None:
+    """How many and where, and how each behaves."""
+    from tokenlane.simulator.profile import SimulatorSettings
+
+    parser.usage = "%(prog)s [flags]"
+    parser.add_argument(
+        "--replicas", type=int, default=4, metavar="N", help="how many (default: 4)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=9000, metavar="P", help="first of N ports (default: 9000)"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="H", help="their address (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=_model_folder,
+        metavar="MODEL=DIR",
+        help="the model served and its folder (default: demo, shipped with the package)",
+    )
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    group = parser.add_argument_group("each replica; by default instant and unlimited")
+    defaults = {field.name: field.default for field in msgspec.structs.fields(SimulatorSettings)}
+    for name, (metavar, about) in ABOUT.items():
+        default = str(defaults[name]) if defaults[name] not in (None, "") else ""
+        shown = f" (default: {default.lower()})" if default else ""
+        group.add_argument(
+            "--" + name.replace("_", "-"),
+            dest=_OWN + name,
+            metavar=metavar,
+            help=about.replace("%", "%%") + shown,
+        )
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Runs until told to stop."""
+    from tokenlane.simulator.profile import SimulatorSettings
+    from tokenlane.simulator.serve import run
+    from tokenlane.telemetry.log.setup import setup_logs
+
+    setup_logs("simulator")
+    given: dict[str, Any] = {
+        path.removeprefix(_OWN): value
+        for path, value in vars(args).items()
+        if path.startswith(_OWN) and value is not None
+    }
+    if args.tokenizer:
+        given["model"], given["folder"] = args.tokenizer
+    try:
+        settings = msgspec.convert(given, SimulatorSettings, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"simulate: {error}") from None
+    if args.replicas < 1:
+        raise ConfigError("--replicas must be at least 1")
+    if not 0 <= args.port <= 65536 - args.replicas:
+        raise ConfigError("simulate: --replicas and --port do not make a range of ports")
+    if args.until_eof:
+        threading.Thread(target=_until_eof, daemon=True).start()
+    try:
+        run(settings, args.host, args.port, args.replicas)
+    except OSError as error:
+        raise ConfigError(
+            f"simulate: cannot listen on {args.host}, ports {args.port} and up"
+            f" ({os.strerror(error.errno) if error.errno else error}); choose another --port"
+        ) from None
+    return 0
+
+
+def _model_folder(text: str) -> tuple[str, str]:
+    model, found, folder = text.partition("=")
+    if not (model and found and folder):
+        raise argparse.ArgumentTypeError("must look like MODEL=DIR")
+    return model, folder
+
+
+def _until_eof() -> None:
+    """Ends this process when its stdin closes, which is when its parent is gone."""
+    # Not sys.stdin: its lock, held by a daemon thread, aborts the interpreter at its end.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,102 @@
+"""Keys out of files and the environment: those of clients, as digests, and the one for replicas.
+
+Invariants:
+- No setting holds a secret: settings are printed, shown and sent about. What is secret is read
+  where it is used, from a file or a variable, into a Secret.
+- What is wrong with a file of keys is said with the file's name and without what it holds.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import AdminSettings, AuthSettings, Key, UpstreamSettings
+from tokenlane.errors import ConfigError
+
+REPLICA_KEY_VARIABLE = "TOKENLANE_UPSTREAM_API_KEY"
+ADMIN_TOKEN_VARIABLE = "TOKENLANE_ADMIN_TOKEN"
+_TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+
+
+def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
+    """All keys that clients may use; None where none are configured and all may come in.
+
+    Raises ConfigError.
+    """
+    if not settings.keys and not settings.keys_file:
+        if settings.tenants:
+            raise ConfigError("auth.tenants names tenants, but there is no key: set auth.keys")
+        return None
+    keys = settings.keys + (_from_file(Path(settings.keys_file)) if settings.keys_file else ())
+    digests = [key.digest for key in keys]
+    if len(set(digests)) < len(digests):
+        raise ConfigError("auth: a key is given twice")
+    unknown = sorted(set(settings.tenants) - {key.tenant for key in keys})
+    if unknown:
+        raise ConfigError(f"auth.tenants names {unknown[0]}, which has no key")
+    return keys
+
+
+def _from_file(path: Path) -> tuple[Key, ...]:
+    import yaml  # noqa: PLC0415 - a worker that reads no keys starts 20 ms sooner
+
+    try:
+        listed = yaml.safe_load(_text(path, "auth.keys_file"))
+        return msgspec.convert(listed or [], tuple[Key, ...])
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: is not YAML") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{path}: must be a list of keys (digest, tenant, expires): {error}"
+        ) from None
+
+
+def replica_key(
+    settings: UpstreamSettings, environ: Mapping[str, str] = os.environ
+) -> Secret | None:
+    """What replicas are to be shown in the place of clients' keys. Raises ConfigError."""
+    return _secret(
+        settings.api_key_file,
+        "upstream.api_key_file",
+        environ.get(REPLICA_KEY_VARIABLE, ""),
+        REPLICA_KEY_VARIABLE,
+        "the replicas' key",
+    )
+
+
+def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ) -> Secret | None:
+    """What changes over the admin port have to show; None: there are none. Raises ConfigError."""
+    return _secret(
+        settings.token_file,
+        "admin.token_file",
+        environ.get(ADMIN_TOKEN_VARIABLE, ""),
+        ADMIN_TOKEN_VARIABLE,
+        "the admin token",
+    )
+
+
+def _secret(file: str, setting: str, value: str, variable: str, what: str) -> Secret | None:
+    """Out of the file that a setting names, else the value of a variable."""
+    source, text = variable, value
+    if file:
+        source, text = file, _text(Path(file), setting).strip()
+    elif not value:
+        return None
+    if _TOKEN.fullmatch(text) is None:
+        raise ConfigError(f"{source}: {what} must be one line of printable ASCII")
+    return Secret(text.encode("ascii"))
+
+
+def _text(path: Path, setting: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{setting}: {path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{setting}: {path} is not UTF-8 text") from None

@@ -1,0 +1,144 @@
+"""The admin port: what the gateway knows about itself, to read.
+
+Invariants:
+- Every answer is made from memory: no request here waits for a worker or a replica, but
+  `POST /explain`, which asks a worker.
+- Errors have OpenAI's shape, unknown paths too, and never a traceback.
+- Nothing can be changed here but by the routes of tokenlane.control.changes.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.page import page_routes
+from tokenlane.control.dashboard.stall_page import page, wants_page
+from tokenlane.errors import error_body
+
+# Travels to a worker in one frame of the channel.
+EXPLAIN_LIMIT_BYTES = 8 * 1024 * 1024
+
+log = logging.getLogger("admin")
+
+
+class ControlView(Protocol):
+    """What the admin port shows. All of it answers at once, from memory."""
+
+    registry: CollectorRegistry
+
+    def unready(self) -> str | None:
+        """Why the gateway cannot serve, as one sentence; None if it can."""
+
+    def status(self) -> dict[str, Any]:
+        """The gateway as JSON: version, workers, replicas, settings in force."""
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas as JSON: state, load, models."""
+
+    def live(self) -> Live:
+        """What the page for people shows."""
+
+    def stalls(self) -> dict[str, Any]:
+        """The last stalls and how late the loops were, as JSON."""
+
+    async def explain(
+        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> tuple[int, bytes]:
+        """Where a request would go: status and JSON. TimeoutError, ConnectionError."""
+        ...
+
+
+def _error(
+    status: int, message: str, code: str, headers: dict[str, str] | None = None
+) -> web.Response:
+    kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    return web.Response(
+        body=error_body(message, kind, code=code),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+@web.middleware
+async def _errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as raised:
+        allow = {"Allow": raised.headers["Allow"]} if "Allow" in raised.headers else None
+        code = HTTPStatus(raised.status).phrase.lower().replace(" ", "_")
+        return _error(raised.status, f"{raised.reason} on the admin port.", code, allow)
+    except Exception:
+        log.exception("%s failed", request.path)
+        return _error(500, "The admin port failed at this; its log says where.", "internal_error")
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    text = json.dumps(value, indent=2) + "\n"
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Application:
+    """The application behind the admin port. more: routes besides those that show."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        response = web.Response(body=encode(view.registry))
+        response.headers["Content-Type"] = content_type
+        return response
+
+    async def livez(_: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = view.unready()
+        if why is None:
+            return _json({"status": "ok"})
+        return _error(503, why, "not_ready", {"Retry-After": "1"})
+
+    async def status(_: web.Request) -> web.Response:
+        return _json(view.status())
+
+    async def replicas(_: web.Request) -> web.Response:
+        return _json({"replicas": view.replicas()})
+
+    async def stalls(request: web.Request) -> web.Response:
+        view_now = view.stalls()
+        if wants_page(request.headers.get("Accept", ""), request.query.get("format")):
+            return web.Response(text=page(view_now), content_type="text/html")
+        return _json(view_now)
+
+    async def explain(request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = tuple(
+            (name.lower().encode("latin-1", "replace"), value.encode("utf-8", "surrogateescape"))
+            for name, value in request.headers.items()
+        )
+        try:
+            code, told = await view.explain(headers, body)
+        except ConnectionError:
+            return _error(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
+        except TimeoutError:
+            return _error(504, "The worker did not answer in time.", "worker_timeout")
+        return web.Response(body=told, status=code, content_type="application/json")
+
+    app = web.Application(middlewares=[_errors], client_max_size=EXPLAIN_LIMIT_BYTES)
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/status.json", status)
+    app.router.add_get("/replicas", replicas)
+    app.router.add_routes(page_routes(view.live))
+    app.router.add_get("/stalls", stalls)
+    app.router.add_post("/explain", explain)
+    app.router.add_routes(more)
+    return app

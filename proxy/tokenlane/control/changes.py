@@ -1,0 +1,139 @@
+"""Changes over the admin port: replicas added, drained and removed, settings read anew.
+
+Invariants:
+- Without an admin token configured nothing can be changed, whoever asks: 403. With one, every
+  change shows it (`Authorization: Bearer TOKEN`): 401 otherwise, before its body is read.
+- Tokens are compared by their digests, in constant time; neither is ever logged or repeated.
+"""
+
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
+from tokenlane.config.secret import Secret
+from tokenlane.control.reconcile import Member
+from tokenlane.control.reload import Report
+from tokenlane.control.roster import Roster
+from tokenlane.errors import ConfigError, error_body
+
+log = logging.getLogger("admin")
+
+BODY_LIMIT_BYTES = 64 * 1024
+_OFF = (
+    "Changes are off: no admin token is configured. Set admin.token_file, or start the gateway"
+    f" with the variable {ADMIN_TOKEN_VARIABLE}."
+)
+_Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class _Added(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+
+
+def _refusal(status: int, message: str, code: str) -> web.Response:
+    return web.Response(
+        body=error_body(message, "invalid_request_error", code=code),
+        status=status,
+        content_type="application/json",
+        headers={"WWW-Authenticate": "Bearer"} if status == 401 else None,
+    )
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    text = json.dumps(value, indent=2) + "\n"
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def allowed(token: Secret | None, authorization: str | None) -> web.Response | None:
+    """Why a change is refused; None if it may be made. authorization: the header as it came."""
+    if token is None:
+        return _refusal(403, _OFF, "changes_off")
+    scheme, _, shown = (authorization or "").partition(" ")
+    digest = sha256(shown.strip().encode("utf-8", "surrogateescape")).digest()
+    good = hmac.compare_digest(digest, sha256(token.reveal()).digest())
+    if scheme.lower() != "bearer" or not good:
+        message = "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`."
+        return _refusal(401, message, "invalid_admin_token")
+    return None
+
+
+class Changes:
+    """The verbs. token: what they want to see, as of now. in_flight: requests, by slot. reload:
+    reads the settings anew."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        token: Callable[[], Secret | None],
+        in_flight: Callable[[int], int],
+        reload: Callable[[], Awaitable[Report]],
+    ) -> None:
+        self._roster = roster
+        self._token = token
+        self._in_flight = in_flight
+        self._reload = reload
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the admin port."""
+        return [
+            web.post("/replicas", self._guarded(self._add)),
+            web.post("/replicas/{id}/drain", self._guarded(self._drain)),
+            web.delete("/replicas/{id}", self._guarded(self._remove)),
+            web.post("/reload", self._guarded(self._reloaded)),
+        ]
+
+    def _guarded(self, handler: _Handler) -> _Handler:
+        async def guarded(request: web.Request) -> web.Response:
+            refused = allowed(self._token(), request.headers.get("Authorization"))
+            if refused is not None:
+                log.warning("%s %s was refused", request.method, request.rel_url.path)
+                return refused
+            return await handler(request)
+
+        return guarded
+
+    def _row(self, member: Member) -> dict[str, Any]:
+        return {
+            "id": member.id,
+            "url": member.url,
+            "origin": member.origin,
+            "draining": member.draining,
+            "in_flight_requests": self._in_flight(member.slot),
+        }
+
+    async def _add(self, request: web.Request) -> web.Response:
+        try:
+            wanted = msgspec.json.decode(await request.read(), type=_Added)
+            member, is_new = self._roster.add(wanted.url)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            message = 'The body must be {"url": "http://HOST:PORT"}.'
+            return _refusal(400, message, "invalid_body")
+        except ConfigError as error:
+            return _refusal(400, f"{error}.", "invalid_replica")
+        return _json(self._row(member), 201 if is_new else 200)
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        member = self._roster.drain(request.match_info["id"])
+        return self._unknown() if member is None else _json(self._row(member))
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        member = self._roster.remove(request.match_info["id"])
+        return self._unknown() if member is None else _json({**self._row(member), "removed": True})
+
+    async def _reloaded(self, _: web.Request) -> web.Response:
+        report = await self._reload()
+        if report.problems:
+            message = f"The settings stay as they were: {'; '.join(report.problems)}."
+            return _refusal(422, message, "config_refused")
+        return _json(msgspec.to_builtins(report))
+
+    def _unknown(self) -> web.Response:
+        known = ", ".join(member.id for member in self._roster.members) or "none"
+        return _refusal(404, f"There is no such replica. Known: {known}.", "unknown_replica")

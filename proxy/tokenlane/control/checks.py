@@ -1,0 +1,77 @@
+"""What is wrong with settings, as far as it can be known without a port or a tokenizer.
+
+Invariants:
+- What the operator got wrong is one sentence (ConfigError) with the setting in it.
+- A start and a reload are held to the same.
+"""
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenlane.config.keyring import admin_token, client_keys, replica_key
+from tokenlane.config.settings import Settings
+from tokenlane.config.tls import server_context, tls_files, upstream_context
+from tokenlane.control.discovery.sources import check as check_discovery
+from tokenlane.control.fleet import FleetTable, base_url
+from tokenlane.control.kv_events.publishers import configured
+from tokenlane.control.parsers import check_parsers
+from tokenlane.errors import ConfigError
+from tokenlane.http.cors import is_origin
+from tokenlane.routing.policies import check_policy
+
+SLOT_LIMIT = 256
+WORKER_LIMIT = 64
+
+
+def check_settings(settings: Settings) -> FleetTable:
+    """All that can be known without a port or a tokenizer. ConfigError with what is wrong."""
+    check_parsers()
+    check_discovery(settings.discovery)
+    if not settings.backends and not settings.discovery.on:
+        raise ConfigError("no replica to serve from; give at least one --backend http://HOST:PORT")
+    if len(settings.backends) > SLOT_LIMIT:
+        raise ConfigError(f"more than {SLOT_LIMIT} backends")
+    if not 1 <= settings.server.workers <= WORKER_LIMIT:
+        raise ConfigError(f"--workers must be between 1 and {WORKER_LIMIT}")
+    check_policy(settings.routing.policy, "routing.policy")
+    for model, folder in settings.tokens.folders.items():
+        file = Path(folder) / "tokenizer.json"
+        if not file.is_file() or not os.access(file, os.R_OK):
+            raise ConfigError(
+                f"the tokenizer of {model}: {file} cannot be read;"
+                f" --tokenizer {model}=DIR names the folder that has it"
+            )
+    client_keys(settings.auth)
+    admin_token(settings.admin)
+    replica_key(settings.upstream)
+    if tls_files(settings.server, settings.upstream):  # to read the system's CAs takes 40 ms
+        server_context(settings.server)
+        upstream_context(settings.upstream)
+    check_networks(settings.server.trusted_peers)
+    for origin in settings.server.cors_origins:
+        if not is_origin(origin):
+            raise ConfigError(
+                f"server.cors_origins: {origin!r} must look like https://app.example, or be *"
+            )
+    table = FleetTable(settings.backends, settings.control)
+    if not 0.0 <= settings.routing.host_block_worth <= 1.0:
+        raise ConfigError("routing.host_block_worth must be between 0 and 1")
+    for backend, source in settings.kv_events.sources.items():
+        configured(source)
+        known = {replica.url for replica in table.replicas}
+        if base_url(backend) not in known and not settings.discovery.on:
+            raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
+    return table
+
+
+def check_networks(networks: Sequence[str]) -> None:
+    """ConfigError where one is no network."""
+    for network in networks:
+        try:
+            ipaddress.ip_network(network, strict=False)
+        except ValueError:
+            raise ConfigError(
+                f"server.trusted_peers: {network!r} must look like 10.0.0.0/8"
+            ) from None

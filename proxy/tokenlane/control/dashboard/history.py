@@ -1,0 +1,200 @@
+"""Watches the counters, so that the live page has rates and a few minutes of history at once.
+
+Invariants:
+- One reading a second, in the control plane; the data loops do nothing for it.
+- Memory is bounded: a window of readings, a few numbers for each second before it.
+- How many people look changes nothing: they are shown what was read anyway.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from tokenlane import __version__
+from tokenlane.config import options
+from tokenlane.config.settings import Settings
+from tokenlane.control.dashboard import rows
+from tokenlane.control.dashboard.live import (
+    ConfigRow,
+    DecisionRow,
+    Live,
+    Numbers,
+    ReplicaRow,
+    SettingRow,
+)
+from tokenlane.control.dashboard.rates import Reading, Window, share
+from tokenlane.control.fleet import FleetTable
+from tokenlane.control.workers import Worker
+from tokenlane.fleet_state import ReplicaState
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.exposition import Totals
+from tokenlane.telemetry.routing_sample import RoutingSample
+
+PERIOD_S = 1.0
+WINDOW_PERIODS = 10
+HISTORY_PERIODS = 180
+DECISION_LIMIT = 40
+
+log = logging.getLogger("watch")
+
+
+class Watch:
+    """The readings and what they say. `tick` once every PERIOD_S."""
+
+    def __init__(
+        self, settings: Settings, table: FleetTable, totals: Totals, board: SharedBoard
+    ) -> None:
+        self._settings = settings
+        self._table = table
+        self._totals = totals
+        self._board = board
+        self._readings: deque[Reading] = deque(maxlen=WINDOW_PERIODS + 1)
+        self._cache_counts: deque[dict[str, tuple[float, float]]] = deque(maxlen=WINDOW_PERIODS + 1)
+        self._series: dict[str, deque[float | None]] = {}
+        self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
+        self._numbers = count(1)
+        self._read(time.monotonic())
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings are in force."""
+        self._settings = settings
+
+    def tick(self, at_s: float) -> None:
+        """One more reading. at_s: monotonic seconds."""
+        self._read(at_s)
+        last = Window(self._readings[-2], self._readings[-1])
+        now, point = self._now(self._window()), self._now(last)
+        late = last.spread(families.LOOP_STALL.name)
+        for name, value in (
+            ("requests_per_s", point.requests_per_s),
+            ("failed_per_s", point.failed_per_s),
+            ("in_flight", point.in_flight),
+            ("queued_tokens", point.queued_tokens),
+            ("input_tokens_per_s", point.input_tokens_per_s),
+            ("output_tokens_per_s", point.output_tokens_per_s),
+            # Few requests end in one second: their quantiles and shares are over the window.
+            ("hit_rate", now.hit_rate),
+            ("ttft_p50_s", now.ttft_p50_s),
+            ("ttft_p99_s", now.ttft_p99_s),
+            ("late_p99_s", late.quantile(0.99)),
+            ("late_worst_s", late.worst),
+        ):
+            self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS)).append(_short(value))
+
+    def routed(self, samples: Iterable[RoutingSample]) -> None:
+        """Takes samples of routed requests in."""
+        names = {replica.slot: replica.id for replica in self._table.replicas}
+        for sample in samples:
+            self._decisions.append(rows.decision(next(self._numbers), sample, names))
+
+    def live(
+        self,
+        *,
+        url: str,
+        uptime_s: float,
+        unready: str | None,
+        workers: Iterable[Worker],
+        config: dict[str, Any] | None = None,
+    ) -> Live:
+        """Everything, as it is now."""
+        window = self._window()
+        return Live(
+            version=__version__,
+            url=url,
+            policy=self._settings.routing.policy,
+            at_s=time.time(),
+            uptime_s=round(uptime_s, 1),
+            unready=unready,
+            window_s=round(window.span_s, 1),
+            period_s=PERIOD_S,
+            now=self._now(window),
+            series={name: list(points) for name, points in self._series.items()},
+            replicas=[self._replica(replica) for replica in self._table.replicas],
+            workers=[rows.worker(one, window) for one in workers],
+            stalls=rows.stalls(window),
+            rungs=rows.rungs(window),
+            reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
+            bails=rows.counts(window.by(families.BAILS.name, "reason")),
+            models=rows.models(window),
+            decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
+            config=msgspec.convert(config, ConfigRow) if config is not None else None,
+            settings=[
+                SettingRow(path=path, value=value, is_default=is_default)
+                for path, value, is_default in options.shown(self._settings)
+            ],
+        )
+
+    def _read(self, at_s: float) -> None:
+        self._readings.append(Reading(at_s, self._totals.cells()))
+        self._cache_counts.append(dict(self._table.cache_counts))
+
+    def _window(self) -> Window:
+        return Window(self._readings[0], self._readings[-1])
+
+    def _now(self, window: Window) -> Numbers:
+        ttft = window.spread(families.TTFT.name)
+        late = window.spread(families.LOOP_STALL.name)
+        loads = [self._board.load(replica.slot) for replica in self._table.replicas]
+        return Numbers(
+            requests_per_s=round(window.per_s(families.REQUESTS.name), 3),
+            failed_per_s=round(rows.failed(window) / window.span_s, 3),
+            in_flight=sum(load.requests for load in loads),
+            queued_tokens=sum(load.queued_tokens for load in loads),
+            connections=int(window.total(families.CONNECTIONS.name)),
+            input_tokens_per_s=round(window.per_s(families.PROMPT_TOKENS.name), 1),
+            output_tokens_per_s=round(window.per_s(families.OUTPUT_TOKENS.name), 1),
+            hit_rate=self._hit_rate(),
+            predicted_ratio=share(
+                window.count(families.PREDICTED_CACHED.name),
+                window.count(families.ACTUAL_CACHED.name),
+            ),
+            ttft_p50_s=ttft.quantile(0.5),
+            ttft_p99_s=ttft.quantile(0.99),
+            tpot_p50_s=window.spread(families.TPOT.name).quantile(0.5),
+            late_p99_s=late.quantile(0.99),
+            late_worst_s=late.worst,
+        )
+
+    def _replica(self, replica: ReplicaState) -> ReplicaRow:
+        load = self._board.load(replica.slot)
+        state = "draining" if replica.draining else "up" if replica.up else "down"
+        blocks, block_tokens = replica.cache_blocks, replica.block_tokens
+        hit_tokens, queried_tokens = self._hits(replica.id)
+        return ReplicaRow(
+            id=replica.id,
+            state=state,
+            models=list(replica.models),
+            in_flight=load.requests,
+            queued_tokens=load.queued_tokens,
+            running=replica.running,
+            waiting=replica.waiting,
+            kv_usage=round(replica.kv_usage, 4),
+            cache_tokens=blocks * block_tokens if blocks and block_tokens else None,
+            hit_rate=share(hit_tokens, queried_tokens),
+        )
+
+    def _hits(self, replica: str) -> tuple[float, float]:
+        """Prompt tokens found in a replica's cache in the window, and looked up there."""
+        queried, hit = self._cache_counts[-1].get(replica, (0.0, 0.0))
+        # A replica may be younger than the window.
+        known = (counts[replica] for counts in self._cache_counts if replica in counts)
+        queried_before, hit_before = next(known, (queried, hit))
+        if queried < queried_before:  # it was started anew
+            queried_before = hit_before = 0.0
+        return hit - hit_before, queried - queried_before
+
+    def _hit_rate(self) -> float | None:
+        """The fleet's."""
+        both = [self._hits(replica.id) for replica in self._table.replicas]
+        return share(sum(hit for hit, _ in both), sum(queried for _, queried in both))
+
+
+def _short(value: float | None) -> float | None:
+    """Four digits: a sparkline shows no more, and they are sent every second."""
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,146 @@
+"""The rows of the live page, each from what was counted in a window. Pure.
+
+Invariants:
+- Rows come in an order that does not jump about: by a fixed list, or by what only grows.
+"""
+
+from collections.abc import Mapping
+
+from tokenlane.control.dashboard.live import (
+    CandidateRow,
+    Count,
+    DecisionRow,
+    ModelRow,
+    RungRow,
+    StallRow,
+    WorkerRow,
+)
+from tokenlane.control.dashboard.rates import Window, share
+from tokenlane.control.dashboard.reasons import sentence
+from tokenlane.control.workers import Worker
+from tokenlane.prompt import Rung
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.routing_sample import RoutingSample
+
+# By its name: where it is not counted there are no rows.
+STALLS = "tokenlane_loop_stalls_total"
+
+
+def failed(window: Window) -> float:
+    """Requests that got a 5xx, or less than the answer."""
+    requests = families.REQUESTS.name
+    statuses = [status for status in window.values(requests, "status") if status.startswith("5")]
+    found = sum(window.count(requests, status=status) for status in statuses)
+    for outcome in ("upstream_error", "truncated"):
+        found += window.count(requests, outcome=outcome)
+        found -= sum(window.count(requests, outcome=outcome, status=status) for status in statuses)
+    return found
+
+
+def worker(one: Worker, window: Window) -> WorkerRow:
+    """A worker and its loop."""
+    late = window.spread(families.LOOP_STALL.name, worker=str(one.number))
+    return WorkerRow(
+        worker=one.number,
+        state=one.state,
+        pid=one.pid,
+        restarts=one.restarts,
+        late_p50_s=late.quantile(0.5),
+        late_p99_s=late.quantile(0.99),
+        late_worst_s=late.worst,
+    )
+
+
+def stalls(window: Window) -> list[StallRow]:
+    """Causes, the most frequent since the start first."""
+    rows = [
+        StallRow(cause=cause, count=found, total=window.total(STALLS, cause=cause))
+        for cause, found in window.by(STALLS, "cause").items()
+    ]
+    return sorted(rows, key=lambda row: (-row.total, row.cause))
+
+
+def rungs(window: Window) -> list[RungRow]:
+    """The ladder, from the top."""
+    spreads = {rung: window.spread(families.TOKENIZE.name, rung=rung.value) for rung in Rung}
+    requests = sum(spread.count for spread in spreads.values())
+    return [
+        RungRow(
+            rung=rung.value,
+            per_s=round(spread.count / window.span_s, 3),
+            share=share(spread.count, requests),
+            p50_s=spread.quantile(0.5),
+            p99_s=spread.quantile(0.99),
+        )
+        for rung, spread in spreads.items()
+    ]
+
+
+def counts(by_word: Mapping[str, float]) -> list[Count]:
+    """Words by how often they were said; those that were not are left out."""
+    everything = sum(by_word.values())
+    rows = [
+        Count(word=word, count=found, share=share(found, everything))
+        for word, found in by_word.items()
+        if found
+    ]
+    return sorted(rows, key=lambda row: (-row.count, row.word))
+
+
+def models(window: Window) -> list[ModelRow]:
+    """Models that were ever asked for."""
+    rows = []
+    for model in window.values(families.OUTPUT_TOKENS.name, "model"):
+        ttft = window.spread(families.TTFT.name, model=model)
+        tpot = window.spread(families.TPOT.name, model=model)
+        rows.append(
+            ModelRow(
+                model=model,
+                ttft_p50_s=ttft.quantile(0.5),
+                ttft_p99_s=ttft.quantile(0.99),
+                tpot_p50_s=tpot.quantile(0.5),
+                input_tokens_per_s=round(window.per_s(families.PROMPT_TOKENS.name, model=model), 1),
+                output_tokens_per_s=round(
+                    window.per_s(families.OUTPUT_TOKENS.name, model=model), 1
+                ),
+            )
+        )
+    return rows
+
+
+def decision(number: int, sample: RoutingSample, names: Mapping[int, str]) -> DecisionRow:
+    """A sample with its replicas named and its reason as a sentence. names: ids by slot."""
+
+    def name(slot: int) -> str:
+        return names.get(slot, f"slot {slot}")
+
+    return DecisionRow(
+        number=number,
+        at_s=sample.at_s,
+        model=sample.model,
+        replica=name(sample.slot),
+        policy=sample.policy,
+        reason=sample.reason,
+        why=sentence(sample, name),
+        prompt_tokens=sample.prompt_tokens,
+        exact=sample.exact,
+        cached_tokens=sample.cached_tokens,
+        actual_cached_tokens=sample.actual_cached_tokens,
+        rung=sample.rung,
+        tokenize_s=sample.tokenize_s,
+        ttft_s=sample.ttft_s,
+        duration_s=sample.duration_s,
+        status=sample.status,
+        outcome=sample.outcome,
+        candidates=[
+            CandidateRow(
+                replica=name(row.slot),
+                cached_tokens=row.cached_tokens,
+                requests=row.requests,
+                queued_tokens=row.queued_tokens,
+                cost=round(row.cost, 1),
+            )
+            for row in sample.candidates
+        ],
+        candidate_count=sample.candidate_count,
+    )

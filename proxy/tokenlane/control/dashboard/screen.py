@@ -1,0 +1,253 @@
+"""The live page for a terminal: the same numbers as lines of text. Pure.
+
+Invariants:
+- No line is wider than the terminal, no screen higher.
+- Names come from elsewhere: nothing unprintable in them reaches the terminal.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from tokenlane.control.dashboard.live import Live
+
+# A piece of a line and its style; "" is plain.
+Piece = tuple[str, str]
+Line = list[Piece]
+
+_CODES = {"good": "32", "warn": "33", "bad": "31", "quiet": "90", "bold": "1", "accent": "36"}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_STATES = {
+    "up": "good", "ready": "good", "draining": "warn", "starting": "warn", "down": "bad",
+    "dead": "bad",
+}  # fmt: skip
+_LATE_S = 0.01
+_VERY_LATE_S = 0.05
+
+
+def seconds(value: float | None) -> str:
+    """`12 ms` and the like."""
+    if value is None:
+        return "-"
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} µs"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms" if value < 0.00995 else f"{value * 1e3:.0f} ms"
+    return f"{value:.1f} s"
+
+
+def number(value: float | None) -> str:
+    """Short, with thousands marked."""
+    if value is None:
+        return "-"
+    for unit, size in (("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    if value >= 10_000:
+        return f"{value / 1e3:.1f}k"
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def percent(value: float | None) -> str:
+    """A share of 1."""
+    return "-" if value is None else f"{value * 100:.0f} %"
+
+
+def spark(points: Sequence[float | None], width: int) -> str:
+    """The last points as a row of blocks, the highest as high as there is."""
+    points = points[-width:]
+    high = max((point for point in points if point is not None), default=0.0) or 1.0
+    return "".join(
+        " " if point is None else _BLOCKS[min(int(point / high * 7.999), 7)] for point in points
+    )
+
+
+def _bar(share: float | None, width: int = 10) -> str:
+    full = round(min(max(share or 0.0, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def _clean(text: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def _clock(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def _late(value: float | None) -> str:
+    if value is None or value < _LATE_S:
+        return ""
+    return "bad" if value >= _VERY_LATE_S else "warn"
+
+
+def _table(head: str, rows: Iterable[Sequence[Piece]], right: str) -> list[Line]:
+    """Columns as wide as they need. head: titles by `|`; right: `>` or `<` for each column."""
+    cells = [[(_clean(text), style) for text, style in row] for row in rows]
+    titles = [(title, "quiet") for title in head.split("|")]
+    widths = [max(len(row[at][0]) for row in [titles, *cells]) for at in range(len(titles))]
+    return [
+        [
+            (f"{text:{side}{width}}  ", style)
+            for (text, style), side, width in zip(row, right, widths, strict=True)
+        ]
+        for row in [titles, *cells]
+    ]
+
+
+def _header(live: Live) -> list[Line]:
+    now = live.now
+    up = sum(row.state == "up" for row in live.replicas)
+    state = ("serving", "good") if live.unready is None else (_clean(live.unready), "bad")
+    return [
+        [
+            (f"tokenlane {_clean(live.version)}  ", "bold"),
+            state,
+            (f"  {_clean(live.url)}  policy {_clean(live.policy)}  {up} of ", ""),
+            (f"{len(live.replicas)} replicas up  {len(live.workers)} worker(s)", ""),
+        ],
+        [
+            (f"requests {number(now.requests_per_s)} /s  ", ""),
+            (f"failed {number(now.failed_per_s)} /s  ", "bad" if now.failed_per_s else ""),
+            (f"ttft {seconds(now.ttft_p50_s)}, p99 {seconds(now.ttft_p99_s)}  ", ""),
+            (f"cached {percent(now.hit_rate)}  ", ""),
+            (f"late {seconds(now.late_p99_s)}, worst ", ""),
+            (seconds(now.late_worst_s), _late(now.late_worst_s)),
+        ],
+        [
+            (f"in flight {number(now.in_flight)}  queued {number(now.queued_tokens)} tokens  ", ""),
+            (f"tokens in {number(now.input_tokens_per_s)} /s, ", ""),
+            (f"out {number(now.output_tokens_per_s)} /s", ""),
+        ],
+    ]
+
+
+def _settings(live: Live) -> list[Line]:
+    """What became of the settings' file, where anything did, and what is wrong with it."""
+    config = live.config
+    if config is None or not sum(config.reloads.values()):
+        return []
+    at = _clock(config.loaded_at_s)
+    counts = ", ".join(f"{count} {word}" for word, count in config.reloads.items() if count)
+    lines: list[Line] = [[(f"settings read at {at}  reloads: {_clean(counts)}", "quiet")]]
+    if config.last.problems:
+        why = "; ".join(config.last.problems)
+        lines.append([("the settings last read were refused: ", "bad"), (_clean(why), "")])
+    if config.last.restart:
+        paths = ", ".join(config.last.restart)
+        lines.append([("these wait for a restart: ", "warn"), (_clean(paths), "")])
+    return lines
+
+
+def _sparks(live: Live, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for name, series in (
+        ("requests/s", "requests_per_s"),
+        ("ttft", "ttft_p50_s"),
+        ("late worst", "late_worst_s"),
+    ):
+        points = live.series.get(series, [])
+        lines.append([(f"{name:10} ", "quiet"), (spark(points, max(width - 11, 0)), "accent")])
+    return lines
+
+
+def _replicas(live: Live, limit: int) -> list[Line]:
+    rows = [
+        (
+            (row.id, ""),
+            (row.state, _STATES.get(row.state, "")),
+            (number(row.in_flight), ""),
+            (number(row.queued_tokens), ""),
+            (number(row.running), ""),
+            (number(row.waiting), ""),
+            (f"{_bar(row.kv_usage)} {percent(row.kv_usage):>5}", ""),
+            (percent(row.hit_rate), ""),
+        )
+        for row in live.replicas[:limit]
+    ]
+    lines = _table("replica|health|in flight|queued|runs|waits|kv cache|hits", rows, "<<>>>>>>")
+    more = len(live.replicas) - len(rows)
+    return [*lines, [(f"and {more} more", "quiet")]] if more else lines
+
+
+def _loops(live: Live, limit: int) -> list[Line]:
+    rows = [
+        (
+            (str(row.worker), ""),
+            (row.state, _STATES.get(row.state, "")),
+            (seconds(row.late_p50_s), ""),
+            (seconds(row.late_p99_s), _late(row.late_p99_s)),
+            (seconds(row.late_worst_s), _late(row.late_worst_s)),
+            (str(row.restarts), "warn" if row.restarts else ""),
+        )
+        for row in live.workers[:limit]
+    ]
+    lines = _table("worker|state|late p50|p99|worst|restarts", rows, "<<>>>>")
+    stalls = [row for row in live.stalls if row.total]
+    if stalls:
+        causes = "  ".join(f"{_clean(row.cause)} {number(row.total)}" for row in stalls)
+        lines.append([("stalls by cause  ", "quiet"), (causes, "")])
+    return lines
+
+
+def _ladder(live: Live) -> list[Line]:
+    rows = [
+        (
+            (row.rung, "warn" if row.rung == "bail" else ""),
+            (f"{_bar(row.share)} {percent(row.share):>5}", ""),
+            (number(row.per_s), ""),
+            (seconds(row.p50_s), ""),
+            (seconds(row.p99_s), ""),
+        )
+        for row in live.rungs
+        if row.share
+    ]
+    return _table("rung|share|per s|p50|p99", rows, "<<>>>") if rows else []
+
+
+def _decisions(live: Live, limit: int) -> list[Line]:
+    rows = [
+        (
+            (_clock(row.at_s), "quiet"),
+            (row.reason, "accent"),
+            (row.replica, ""),
+            (f"{number(row.cached_tokens)} of {number(row.prompt_tokens)}", ""),
+            (seconds(row.ttft_s if row.ttft_s is not None else row.duration_s), ""),
+            (str(row.status), "bad" if row.status >= 500 else "quiet"),
+            (row.why, "quiet"),
+        )
+        for row in live.decisions[: max(limit, 0)]
+    ]
+    return _table("routed|reason|to|cached|ttft|status|why", rows, "<<<>>><") if rows else []
+
+
+def lines(live: Live, width: int, height: int) -> list[Line]:
+    """The screen as pieces, not wider or higher than this."""
+    few = max(height // 4, 3)
+    made: list[Line] = [*_header(live), *_settings(live), [], *_sparks(live, width)]
+    for block in (_replicas(live, few), _loops(live, few), _ladder(live)):
+        if block:
+            made += [[], *block]
+    made += [[], *_decisions(live, height - len(made) - 2)]
+    return [_clipped(line, width) for line in made[:height]]
+
+
+def _clipped(line: Line, width: int) -> Line:
+    kept: Line = []
+    for text, style in line:
+        if width <= 0:
+            break
+        kept.append((text[:width], style))
+        width -= len(text)
+    return kept
+
+
+def draw(live: Live, width: int, height: int, *, colour: bool) -> str:
+    """The screen as text, lines ended by newlines."""
+    drawn = []
+    for line in lines(live, width, height):
+        pieces = [
+            f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style else text
+            for text, style in line
+        ]
+        drawn.append("".join(pieces).rstrip())
+    return "\n".join(drawn) + "\n"

@@ -1,0 +1,210 @@
+"""What the control plane shows: startup lines, status, readiness, its own metrics.
+
+Invariants:
+- Everything is read from memory when asked for (explanations aside, which a worker gives);
+  nothing here changes anything.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from tokenlane import __version__
+from tokenlane.config.settings import Settings
+from tokenlane.control import fleet
+from tokenlane.control.dashboard.history import Watch
+from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.stall_page import StallLog
+from tokenlane.control.fleet import ADVICE, FleetTable
+from tokenlane.control.reload import Reloader
+from tokenlane.control.roster import STATIC, Roster
+from tokenlane.control.tokenizers.resolution import Source, given
+from tokenlane.control.workers import Worker, WorkerPool
+from tokenlane.fleet_state import adapter_bases
+from tokenlane.gateway.model_names import Names
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
+from tokenlane.telemetry.metrics.segment import Sample
+
+
+class View:
+    """The gateway as seen from its control plane. urls: of the data and the admin port."""
+
+    def __init__(
+        self, settings: Settings, table: FleetTable, totals: Totals, board: SharedBoard
+    ) -> None:
+        self._settings = settings
+        self._table = table
+        self._board = board
+        self._began = time.monotonic()
+        self._totals = totals
+        self.urls = "", ""
+        self.sources = given(settings)
+        self.draining = False
+        self.workers: list[Worker] = []
+        self.stall_log = StallLog()
+        self.pool: WorkerPool | None = None
+        self.roster: Roster | None = None
+        self.reloader: Reloader | None = None
+        self.probe_failures: Counter[tuple[str, str]] = Counter()
+        self.more_samples: list[Callable[[], Iterator[Sample]]] = []
+        self.watch = Watch(settings, table, totals, board)
+        self.registry = CollectorRegistry()
+        self.registry.register(GatewayCollector(totals, self._samples))
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings are in force."""
+        self._settings = settings
+        self.watch.configure(settings)
+
+    def announce(self, say: Callable[[str], None]) -> None:
+        """The lines that greet the operator."""
+        settings = self._settings
+        replicas = self._table.replicas
+        data, admin = self.urls
+        workers = settings.server.workers
+        say(f"tokenlane {__version__} serves on {data} ({workers} worker(s))")
+        say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /stalls)")
+        say(f"  policy     {settings.routing.policy}")
+        for replica in replicas:
+            if replica.up:
+                say(f"  replica    {replica.url}  up  {', '.join(replica.models)}")
+            else:
+                why = ADVICE.get(self._table.reasons.get(replica.id, ""), "not looked at yet")
+                say(f"  replica    {replica.url}  down: {why}")
+        for model, source in self.sources.items():
+            say(f"  tokenizer  {self._tokenizer(model, source)}")
+        served = fleet.models(replicas)
+        adapters = adapter_bases(replicas)
+        for model in served.keys() - self.sources.keys():
+            if model in adapters:
+                say(f"  tokenizer  {model}: that of {adapters[model]}, whose adapter it is")
+            else:
+                say(f"  tokenizer  {model}: none given, routed by text prefix")
+        if served:
+            for model in self.sources.keys() - served.keys():
+                say(f"  warning    no replica that is up serves {model}; is the name right?")
+        for name, behind in Names(settings.models).models().items():
+            say(f"  name       {name} means {' or '.join(behind)}")
+            for model in behind:
+                if served and model not in served:
+                    say(f"  warning    no replica that is up serves {model}, that {name} means")
+        for model, shadow in settings.models.shadows.items():
+            say(f"  shadow     {shadow.ratio:.0%} of {model} is copied to {shadow.to}")
+        if not served:
+            say("  warning    no replica is up yet: requests get 503 until one is")
+        elif not all(replica.up for replica in replicas):
+            asked = ", their replicas are asked for ids" if settings.tokens.ask_replicas else ""
+            say(
+                f"  warning    tokenizers of models that come later are not looked for{asked}"
+                "; --tokenizer MODEL=DIR names one now, or start again then"
+            )
+
+    def _tokenizer(self, model: str, source: Source) -> str:
+        if source.asked:
+            return f"{model}: none found, so its replicas are asked for ids ({source.how})"
+        if source.folder is None:
+            return (
+                f"{model}: none found ({source.how}), routed by text prefix;"
+                f" --tokenizer {model}=DIR names its folder"
+            )
+        engines = [
+            engine
+            for (name, labels), values in self._totals.cells().items()
+            if name == families.TOKENIZER_PATH.name and labels[0] == model and values[0]
+            for engine in labels[2:]
+        ]
+        engines = ["chats by its replicas" if one == "replica" else one for one in engines]
+        return f"{model} = {source.folder}  ({', '.join([source.how, *engines])})"
+
+    def unready(self) -> str | None:
+        """Why the gateway cannot serve; None if it can."""
+        if self.draining:
+            return "The gateway is draining."
+        if all(worker.state != "ready" for worker in self.workers):
+            return "No worker is ready."
+        if not any(replica.up and not replica.draining for replica in self._table.replicas):
+            return "No replica is up."
+        return None
+
+    async def explain(
+        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> tuple[int, bytes]:
+        """Where a request would go, as a worker says. TimeoutError, ConnectionError."""
+        if self.pool is None:
+            raise ConnectionError("no worker is ready")
+        return await self.pool.explain(headers, body)
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas as JSON, with what this gateway has in flight at each."""
+        rows = []
+        members = self.roster.members if self.roster is not None else ()
+        origins = {member.slot: member.origin for member in members}
+        for replica in self._table.replicas:
+            load = self._board.load(replica.slot)
+            row = msgspec.to_builtins(replica)
+            row["origin"] = origins.get(replica.slot, STATIC)
+            row["in_flight_requests"] = load.requests
+            row["queued_tokens"] = load.queued_tokens
+            rows.append(row)
+        return rows
+
+    def status(self) -> dict[str, Any]:
+        """The gateway as JSON."""
+        settings = self._settings
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - self._began, 3),
+            "ready": self.unready() is None,
+            "draining": self.draining,
+            "url": self.urls[0],
+            "policy": settings.routing.policy,
+            "config": self.reloader.row() if self.reloader is not None else None,
+            "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
+            "tokenized_by_replicas": [model for model, one in self.sources.items() if one.asked],
+            "models": fleet.models(self._table.replicas),
+            "fleet_version": self._table.state.version,
+            "workers": [worker.row() for worker in self.workers],
+            "replicas": self.replicas(),
+        }
+
+    def live(self) -> Live:
+        """What the page shows."""
+        return self.watch.live(
+            url=self.urls[0],
+            uptime_s=time.monotonic() - self._began,
+            unready=self.unready(),
+            workers=self.workers,
+            config=self.reloader.row() if self.reloader is not None else None,
+        )
+
+    def stalls(self) -> dict[str, Any]:
+        """The last stalls and how late the loops were, as JSON."""
+        return self.stall_log.view()
+
+    def _samples(self) -> Iterator[Sample]:
+        """The control plane's own families, for the collector."""
+        for row in self.replicas():
+            labels = (row["id"],)
+            yield families.REPLICA_UP, labels, [float(row["up"])]
+            yield families.IN_FLIGHT, labels, [float(row["in_flight_requests"])]
+            yield families.QUEUED_TOKENS, labels, [float(row["queued_tokens"])]
+            yield families.REPLICA_RUNNING, labels, [float(row["running"])]
+            yield families.REPLICA_WAITING, labels, [float(row["waiting"])]
+            yield families.REPLICA_KV_USAGE, labels, [row["kv_usage"]]
+        for failure, count in self.probe_failures.items():
+            yield families.PROBE_FAILURES, failure, [float(count)]
+        for state, count in Counter(worker.state for worker in self.workers).items():
+            yield families.WORKERS, (state,), [float(count)]
+        restarts = sum(worker.restarts for worker in self.workers)
+        yield families.WORKER_RESTARTS, (), [float(restarts)]
+        for more in self.more_samples:
+            yield from more()
+        yield families.BUILD, (__version__,), [1.0]

@@ -1,0 +1,69 @@
+"""A file of replicas: a list of URLs in YAML or JSON, read when it changes.
+
+Invariants:
+- What is wrong with the file is said with its name, and the replicas stay as they were.
+- A file that is empty is one that is being written; a list without entries is `[]`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from tokenlane.control.fleet import base_url
+from tokenlane.errors import ConfigError
+from tokenlane.runtime.file_times import Stamps, stamps
+
+LOOK_S = 0.5
+
+Want = Callable[[Iterable[str] | None], object]
+
+log = logging.getLogger("discovery")
+
+
+def read(path: Path) -> list[str] | None:
+    """The URLs in it; None where it is empty. Raises ConfigError."""
+    try:
+        listed = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return (
+            None
+            if listed is None
+            else [base_url(one) for one in msgspec.convert(listed, list[str])]
+        )
+    except OSError as error:
+        raise ConfigError(f"discovery.file: {path} cannot be read ({error.strerror})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: is not YAML") from None
+    except (msgspec.ValidationError, UnicodeDecodeError):
+        raise ConfigError(f"{path}: must be a list of http://HOST:PORT") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+class File:
+    """One file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    async def run(self, want: Want) -> None:
+        """Until cancelled."""
+        taken: Stamps | None = None
+        before: Stamps = {}
+        while True:
+            now = await asyncio.to_thread(stamps, (str(self._path),))
+            # Once it stands still for a look: whoever writes in place is not read half-way.
+            if now != taken and (now == before or taken is None):
+                taken = now
+                try:
+                    want(await asyncio.to_thread(read, self._path))
+                except ConfigError as error:
+                    want(None)
+                    log.error("%s; its replicas stay as they were", error)  # noqa: TRY400 - the sentence says it all
+            before = now
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,254 @@
+"""What is known of the replicas: probe results in, snapshots out. Pure.
+
+Invariants:
+- A replica goes down after `fall_count` failed probes in a row and up after `rise_count` good
+  ones; a replica never seen is down.
+- What a probe did not learn (no model list, no metrics) stays as it was last known.
+- Every change makes a new version; an unchanged fleet is the same object.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tokenlane.config.settings import ControlSettings
+from tokenlane.control.replica_metrics import Scrape
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import FleetState, ReplicaState
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """One look at a replica.
+
+    reason: `ok`, or why it failed (metric label): one of PROBE_REASONS.
+    models and scrape: None if they could not be read. adapters: those of the models, with
+    the model of each. roots: by
+    model, the folder or the hub's name that the replica has it from.
+    """
+
+    reason: str
+    models: tuple[str, ...] | None = None
+    max_model_tokens: int | None = None
+    scrape: Scrape | None = None
+    adapters: dict[str, str] = {}
+    roots: dict[str, str] = {}
+
+    @property
+    def good(self) -> bool:
+        """The health probe passed."""
+        return self.reason == "ok"
+
+
+PROBE_REASONS = ("refused", "unreachable", "tls", "timeout", "status", "protocol")
+ADVICE = {
+    "refused": "nothing listens there; is vLLM running, and is the port right?",
+    "unreachable": "there is no way to it; is the host's name right?",
+    "tls": "no TLS with it; is it http://, or is its CA not in upstream.tls_ca_file?",
+    "timeout": "no answer in time; is it still loading, or does a firewall drop packets?",
+    "status": "its /health is not 200; is it vLLM? Then its log says why",
+    "protocol": "what answers does not speak vLLM's HTTP; is it the right port?",
+}
+
+
+# A learned capacity that grows by less is no news.
+_GROWTH = 1.05
+
+
+class Change(IntEnum):
+    """How much an observation changed: what workers must know at once, or may know soon."""
+
+    NONE = 0
+    LOAD = 1
+    SHAPE = 2
+
+
+class Track(msgspec.Struct, frozen=True):
+    """A replica and how many probes in a row have passed or failed. gone: refused since the last
+    that passed, or never seen."""
+
+    state: ReplicaState
+    passes: int = 0
+    fails: int = 0
+    gone: bool = True
+
+
+def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
+    """The replica after one more probe."""
+    state = track.state
+    if not probe.good:
+        fails = track.fails + 1
+        incarnation = state.incarnation
+        if probe.reason == "refused" and not track.gone:
+            # Nothing listens: the process is gone, and its cache with it, whoever comes next.
+            incarnation += 1
+        state = msgspec.structs.replace(state, incarnation=incarnation)
+        if not state.up or fails >= settings.fall_count:
+            # Nothing runs in what is down, whatever it said last.
+            state = msgspec.structs.replace(state, up=False, running=0, waiting=0, kv_usage=0.0)
+        return Track(state, 0, fails, gone=track.gone or probe.reason == "refused")
+    passes = track.passes + 1
+    state = msgspec.structs.replace(state, up=state.up or passes >= settings.rise_count)
+    if probe.models is not None:
+        state = msgspec.structs.replace(
+            state,
+            models=probe.models,
+            max_model_tokens=probe.max_model_tokens,
+            adapters=probe.adapters,
+        )
+    seen = probe.scrape
+    if seen is not None:
+        state = msgspec.structs.replace(
+            state,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage=seen.kv_usage,
+            block_tokens=seen.block_tokens or state.block_tokens,
+            cache_blocks=seen.cache_blocks or state.cache_blocks,
+            started_s=seen.started_s or state.started_s,
+        )
+    return Track(state, passes, 0, gone=False)
+
+
+def compare(before: ReplicaState, after: ReplicaState) -> Change:
+    """How much the workers care."""
+    if before == after:
+        return Change.NONE
+    same_load = msgspec.structs.replace(
+        after, running=before.running, waiting=before.waiting, kv_usage=before.kv_usage
+    )
+    return Change.LOAD if same_load == before else Change.SHAPE
+
+
+def base_url(backend: str) -> str:
+    """A backend as scheme, host and port. ConfigError says what is wrong with it."""
+    try:
+        parts = urlsplit(backend)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(
+            f"backend {backend!r} is not a URL; it must look like http://HOST:PORT"
+        ) from None
+    if parts.username or parts.password:
+        raise ConfigError("a backend's URL must not carry a user name or password")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        bare = re.fullmatch(r"[\w.-]+:[0-9]{1,5}", backend)
+        meant = f"; did you mean http://{backend}?" if bare else ""
+        raise ConfigError(f"backend {backend!r} must look like http://HOST:PORT{meant}")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ConfigError(
+            f"backend {backend!r} must end after its port; did you mean"
+            f" {parts.scheme}://{parts.netloc}?"
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{host}:{port}"
+
+
+class FleetTable:
+    """All replicas by slot. Replica ids are `HOST:PORT`. cache_counts: by id, prompt tokens looked
+    up in the replica's prefix cache and found there, as last scraped; for people, not for workers.
+    reasons: by id, of the last probe. roots: by model, where the replicas have it from.
+
+    A slot that nobody has is no mistake: a probe may end after its replica was removed.
+    """
+
+    def __init__(self, backends: Iterable[str], settings: ControlSettings) -> None:
+        self.settings = settings
+        self._tracks: dict[int, Track] = {}
+        self._state = FleetState(1, ())
+        for slot, backend in enumerate(backends):
+            self.add(slot, backend)
+        self._state = FleetState(1, self.replicas)
+        self.cache_counts: dict[str, tuple[float, float]] = {}
+        self.reasons: dict[str, str] = {}
+        self.roots: dict[str, str] = {}
+
+    @property
+    def replicas(self) -> tuple[ReplicaState, ...]:
+        """Every replica, by slot."""
+        return tuple(self._tracks[slot].state for slot in sorted(self._tracks))
+
+    @property
+    def state(self) -> FleetState:
+        """The latest snapshot."""
+        return self._state
+
+    def get(self, slot: int) -> ReplicaState | None:
+        """The replica that has this slot."""
+        track = self._tracks.get(slot)
+        return track.state if track is not None else None
+
+    def add(self, slot: int, backend: str) -> ReplicaState:
+        """A new replica in a slot that is free. ConfigError where its URL is none, or there."""
+        url = base_url(backend)
+        state = ReplicaState(id=url.partition("://")[2], slot=slot, url=url)
+        if any(track.state.id == state.id for track in self._tracks.values()):
+            raise ConfigError(f"backend {url} is listed twice")
+        if slot in self._tracks:
+            raise ValueError("the slot is taken")
+        self._tracks[slot] = Track(state)
+        self._next()
+        return state
+
+    def remove(self, slot: int) -> None:
+        """The replica is no longer of the fleet."""
+        gone = self._tracks.pop(slot, None)
+        if gone is not None:
+            self.cache_counts.pop(gone.state.id, None)
+            self.reasons.pop(gone.state.id, None)
+            self._next()
+
+    def drain(self, slot: int, draining: bool) -> None:
+        """Whether the replica gets nothing new from now on."""
+        track = self._tracks.get(slot)
+        if track is not None and track.state.draining != draining:
+            state = msgspec.structs.replace(track.state, draining=draining)
+            self._tracks[slot] = msgspec.structs.replace(track, state=state)
+            self._next()
+
+    def observe(self, slot: int, probe: Probe) -> Change:
+        """Takes one probe's result in."""
+        before = self._tracks.get(slot)
+        if before is None:
+            return Change.NONE
+        self.reasons[before.state.id] = probe.reason
+        self.roots.update(probe.roots)
+        if probe.scrape is not None:
+            seen = probe.scrape
+            self.cache_counts[before.state.id] = seen.queried_tokens, seen.hit_tokens
+        after = observe(before, probe, self.settings)
+        self._tracks[slot] = after
+        change = compare(before.state, after.state)
+        if change:
+            self._next()
+        return change
+
+    def learned(self, slot: int, cache_blocks: int) -> Change:
+        """A replica that does not report its cache's size was seen to hold so many blocks."""
+        track = self._tracks.get(slot)
+        if track is None or cache_blocks <= (track.state.cache_blocks or 0) * _GROWTH:
+            return Change.NONE
+        state = msgspec.structs.replace(track.state, cache_blocks=cache_blocks)
+        self._tracks[slot] = msgspec.structs.replace(track, state=state)
+        self._next()
+        return Change.SHAPE
+
+    def _next(self) -> None:
+        self._state = FleetState(self._state.version + 1, self.replicas)
+
+    def __repr__(self) -> str:
+        rows = (f"{state.id}={'up' if state.up else 'down'}" for state in self.replicas)
+        return f"<FleetTable v{self._state.version} {' '.join(rows)}>"
+
+
+def models(replicas: Sequence[ReplicaState]) -> dict[str, list[str]]:
+    """Model name -> ids of the replicas up that serve it."""
+    served: dict[str, list[str]] = {}
+    for replica in replicas:
+        if replica.up:
+            for model in replica.models:
+                served.setdefault(model, []).append(replica.id)
+    return served

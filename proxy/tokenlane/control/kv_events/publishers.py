@@ -1,0 +1,118 @@
+"""Where a replica publishes its KV events: as it says (`/kv_event_sources`), or as configured.
+
+Invariants:
+- A replica cannot send the gateway anywhere else: of what it says the port counts, at its own host.
+- vLLM binds an endpoint with a wildcard, says an address where the system chose the port, and
+  connects to any other. Who connects by name cannot be subscribed to unless the settings say where
+  to listen (`bind`).
+"""
+
+import logging
+import re
+from ipaddress import ip_address
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from tokenlane.config.settings import KvSource
+from tokenlane.errors import ConfigError
+
+ANSWER_LIMIT_BYTES = 256 * 1024
+RANK_LIMIT = 64
+
+log = logging.getLogger("kv")
+
+_TCP = re.compile(r"tcp://(.*):(\d{1,5})$")
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One rank's publisher. live, replay: addresses to connect to; live is bound if `bind`."""
+
+    rank: int
+    live: str
+    replay: str | None = None
+    topic: str = ""
+    bind: bool = False
+
+
+def configured(source: KvSource) -> tuple[Endpoint, ...]:
+    """The endpoints that the settings name: rank r is at the port plus r. ConfigError if one is
+    no address."""
+    for name in ("endpoint", "replay_endpoint"):
+        given = getattr(source, name)
+        if not (_TCP.match(given) or (name == "replay_endpoint" and not given)):
+            raise ConfigError(f"kv_events: {name} {given!r} must look like tcp://HOST:PORT")
+    if not 1 <= source.data_parallel_ranks <= RANK_LIMIT:
+        raise ConfigError(f"kv_events: data_parallel_ranks must be between 1 and {RANK_LIMIT}")
+    return tuple(
+        Endpoint(
+            rank,
+            _shifted(source.endpoint, rank),
+            _shifted(source.replay_endpoint, rank) if source.replay_endpoint else None,
+            source.topic,
+            source.bind,
+        )
+        for rank in range(source.data_parallel_ranks)
+    )
+
+
+def described(answer: Any, host: str) -> tuple[Endpoint, ...]:
+    """The endpoints of a `/kv_event_sources` answer by the replica at `host`; () for none."""
+    if not isinstance(answer, dict):
+        return ()
+    found: list[Endpoint] = []
+    for name, fields in sorted(answer.items(), key=lambda item: (len(item[0]), item[0])):
+        if not (name.isascii() and name.isdigit() and isinstance(fields, dict)):
+            continue
+        if int(name) >= RANK_LIMIT or fields.get("publisher", "zmq") != "zmq":
+            continue
+        live = _reachable(fields.get("endpoint"), host)
+        if live is None:
+            log.info("%s publishes KV events where nobody can subscribe; set kv_events", host)
+            continue
+        kept = fields.get("buffer_steps") != 0
+        replay = _reachable(fields.get("replay_endpoint"), host) if kept else None
+        topic = fields.get("topic")
+        found.append(Endpoint(int(name), live, replay, topic if isinstance(topic, str) else ""))
+    if len({one.live for one in found}) < len(found):
+        # The same address for every rank: that of rank 0, and rank r is at the port plus r.
+        found = [
+            msgspec.structs.replace(
+                one,
+                live=_shifted(one.live, one.rank),
+                replay=_shifted(one.replay, one.rank) if one.replay else None,
+            )
+            for one in found
+        ]
+    return tuple(found)
+
+
+async def discover(session: aiohttp.ClientSession, url: str) -> tuple[Endpoint, ...] | None:
+    """What the replica says; None if it could not be asked."""
+    try:
+        async with session.get(f"{url}/kv_event_sources", allow_redirects=False) as response:
+            if response.status != 200:
+                return () if response.status in (404, 405) else None
+            body = await response.content.read(ANSWER_LIMIT_BYTES)
+        return described(msgspec.json.decode(body), response.url.host or "")
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def _reachable(endpoint: Any, host: str) -> str | None:
+    """A publisher's bound address as one to connect to."""
+    match = _TCP.match(endpoint) if isinstance(endpoint, str) else None
+    if match is None or not 0 < int(match[2]) < 65536:
+        return None
+    if match[1] != "*":
+        try:
+            ip_address(match[1].strip("[]"))
+        except ValueError:
+            return None
+    return f"tcp://[{host}]:{match[2]}" if ":" in host else f"tcp://{host}:{match[2]}"
+
+
+def _shifted(endpoint: str, by: int) -> str:
+    match = _TCP.match(endpoint)
+    return f"tcp://{match[1]}:{int(match[2]) + by}" if match and by else endpoint

@@ -1,0 +1,137 @@
+"""One publisher's sockets: the live stream, and questions about what was missed.
+
+Invariants:
+- What a message means is the account's word; here it is only carried.
+- Each question has a socket of its own, so that no late answer is taken for another's.
+- Sockets are closed when `run` ends, however it ends.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import zmq
+import zmq.asyncio
+
+from tokenlane.control.kv_events.account import Account
+from tokenlane.control.kv_events.publishers import Endpoint
+from tokenlane.control.kv_events.sequence import Ask
+
+RECEIVE_LIMIT_MESSAGES = 10_000
+# An engine sends a whole replay at once, and drops what its socket has no room for: what is not
+# read at once has to fit here. vLLM keeps 10,000 messages unless told otherwise.
+REPLAY_LIMIT_MESSAGES = 100_000
+MESSAGE_LIMIT_BYTES = 64 * 1024 * 1024
+_NUMBER_BYTES = 8
+_END = b"\xff" * _NUMBER_BYTES
+
+
+class Subscription:
+    """`on_change`: called when the account has changed. check_interval_s: after so long without a
+    message the publisher is asked whether there was one; answer_deadline_s: for its answers."""
+
+    def __init__(
+        self,
+        context: zmq.asyncio.Context,
+        endpoint: Endpoint,
+        account: Account,
+        on_change: Callable[[], None],
+        *,
+        check_interval_s: float,
+        answer_deadline_s: float,
+    ) -> None:
+        self._context = context
+        self._endpoint = endpoint
+        self._on_change = on_change
+        self._check_interval_s = check_interval_s
+        self._answer_deadline_s = answer_deadline_s
+        self._question: Ask | None = None
+        self._asked = asyncio.Event()
+        self.account = account
+
+    async def run(self) -> None:
+        """Receives until cancelled. Raises zmq.ZMQError if the address cannot be used."""
+        with self._socket(zmq.SUB) as live:
+            live.rcvhwm = RECEIVE_LIMIT_MESSAGES
+            live.subscribe(self._endpoint.topic.encode())
+            if self._endpoint.bind:
+                live.bind(self._endpoint.live)
+            else:
+                live.connect(self._endpoint.live)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._questions())
+                await self._listen(live)
+
+    def reset(self) -> None:
+        """The publisher's process is gone: what is there then is asked for anew."""
+        self.account.reset()
+        self._question = None
+        self._ask(self.account.ask())
+        self._on_change()
+
+    def _ask(self, question: Ask | None) -> None:
+        if question is not None:
+            self._question = question
+            self._asked.set()
+
+    async def _listen(self, live: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await live.recv_multipart()
+            if len(frames) >= 2 and len(frames[-2]) == _NUMBER_BYTES:
+                number = int.from_bytes(frames[-2], "big")
+                self._ask(self.account.live(number, frames[-1], time.time()))
+                self._on_change()
+            # A backlog is received without waiting: others want the loop too.
+            await asyncio.sleep(0)
+
+    async def _questions(self) -> None:
+        if self._endpoint.replay is None:
+            return
+        self._ask(self.account.ask())
+        while True:
+            try:
+                async with asyncio.timeout(self._check_interval_s):
+                    await self._asked.wait()
+            except TimeoutError:
+                if self.account.quiet():
+                    self._ask(self.account.ask())
+            self._asked.clear()
+            question, self._question = self._question, None
+            if question is not None:
+                await self._replay(self._endpoint.replay, question)
+                self._on_change()
+
+    async def _replay(self, address: str, question: Ask) -> None:
+        number = question.number
+        with self._socket(zmq.DEALER) as socket:
+            socket.rcvhwm = REPLAY_LIMIT_MESSAGES
+            socket.connect(address)
+            await socket.send_multipart([b"", question.start.to_bytes(_NUMBER_BYTES, "big")])
+            while True:
+                try:
+                    # No timeout around it all: a long replay is no silence.
+                    async with asyncio.timeout(self._answer_deadline_s):
+                        frames = await socket.recv_multipart()
+                except TimeoutError:
+                    self._ask(self.account.failed(number))
+                    return
+                if len(frames) < 2 or frames[-2] == _END:
+                    self._ask(self.account.ended(number))
+                    return
+                replayed = int.from_bytes(frames[-2], "big")
+                self._ask(self.account.replayed(number, replayed, frames[-1]))
+                if self._question is not None:  # the rest of this answer is of no use
+                    return
+                await asyncio.sleep(0)
+
+    def _socket(self, kind: int) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.linger = 0
+        socket.maxmsgsize = MESSAGE_LIMIT_BYTES
+        socket.reconnect_ivl = 100
+        socket.reconnect_ivl_max = 2000
+        socket.ipv6 = "[" in self._endpoint.live
+        return socket
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self._endpoint.live} {self.account!r}>"

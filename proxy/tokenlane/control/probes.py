@@ -1,0 +1,248 @@
+"""Health probes and scrapes of the replicas, each on a connection of its own.
+
+Invariants:
+- No redirects, no cookies, no environment proxies, no decompression, bounded bodies: a replica
+  cannot make the prober talk to anybody else or hold more than a few megabytes.
+- A fresh connection each time: a replica that no longer accepts is not up, however well its old
+  connections work.
+- Nothing a replica answers raises out of `probe`.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+
+import aiohttp
+import msgspec
+
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import ControlSettings
+from tokenlane.control.fleet import Probe
+from tokenlane.control.replica_metrics import Scrape, parse_scrape
+
+BODY_LIMIT_BYTES = 4 * 1024 * 1024
+NUDGE_GAP_S = 0.1
+
+log = logging.getLogger("probes")
+
+
+class _Card(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+    parent: str | None = None
+    root: str | None = None
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Card]
+
+
+class _Answer(msgspec.Struct):
+    tokens: list[int]
+
+
+class _ProbeFailed(Exception):
+    """Why, as a word of PROBE_REASONS."""
+
+
+def open_session(
+    settings: ControlSettings, key: Secret | None = None, tls: ssl.SSLContext | None = None
+) -> aiohttp.ClientSession:
+    """The prober's HTTP client. key: shown to replicas. tls: for those on
+    https. The caller closes it."""
+    headers = {"User-Agent": "tokenlane-probe"}
+    if key is not None:
+        headers["Authorization"] = "Bearer " + key.reveal().decode("ascii")
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, force_close=True, ttl_dns_cache=10, ssl=tls or True
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=settings.probe_deadline_s),
+        auto_decompress=False,
+        trust_env=False,
+        skip_auto_headers=("Accept-Encoding",),
+        headers=headers,
+    )
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
+    """The body of a 200. _ProbeFailed otherwise."""
+    try:
+        async with session.get(url, allow_redirects=False) as response:
+            if response.status != 200:
+                raise _ProbeFailed("status")
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > BODY_LIMIT_BYTES:
+                    raise _ProbeFailed("protocol")
+            return bytes(body)
+    except TimeoutError:
+        raise _ProbeFailed("timeout") from None
+    except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError):
+        raise _ProbeFailed("tls") from None
+    except aiohttp.ClientConnectorError as error:
+        refused = isinstance(error.os_error, ConnectionRefusedError)
+        raise _ProbeFailed("refused" if refused else "unreachable") from None
+    except (aiohttp.ClientError, OSError, ValueError):
+        raise _ProbeFailed("protocol") from None
+
+
+async def _models(session: aiohttp.ClientSession, url: str) -> list[_Card] | None:
+    try:
+        return msgspec.json.decode(await _get(session, f"{url}/v1/models"), type=_ModelList).data
+    except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
+    try:
+        page = await _get(session, f"{url}/metrics")
+    except _ProbeFailed:
+        return None
+    return parse_scrape(page.decode("utf-8", "replace"))
+
+
+async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
+    """One look at a replica: its health first, and if that is good its models and metrics."""
+    try:
+        await _get(session, f"{url}/health")
+    except _ProbeFailed as failed:
+        return Probe(str(failed))
+    cards, scrape = await asyncio.gather(_models(session, url), _scrape(session, url))
+    if cards is None:
+        return Probe("ok", scrape=scrape)
+    limits = [card.max_model_len for card in cards if card.max_model_len]
+    return Probe(
+        "ok",
+        models=tuple(card.id for card in cards),
+        adapters={card.id: card.parent for card in cards if card.parent is not None},
+        max_model_tokens=min(limits, default=None),
+        scrape=scrape,
+        roots={card.id: card.root for card in cards if card.root and card.parent is None},
+    )
+
+
+async def tokenizes(session: aiohttp.ClientSession, url: str, model: str) -> str:
+    """Asks a replica for the ids of a word; an empty text if it says them, else why it does not."""
+    try:
+        async with session.post(
+            f"{url}/tokenize", json={"model": model, "prompt": "Hello"}, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                return f"status {response.status}"
+            msgspec.json.decode(await response.content.read(BODY_LIMIT_BYTES), type=_Answer)
+    except TimeoutError:
+        return "no answer in time"
+    except aiohttp.ClientConnectorError:
+        return "no connection"
+    except (aiohttp.ClientError, OSError, ValueError):
+        return "no answer that can be read"
+    return ""
+
+
+class _Target:
+    """A replica that is probed."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.nudge = asyncio.Event()
+        self.seen = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Prober:
+    """Probes every replica, each on its own clock. `on_probe(slot, result)` runs on the loop.
+    Replicas come and go by `add` and `remove`."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        settings: ControlSettings,
+        on_probe: Callable[[int, Probe], None],
+        key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._key, self._tls = key, tls
+        self._settings = settings
+        self._on_probe = on_probe
+        self._targets = {slot: _Target(url) for slot, url in enumerate(urls)}
+        self._group: asyncio.TaskGroup | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self.first_round = asyncio.Event()
+
+    async def run(self) -> None:
+        """Probes until cancelled. `first_round` is set once every replica was looked at."""
+        self._look()
+        self._session = open_session(self._settings, self._key, self._tls)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for slot in self._targets:
+                    self._begin(slot)
+                # A fleet may be empty for a while.
+                await asyncio.get_running_loop().create_future()
+        finally:
+            await self._session.close()
+
+    def add(self, slot: int, url: str) -> None:
+        """Probes this one too."""
+        self._targets[slot] = _Target(url)
+        if self._group is not None:
+            self._begin(slot)
+
+    def remove(self, slot: int) -> None:
+        """Probes this one no more."""
+        gone = self._targets.pop(slot, None)
+        if gone is not None and gone.task is not None:
+            gone.task.cancel()
+        self._look()
+
+    def configure(
+        self, settings: ControlSettings, key: Secret | None, tls: ssl.SSLContext | None
+    ) -> None:
+        """From the next probes on."""
+        self._settings, self._key, self._tls = settings, key, tls
+        if self._session is not None and self._group is not None:
+            self._group.create_task(self._retire(self._session, settings.probe_deadline_s))
+            self._session = open_session(settings, key, tls)
+
+    def nudge(self, slot: int) -> None:
+        """Probes this replica soon: somebody could not reach it."""
+        target = self._targets.get(slot)
+        if target is not None:
+            target.nudge.set()
+
+    def _begin(self, slot: int) -> None:
+        assert self._group is not None
+        target = self._targets[slot]
+        target.task = self._group.create_task(self._watch(slot, target), name=f"probe-{slot}")
+
+    def _look(self) -> None:
+        if all(target.seen for target in self._targets.values()):
+            self.first_round.set()
+
+    @staticmethod
+    async def _retire(session: aiohttp.ClientSession, after_s: float) -> None:
+        """Closes a session when what it was asked for has come."""
+        try:
+            await asyncio.sleep(after_s)
+        finally:
+            await session.close()
+
+    async def _watch(self, slot: int, target: _Target) -> None:
+        while True:
+            target.nudge.clear()
+            assert self._session is not None
+            self._on_probe(slot, await probe(self._session, target.url))
+            target.seen = True
+            self._look()
+            # Nudges from a busy gateway come by the thousand.
+            gap_s = min(NUDGE_GAP_S, self._settings.probe_interval_s)
+            await asyncio.sleep(gap_s)
+            try:
+                async with asyncio.timeout(self._settings.probe_interval_s - gap_s):
+                    await target.nudge.wait()
+            except TimeoutError:
+                pass

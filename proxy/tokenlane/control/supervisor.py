@@ -1,0 +1,346 @@
+"""The control plane's process: composition root, startup, drain.
+
+Invariants:
+- What the operator got wrong is one sentence (ConfigError), raised before the first worker runs
+  wherever it can be known by then.
+- First SIGTERM or SIGINT: not ready any more, workers finish what is in flight within
+  `drain_deadline_s`, exit 0. A second one, or the deadline: workers are killed, exit 1.
+- The data path does not run here and does not depend on this process once it is told the fleet.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from tokenlane.config.keyring import replica_key
+from tokenlane.config.settings import Settings
+from tokenlane.config.tls import upstream_context
+from tokenlane.control.admin import admin_app
+from tokenlane.control.changes import Changes
+from tokenlane.control.checks import SLOT_LIMIT, check_settings
+from tokenlane.control.dashboard.history import PERIOD_S
+from tokenlane.control.dashboard.view import View
+from tokenlane.control.discovery.sources import Discovery
+from tokenlane.control.fleet import Change, Probe, models
+from tokenlane.control.kv_events.subscribers import KvEvents
+from tokenlane.control.probes import Prober
+from tokenlane.control.reload import Given, InForce, Reloader, read_all
+from tokenlane.control.roster import STATIC, Roster
+from tokenlane.control.tokenizers.resolution import ask, discover, with_folders
+from tokenlane.control.workers import WorkerPool
+from tokenlane.fleet_state import adapter_bases
+from tokenlane.runtime import ports
+from tokenlane.runtime.sd_notify import notify
+from tokenlane.telemetry.load_board import SharedBoard, create_board
+from tokenlane.telemetry.metrics.exposition import Totals
+
+WORKER_ARGV = (sys.executable, "-m", "tokenlane.worker.main")
+LOAD_PERIOD_S = 0.5
+KILL_GRACE_S = 2.0
+
+log = logging.getLogger("fleet")
+
+
+class Supervisor:
+    """One gateway. `say` gets the startup lines. `argv`: what a worker is started with.
+    `on_ready` is called with the data port's URL once it serves. `given`: where the settings came
+    from; without it they are never read anew."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        argv: Sequence[str] = WORKER_ARGV,
+        on_ready: Callable[[str], None] | None = None,
+        given: Given | None = None,
+    ) -> None:
+        self._settings = settings
+        self._say = say
+        self._argv = argv
+        self._on_ready = on_ready
+        self._table = check_settings(settings)
+        self._totals = Totals()
+        self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
+        board = SharedBoard(self._board_fd, None)
+        self._view = View(settings, self._table, self._totals, board)
+        self._pool: WorkerPool | None = None
+        self._prober: Prober | None = None
+        self._roster = Roster(self._table, SLOT_LIMIT, board.load, self._on_members)
+        self._view.roster = self._roster
+        self._reloader = Reloader(given, read_all(settings), check_settings, self._apply)
+        self._view.reloader = self._reloader
+        self._view.more_samples.append(self._reloader.samples)
+        self._changes = Changes(
+            self._roster,
+            lambda: self._reloader.in_force.token,
+            lambda slot: board.load(slot).requests,
+            lambda: self._reloader.reload("a reload was asked for"),
+        )
+        self._discovery = Discovery(self._roster)
+        self._reloads: set[asyncio.Task[None]] = set()
+        self._kv = KvEvents(
+            settings,
+            lambda: self._table.state,
+            lambda: self._pool.ends if self._pool is not None else (),
+            self._on_capacity,
+        )
+        self._view.more_samples.append(self._kv.samples)
+        self._publish_timer: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._broken = False
+
+    async def run(self) -> int:
+        """Serves until a signal; the process's exit code. ConfigError if it cannot start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
+        server = self._settings.server
+        try:
+            with ports.reserve(server.host, server.port, shared=server.share_port) as held:
+                return await self._with_admin(ports.address_of(held))
+        finally:
+            os.close(self._board_fd)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    async def _with_admin(self, address: tuple[str, int]) -> int:
+        admin = self._settings.admin
+        listener = ports.admin_listener(admin.host, admin.port)
+        runner = web.AppRunner(
+            admin_app(self._view, self._changes.routes()), access_log=None, shutdown_timeout=1.0
+        )
+        scheme = "https" if self._settings.server.tls_cert_file else "http"
+        try:
+            await runner.setup()
+            await web.SockSite(runner, listener).start()
+            self._view.urls = (
+                ports.url_of(*address, scheme=scheme),
+                ports.url_of(*ports.address_of(listener)),
+            )
+            return await self._with_discovery(address)
+        finally:
+            await runner.cleanup()
+            listener.close()
+
+    async def _with_discovery(self, address: tuple[str, int]) -> int:
+        self._discovery.configure(self._settings.discovery)
+        try:
+            # As long as for a probe: who is found later comes into the fleet while it serves.
+            deadline_s = self._settings.control.probe_deadline_s
+            await _unless(self._stop, self._discovery.first.wait(), deadline_s)
+            return await self._with_probes(address)
+        finally:
+            await self._discovery.close()
+
+    async def _with_probes(self, address: tuple[str, int]) -> int:
+        prober = self._prober = Prober(
+            (),
+            self._settings.control,
+            self._on_probe,
+            replica_key(self._settings.upstream),
+            upstream_context(self._settings.upstream),
+        )
+        for replica in self._table.replicas:
+            prober.add(replica.slot, replica.url)
+        probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
+        probing.add_done_callback(self._on_prober_end)
+        following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")
+        following.add_done_callback(self._on_prober_end)
+        watching = asyncio.get_running_loop().create_task(self._reloader.watch(), name="files")
+        watching.add_done_callback(self._on_prober_end)
+        self._watch()
+        try:
+            # Not longer than one probe may take: dead replicas must not keep the living waiting.
+            deadline_s = self._settings.control.probe_deadline_s
+            await _unless(self._stop, prober.first_round.wait(), deadline_s)
+            adapters = adapter_bases(self._table.replicas)
+            served = [one for one in models(self._table.replicas) if one not in adapters]
+            sources = await discover(self._settings, served, self._table.roots)
+            self._view.sources = await ask(self._settings, sources, self._table.replicas)
+            return await self._with_workers(address, prober)
+        finally:
+            probing.cancel()
+            following.cancel()
+            watching.cancel()
+            await asyncio.wait((following,))
+            if self._publish_timer is not None:
+                self._publish_timer.cancel()
+            if self._watch_timer is not None:
+                self._watch_timer.cancel()
+
+    async def _with_workers(self, address: tuple[str, int], prober: Prober) -> int:
+        pool = self._pool = WorkerPool(
+            self._argv,
+            with_folders(self._settings, self._view.sources),
+            address,
+            self._board_fd,
+            self._totals,
+            fleet=lambda: self._table.state,
+            keys=self._reloader.in_force.keys,
+            on_suspect=prober.nudge,
+            on_routed=self._view.watch.routed,
+        )
+        self._view.workers, self._view.pool = pool.workers, pool
+        self._view.stall_log = pool.stalls
+        pool.start()
+        try:
+            if await _unless(self._stop, pool.started):
+                self._view.announce(self._say)
+                notify("READY=1", f"STATUS=serves on {self._view.urls[0]}")
+                if self._on_ready is not None:
+                    self._on_ready(self._view.urls[0])
+                # What is loaded now lives as long as the process: without it a full pass of the
+                # collector is cheap, and comes soon enough to bound what is garbage in cycles.
+                gc.collect()
+                gc.freeze()
+                await self._stop.wait()
+            self._view.draining = True
+            notify("STOPPING=1", "STATUS=draining")
+            self._say("draining; a second signal stops at once")
+            pool.drain()
+            deadline_s = self._settings.server.drain_deadline_s + KILL_GRACE_S
+            ended = await _unless(self._stop_now, pool.ended(), deadline_s)
+            return 0 if ended and pool.clean and not self._broken else 1
+        finally:
+            pool.kill()
+            await pool.ended()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._watch_timer = loop.call_later(PERIOD_S, self._watch)
+        self._view.watch.tick(time.monotonic())
+        self._roster.sweep()
+
+    def _on_signal(self) -> None:
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    def _on_hangup(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload_for("SIGHUP"), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def _reload_for(self, why: str) -> None:
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        await self._reloader.reload(why)
+        notify("READY=1")
+
+    async def _apply(self, new: InForce) -> list[str]:
+        """Puts other settings in force, or says why not. The workers first: one of them may not
+        want them, and then all get the old ones back."""
+        settings, before = new.settings, self._reloader.in_force
+        upstream = replica_key(settings.upstream), upstream_context(settings.upstream)
+        if self._pool is not None:
+            sources = self._view.sources
+            problems = await self._pool.reload(with_folders(settings, sources), new.keys)
+            if problems:
+                await self._pool.reload(with_folders(before.settings, sources), before.keys)
+                return problems
+        self._settings = settings
+        self._table.settings = settings.control
+        self._view.configure(settings)
+        if self._prober is not None:
+            self._prober.configure(settings.control, *upstream)
+        self._roster.want(STATIC, settings.backends)
+        self._discovery.configure(settings.discovery)
+        return []
+
+    def _on_prober_end(self, task: asyncio.Task[None]) -> None:
+        # Without probes the fleet would slowly become a lie: better to be restarted.
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s died; stopping", task.get_name(), exc_info=task.exception())
+            self._broken = True
+            self._stop.set()
+
+    def _on_probe(self, slot: int, probe: Probe) -> None:
+        before = self._table.get(slot)
+        change = self._table.observe(slot, probe)
+        after = self._table.get(slot)
+        if before is None or after is None:
+            return
+        if not probe.good:
+            self._view.probe_failures[after.id, probe.reason] += 1
+        if before.up != after.up:
+            news = "up" if after.up else f"down ({probe.reason})"
+            log.info("replica %s is %s", after.id, news)
+        if before.incarnation != after.incarnation:
+            self._kv.gone(slot)
+        if change is Change.SHAPE:
+            self._publish()
+        elif change is Change.LOAD and self._publish_timer is None:
+            loop = asyncio.get_running_loop()
+            self._publish_timer = loop.call_later(LOAD_PERIOD_S, self._publish)
+
+    def _on_capacity(self, slot: int, cache_blocks: int) -> None:
+        if self._table.learned(slot, cache_blocks) is Change.SHAPE:
+            self._publish()
+
+    def _on_members(self, added: list[int], gone: list[int]) -> None:
+        """Slots that have another replica now, or none any more."""
+        if self._prober is not None:
+            for slot in gone:
+                self._prober.remove(slot)
+            for slot in added:
+                replica = self._table.get(slot)
+                assert replica is not None
+                self._prober.add(slot, replica.url)
+        self._publish()
+
+    def _publish(self) -> None:
+        self._kv.update()
+        if self._publish_timer is not None:
+            self._publish_timer.cancel()
+            self._publish_timer = None
+        if self._pool is not None:
+            self._pool.publish(self._table.state)
+
+
+async def _unless(
+    stop: asyncio.Event, wanted: Awaitable[Any], deadline_s: float | None = None
+) -> bool:
+    """Waits for `wanted` and raises what it raises; False if `stop` or the deadline was first."""
+    loop = asyncio.get_running_loop()
+
+    async def goal() -> None:
+        await wanted
+
+    tasks = loop.create_task(goal()), loop.create_task(stop.wait())
+    try:
+        await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        reached = tasks[0].done()
+        for task in tasks:
+            task.cancel()
+    if reached:
+        tasks[0].result()
+    return reached
+
+
+def serve(
+    settings: Settings,
+    say: Callable[[str], None],
+    on_ready: Callable[[str], None] | None = None,
+    given: Given | None = None,
+) -> int:
+    """Runs a gateway in this process until a signal; its exit code. ConfigError at the start.
+
+    on_ready: called with the data port's URL once it serves. given: where the settings came from;
+    without it they are never read anew.
+    """
+
+    async def run() -> int:
+        return await Supervisor(settings, say, on_ready=on_ready, given=given).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())

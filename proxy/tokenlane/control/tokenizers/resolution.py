@@ -1,0 +1,113 @@
+"""The models' tokenizers: where each is from, found at the start, before any worker runs.
+
+Invariants:
+- What was given is used or the start fails. What was found is used if it loads; if not, the model
+  is routed by text, and both are said.
+- Looking and trying happens in a thread: probes and the admin port go on.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from tokenlane.config.keyring import replica_key
+from tokenlane.config.settings import Settings
+from tokenlane.config.tls import upstream_context
+from tokenlane.control.probes import open_session, tokenizes
+from tokenlane.control.tokenizers import finder, hub
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import ReplicaState
+
+log = logging.getLogger(__name__)
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A model's tokenizer: its folder, None where there is none, and how that came about. asked:
+    its replicas say the ids."""
+
+    folder: str | None
+    how: str
+    asked: bool = False
+
+
+def given(settings: Settings) -> dict[str, Source]:
+    """What the settings name, by model."""
+    return {model: Source(at, "given") for model, at in settings.tokens.folders.items()}
+
+
+def _try(model: str, root: str | None) -> Source:
+    found = finder.find(model, root, os.environ)
+    if found.folder is None:
+        return Source(None, found.how)
+    # The engine's library is no part of the control plane unless something has to be tried.
+    from tokenlane.tokens.tokenizer import Tokenizer  # noqa: PLC0415
+
+    try:
+        Tokenizer.load(model, Path(found.folder), fast=False)
+    except ConfigError as error:
+        return Source(None, str(error))
+    return Source(str(found.folder), found.how)
+
+
+async def _source(settings: Settings, model: str, root: str | None) -> Source:
+    """On this machine, else from the hub: once, before anything is served."""
+    source = await asyncio.to_thread(_try, model, root)
+    if source.folder is not None or not settings.tokens.fetch:
+        return source
+    for name in finder.repositories(model, root):
+        tell = partial(log.info, "fetching the tokenizer of %s from the hub: %s", model)
+        why = await hub.fetch(name, settings.tokens.fetch_deadline_s, tell, os.environ)
+        if not why:
+            fetched = await asyncio.to_thread(_try, model, root)
+            if fetched.folder is None:
+                return fetched
+            return Source(fetched.folder, f"fetched from the hub as {name}")
+        source = Source(None, f"{source.how}; {why}")
+    return source
+
+
+async def ask(
+    settings: Settings, sources: Mapping[str, Source], replicas: Iterable[ReplicaState]
+) -> dict[str, Source]:
+    """The sources, where there was none with a word on whether a replica that is up tokenizes."""
+    if not settings.tokens.ask_replicas or all(source.folder for source in sources.values()):
+        return dict(sources)
+    up = [replica for replica in replicas if replica.up]
+    found = dict(sources)
+    async with open_session(
+        settings.control, replica_key(settings.upstream), upstream_context(settings.upstream)
+    ) as session:
+        for model, source in sources.items():
+            url = next((one.url for one in up if model in one.models), None)
+            if source.folder is None and url is not None:
+                why = await tokenizes(session, url, model)
+                said = f"{url}/tokenize: {why}" if why else f"{url}/tokenize answers"
+                found[model] = Source(None, f"{source.how}; {said}", asked=not why)
+    return found
+
+
+async def discover(
+    settings: Settings, models: Iterable[str], roots: Mapping[str, str]
+) -> dict[str, Source]:
+    """A source for each model given or served. roots: where replicas say that models are."""
+    sources = given(settings)
+    for model in models:
+        if model in sources:
+            continue
+        if settings.tokens.discover:
+            sources[model] = await _source(settings, model, roots.get(model))
+        else:
+            sources[model] = Source(None, "not looked for")
+    return sources
+
+
+def with_folders(settings: Settings, sources: Mapping[str, Source]) -> Settings:
+    """The settings as workers get them: with every folder that there is."""
+    folders = {model: one.folder for model, one in sources.items() if one.folder is not None}
+    tokens = msgspec.structs.replace(settings.tokens, folders=folders)
+    return msgspec.structs.replace(settings, tokens=tokens)

@@ -1,0 +1,338 @@
+"""The worker processes: started, told, restarted when they die, drained.
+
+Invariants:
+- A worker number has at most one process. Its metrics are folded and its column of the load
+  board is zeroed after its process is gone and before the next one starts.
+- Until every worker was ready once, one that refuses to start ends the whole start
+  (`started` fails); afterwards it is tried again for ever, with growing pauses.
+- Fleet snapshots reach every worker, a new one through Hello. Learned prefixes are hints.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tokenlane.channel.ends import SupervisorEnd
+from tokenlane.channel.messages import (
+    Beats,
+    Drain,
+    Explain,
+    Explained,
+    Failed,
+    Fleet,
+    Hello,
+    Learned,
+    Ready,
+    Reload,
+    Reloaded,
+    Routed,
+    Stalled,
+    Suspect,
+    Up,
+)
+from tokenlane.config.settings import Key, Settings
+from tokenlane.control.dashboard.stall_page import StallLog
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import FleetState
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics.exposition import Totals
+from tokenlane.telemetry.metrics.segment import create_segment
+from tokenlane.telemetry.routing_sample import RoutingSample
+
+FIRST_PAUSE_S = 0.1
+LAST_PAUSE_S = 5.0
+STEADY_S = 10.0
+START_TRIES = 3
+EXPLAIN_DEADLINE_S = 10.0
+RELOAD_DEADLINE_S = 10.0
+
+log = logging.getLogger("workers")
+
+
+class Worker:
+    """One worker number and the process that is it at the moment."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = "starting"
+        self.pid = 0
+        self.starts = 0
+        self.reason: str | None = None
+        self.end: SupervisorEnd | None = None
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self.starts - 1)
+
+    def row(self) -> dict[str, Any]:
+        """For `/status.json`."""
+        return {
+            "worker": self.number,
+            "state": self.state,
+            "pid": self.pid,
+            "restarts": self.restarts,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.number} {self.state} pid={self.pid} starts={self.starts}>"
+
+
+class WorkerPool:
+    """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor is
+    added. keys: of clients; None where all may come in. `address`: host and port to serve
+    on. started: done once all were ready, or failed with ConfigError. stalls: what the
+    workers told of theirs."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        settings: Settings,
+        address: tuple[str, int],
+        board_fd: int,
+        totals: Totals,
+        *,
+        fleet: Callable[[], FleetState],
+        keys: tuple[Key, ...] | None,
+        on_suspect: Callable[[int], None],
+        on_routed: Callable[[list[RoutingSample]], None] | None = None,
+    ) -> None:
+        self._argv = argv
+        self._settings = settings
+        self._keys = keys
+        self._address = address
+        self._board_fd = board_fd
+        self._board = SharedBoard(board_fd, None)
+        self._totals = totals
+        self._fleet = fleet
+        self._on_suspect = on_suspect
+        self._on_routed = on_routed
+        self._draining = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stalls = StallLog()
+        self.workers = [Worker(number) for number in range(settings.server.workers)]
+        self.clean = True
+        self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self._questions = 0
+        # By worker, what it says to the latest Reload.
+        self._reloads: dict[int, asyncio.Future[str]] = {}
+        self._reload = 0
+
+    def start(self) -> None:
+        """Starts all workers and keeps them running from now on."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._keep(worker), name=f"worker-{worker.number}")
+            for worker in self.workers
+        ]
+
+    @property
+    def ends(self) -> list[SupervisorEnd]:
+        """The channels to those that live."""
+        return [worker.end for worker in self.workers if worker.end is not None]
+
+    def publish(self, state: FleetState) -> None:
+        """Sends a snapshot to every worker."""
+        for worker in self.workers:
+            if worker.end is not None:
+                worker.end.send(Fleet(state))
+
+    async def reload(self, settings: Settings, keys: tuple[Key, ...] | None) -> list[str]:
+        """Tells every worker, and those that come; why some do not want it, in sentences.
+        Returns when all that serve have answered, or not within RELOAD_DEADLINE_S: a worker that
+        is slow gets there, for nothing that it was told is lost."""
+        self._settings, self._keys = settings, keys
+        self._reload += 1
+        loop = asyncio.get_running_loop()
+        asked = self._reloads = {}
+        for worker in self.workers:
+            if worker.end is not None:
+                if worker.state == "ready":
+                    asked[worker.number] = loop.create_future()
+                worker.end.send(Reload(self._reload, settings, keys))
+        if asked:
+            await asyncio.wait(asked.values(), timeout=RELOAD_DEADLINE_S)
+        for number, answer in asked.items():
+            if not answer.done():
+                log.warning("worker %d has not said yet that it has the new settings", number)
+        return sorted({one.result() for one in asked.values() if one.done()} - {""})
+
+    async def explain(
+        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
+    ) -> tuple[int, bytes]:
+        """Asks a ready worker where a request would go: status and JSON body. TimeoutError if
+        it does not say, ConnectionError if there is none."""
+        ready = [worker.end for worker in self.workers if worker.state == "ready"]
+        end = next((end for end in ready if end is not None), None)
+        if end is None:
+            raise ConnectionError("no worker is ready")
+        self._questions += 1
+        number = self._questions
+        answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            end.send(Explain(number, headers, body))
+            async with asyncio.timeout(EXPLAIN_DEADLINE_S):
+                return await answer
+        finally:
+            del self._asked[number]
+
+    def drain(self) -> None:
+        """Tells every worker to finish and exit; none is started again."""
+        self._draining.set()
+        for worker in self.workers:
+            if worker.end is not None:
+                worker.state = "draining"
+                worker.end.send(Drain())
+
+    def kill(self) -> None:
+        """Ends every worker at once, with whatever is in flight."""
+        self._draining.set()
+        for worker in self.workers:
+            if worker.process is not None and worker.process.returncode is None:
+                self.clean = False
+                worker.process.send_signal(signal.SIGKILL)
+
+    async def ended(self) -> None:
+        """Waits until no worker is left. Only after `drain` or `kill`."""
+        if self._tasks:
+            done, _ = await asyncio.wait(self._tasks)
+            for task in done:
+                task.result()
+
+    async def _keep(self, worker: Worker) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._draining.is_set():
+            worker.starts += 1
+            began = time.monotonic()
+            try:
+                code = await self._live(worker)
+            except OSError as error:
+                log.error("worker %d cannot be started (%s)", worker.number, error.strerror)  # noqa: TRY400 - the sentence says it all
+                code = -1
+            self._totals.retire(worker.number)
+            self._board.clear(worker.number)
+            if self._draining.is_set():
+                self.clean = self.clean and code == 0
+                break
+            if not self.started.done() and self._hopeless(worker):
+                break
+            if time.monotonic() - began > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning(
+                "worker %d ended (code %d); starting it again in %.1f s",
+                worker.number, code, pause_s,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._draining.wait()
+            except TimeoutError:
+                pause_s = min(pause_s * 2, LAST_PAUSE_S)
+
+    def _hopeless(self, worker: Worker) -> bool:
+        """Fails the start if this worker said why it cannot, or has died too often."""
+        if worker.reason is not None:
+            self.started.set_exception(ConfigError(worker.reason))
+        elif worker.starts >= START_TRIES:
+            self.started.set_exception(
+                ConfigError("a worker dies at its start; its last words are above")
+            )
+        else:
+            return False
+        return True
+
+    async def _live(self, worker: Worker) -> int:
+        """One process from start to end; its exit code, negative for a signal."""
+        worker.reason = None
+        ours, theirs = socket.socketpair()
+        metrics_fd = create_segment()
+        fds = (theirs.fileno(), metrics_fd, self._board_fd)
+        try:
+            self._totals.adopt(worker.number, metrics_fd)
+            process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                str(theirs.fileno()),
+                pass_fds=fds,
+                stdin=asyncio.subprocess.DEVNULL,
+                # A Ctrl-C at the terminal is the supervisor's to interpret.
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(metrics_fd)
+        worker.process, worker.pid, worker.state = process, process.pid, "starting"
+        end = SupervisorEnd(
+            on_message=lambda message: self._received(worker, message),
+            on_lost=lambda: None,
+        )
+        try:
+            await end.connect(ours)
+            host, port = self._address
+            hello = Hello(
+                worker=worker.number,
+                settings=self._settings,
+                metrics_fd=metrics_fd,
+                board_fd=self._board_fd,
+                fleet=self._fleet(),
+                host=host,
+                port=port,
+                keys=self._keys,
+            )
+            # No await beyond this point: what changes after Hello must find this end in place.
+            end.send(hello)
+            worker.end = end
+            if self._draining.is_set():
+                end.send(Drain())
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            worker.state, worker.end, worker.process, worker.pid = "dead", None, None, 0
+            said = self._reloads.get(worker.number)
+            if said is not None and not said.done():
+                said.set_result("")  # its successor begins with them
+            end.close()
+
+    def _received(self, worker: Worker, message: Up) -> None:
+        match message:
+            case Ready():
+                if worker.state == "starting":
+                    worker.state = "ready"
+                all_ready = all(other.state == "ready" for other in self.workers)
+                if all_ready and not self.started.done():
+                    self.started.set_result(None)
+            case Failed(reason):
+                worker.reason = reason
+                if self.started.done():
+                    log.error("worker %d cannot start: %s", worker.number, reason)
+            case Learned():
+                for other in self.workers:
+                    if other is not worker and other.end is not None:
+                        other.end.offer(message)
+            case Reloaded(number, reason):
+                said = self._reloads.get(worker.number)
+                if said is not None and number == self._reload and not said.done():
+                    said.set_result(reason)
+            case Explained(number, status, body):
+                asked = self._asked.get(number)
+                if asked is not None and not asked.done():
+                    asked.set_result((status, body))
+            case Suspect(slot):
+                self._on_suspect(slot)
+            case Routed(samples):
+                if self._on_routed is not None:
+                    self._on_routed(samples)
+            case Stalled(stall):
+                self.stalls.stalled(stall)
+            case Beats(lateness):
+                self.stalls.beats(worker.number, lateness)

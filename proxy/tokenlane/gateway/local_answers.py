@@ -1,0 +1,88 @@
+"""What is answered here, without a replica: health, the list of models, tokens and text.
+
+Invariants:
+- Only the model's own tokenizer answers for it; where there is none, a replica does.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tokenlane.errors import RequestError
+from tokenlane.gateway import tokenize_answers
+from tokenlane.gateway.model_names import Names
+from tokenlane.gateway.request_record import Life
+from tokenlane.gateway.upstreams import Fleet
+from tokenlane.http.exchange import Exchange
+from tokenlane.http.headers import Field
+from tokenlane.protocols.bodies import MessagesBody
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.routes import Action, Route
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+from tokenlane.tokens.service import TokenService
+
+_JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
+_Asked = (
+    tokenize_answers.TokenizeChat
+    | tokenize_answers.TokenizeText
+    | tokenize_answers.DetokenizeBody
+    | MessagesBody
+)
+_READERS: dict[Action, Callable[[bytes], _Asked]] = {
+    Action.TOKENIZE: tokenize_answers.tokenize_request,
+    Action.DETOKENIZE: tokenize_answers.detokenize_request,
+    Action.COUNT: tokenize_answers.count_request,
+}
+
+
+class Local:
+    """Answers from a worker's own knowledge."""
+
+    def __init__(self, fleet: Fleet, tokens: TokenService, names: Names) -> None:
+        self._names = names
+        self._behind = names.models()
+        self._fleet = fleet
+        self._tokens = tokens
+        self._created_s = int(time.time())
+
+    def health(self, exchange: Exchange, *, draining: bool) -> None:
+        """Whether requests can be served now; raises RequestError 503."""
+        if self._fleet.can_serve() and not draining:
+            exchange.respond(200, (), b"")
+            return
+        reason = "This worker is draining." if draining else "No replica is up."
+        raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
+
+    def models(self, exchange: Exchange) -> None:
+        """All that some replica serves, and the names of the settings for it."""
+        answer = tokenize_answers.models(self._fleet.state, self._created_s, self._behind)
+        exchange.respond(200, _JSON, answer)
+
+    async def tokens(self, exchange: Exchange, route: Route, body: bytes, life: Life) -> bool:
+        """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
+        False where only a replica knows the answer."""
+        request = _READERS[route.action](body)
+        named = request.model and self._names.usual(request.model)
+        model = self._fleet.resolve(named)
+        life.model = model if model in self._fleet.models else families.OTHER
+        tokenizer = self._tokens.tokenizer(model or "")
+        if tokenizer is None:
+            return False
+        context_tokens = self._fleet.max_model_tokens(model)
+        if isinstance(request, tokenize_answers.DetokenizeBody):
+            make = partial(tokenize_answers.detokenize, tokenizer, request)
+        elif isinstance(request, MessagesBody):
+            make = partial(tokenize_answers.count, tokenizer, request, context_tokens)
+        else:
+            make = partial(tokenize_answers.tokenize, tokenizer, request, context_tokens)
+        LOOP.mark(OTHER)
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(None, make)
+        except Unrenderable:
+            return False
+        finally:
+            LOOP.mark(INSPECT)
+        exchange.respond(200, _JSON, answer)
+        return True

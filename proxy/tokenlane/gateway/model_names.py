@@ -1,0 +1,123 @@
+"""Names of models that are the operator's: aliases, names that models share, and shadows. Pure.
+
+Invariants:
+- A name of the settings counts before a model of the same name, so that a name can move.
+- A conversation stays with its model as long as weights stay and the model is up: what is drawn
+  depends on who talks and about what, never on chance, load or the worker.
+- The label sets of what is counted are those of the settings.
+"""
+
+import math
+from collections.abc import Container, Iterable, Sequence
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from tokenlane.config.settings import ModelSettings
+from tokenlane.gateway.query_builder import Field, session_of
+from tokenlane.protocols.prompt_fields import ABSENT
+
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+_SHADOW_SEED = 1
+
+
+class _Role(msgspec.Struct):
+    role: str = ""
+
+
+_decode_messages = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_role = msgspec.json.Decoder(_Role).decode
+
+
+class Names:
+    """Those of the settings. session_headers: lower case."""
+
+    def __init__(self, settings: ModelSettings, session_headers: Iterable[str] = ()) -> None:
+        self._aliases = settings.aliases
+        self._splits = settings.splits
+        self._shadows = settings.shadows
+        self._session_headers = tuple(name.lower().encode() for name in session_headers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._aliases or name in self._splits
+
+    def shadowed(self, model: str) -> bool:
+        """Whether some requests of a model are copied."""
+        return model in self._shadows
+
+    def models(self) -> dict[str, tuple[str, ...]]:
+        """The models behind each name, the heaviest first."""
+        behind = {name: self._behind(name) for name in self._splits}
+        return {name: self._behind(model) for name, model in self._aliases.items()} | behind
+
+    def _behind(self, name: str) -> tuple[str, ...]:
+        weights = self._splits.get(name)
+        if weights is None:
+            return (name,)
+        return tuple(sorted((one for one in weights if weights[one]), key=lambda m: -weights[m]))
+
+    def usual(self, name: str) -> str:
+        """The model of most conversations under a name; a name that is none of ours is itself."""
+        return self._behind(self._aliases.get(name, name))[0]
+
+    def needs_key(self, name: str) -> bool:
+        """Whether it depends on the conversation which model a name means."""
+        return self._aliases.get(name, name) in self._splits
+
+    def model(self, name: str, key: int, ready: Container[str]) -> str:
+        """The model that a name of ours means. key: of the conversation, 64 bits. ready: models
+        with a replica that is up; the others' share is dealt among these while there are any.
+
+        Weighted rendezvous hashing: a change of weights moves no more than it has to.
+        """
+        name = self._aliases.get(name, name)
+        weights = self._splits.get(name)
+        if weights is None:
+            return name
+        among = [model for model, weight in weights.items() if weight > 0.0]
+        among = [model for model in among if model in ready] or among
+        return max(among, key=lambda model: _score(model, weights[model], key))
+
+    def shadow(self, model: str, key: int) -> str | None:
+        """Who gets a copy of this conversation's requests to a model, if any."""
+        shadow = self._shadows.get(model)
+        if shadow is None or _unit(xxh3_64_intdigest(_packed(key), _SHADOW_SEED)) >= shadow.ratio:
+            return None
+        return shadow.to
+
+    def key(
+        self, request: object, headers: Sequence[Field], request_id: bytes, tenant: str = ""
+    ) -> int:
+        """What a conversation is told by, hashed: the session that a header names, else the first
+        message that is not the system's, else nothing but the request's id."""
+        session = session_of(headers, self._session_headers)
+        if session:
+            return xxh3_64_intdigest(_packed(session) + tenant.encode())
+        said = getattr(request, "messages", getattr(request, "input", ABSENT))
+        first = _first_message(said)
+        if first is None:
+            return xxh3_64_intdigest(request_id)
+        return xxh3_64_intdigest(first, xxh3_64_intdigest(tenant.encode()))
+
+
+def _first_message(messages: msgspec.Raw) -> msgspec.Raw | None:
+    try:
+        for raw in _decode_messages(messages):
+            if _decode_role(raw).role not in _SYSTEM_ROLES:
+                return raw
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # whoever reads the messages will say what is wrong
+    return None
+
+
+def _packed(key: int) -> bytes:
+    return key.to_bytes(8, "little")
+
+
+def _unit(digest: int) -> float:
+    """A hash as a number above 0 and below 1."""
+    return ((digest >> 12) + 0.5) / 2.0**52
+
+
+def _score(model: str, weight: float, key: int) -> float:
+    return weight / -math.log(_unit(xxh3_64_intdigest(model.encode() + _packed(key))))

@@ -1,0 +1,137 @@
+"""A request as routing sees it: by its ids, else by the text of its prompt, else by its size.
+
+Invariants:
+- How the prompt was known is the query's `inexact` word; nothing estimated passes for exact.
+- A head never reaches into what follows it: its length in tokens is a low estimate.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+
+from xxhash import xxh3_64_intdigest
+
+from tokenlane.config.settings import RoutingSettings
+from tokenlane.prompt import Prompt
+from tokenlane.protocols.bodies import Body, CompletionBody, OtherBody, Prompted
+from tokenlane.routing.decision import Query, Reason
+from tokenlane.routing.policies.prefix_hash import PrefixHash
+from tokenlane.routing.policies.session import Session
+from tokenlane.tokens.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
+from tokenlane.tokens.keys import front_bytes, head_bytes, prompt_bytes, prompt_size_bytes, salt
+
+# Name and value.
+Field = tuple[bytes, bytes]
+
+# English text has four to five bytes a token, escaped JSON and code fewer; a longer head than the
+# real one would take the first words of a conversation for the beginning that all share.
+_HEAD_BYTES_PER_TOKEN = 6
+_SYSTEM_ROLES = frozenset({"system", "developer"})
+
+_scan = json.JSONDecoder().raw_decode
+
+
+class Asking:
+    """Makes queries. settings: they say what the policy reads besides the prompt. draw: makes
+    random bits.
+
+    headers: of the request, lower-case names. block_tokens: of the hashes of a prompt that is
+    known by its text alone.
+    """
+
+    def __init__(self, settings: RoutingSettings, draw: Callable[[], int]) -> None:
+        self._draw = draw
+        self._reads_head = False
+        self._session_headers: tuple[bytes, ...] = ()
+        self.configure(settings)
+
+    def configure(self, settings: RoutingSettings) -> None:
+        """From the next request on."""
+        self._reads_head = settings.policy == PrefixHash.name
+        self._session_headers = tuple(
+            name.lower().encode("utf-8")
+            for name in settings.session_headers
+            if settings.policy == Session.name
+        )
+        self._parent_headers = tuple(name.lower().encode() for name in settings.parent_headers)
+
+    def parent(self, headers: Sequence[Field]) -> int:
+        """A number for the parent that waits for a request; 0 where none is named."""
+        return session_of(headers, self._parent_headers)
+
+    def query(
+        self,
+        model: str | None,
+        request: Prompted,
+        prompt: Prompt | None,
+        why_not: str,
+        block_tokens: int,
+        headers: Sequence[Field],
+        tenant: str = "",
+    ) -> Query:
+        """Of a request whose prompt was read. prompt: its ids, or None and then `why_not` is the
+        bail rung's reason. tenant: whose salt it has."""
+        session = session_of(headers, self._session_headers)
+        parent = self.parent(headers)
+        head = head_tokens(request, block_tokens) if self._reads_head else 0
+        if prompt is not None:
+            return Query.of(prompt, self._draw(), session, head, parent, tenant)
+        tokens = prompt_size_bytes(request) // TEXT_BYTES_PER_TOKEN
+        text = head_bytes(request, TEXT_LIMIT_BYTES)
+        blocks = text_hashes(text, block_tokens, salt(model or "", request))
+        reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
+        draw = self._draw()
+        return Query(
+            blocks, block_tokens, tokens, tokens, draw, reason, session, head, parent, tenant
+        )
+
+    def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
+        """Of a request whose prompt is not looked at: only its size is known."""
+        size_bytes = 0 if isinstance(request, OtherBody) else prompt_size_bytes(request)
+        tokens = size_bytes // TEXT_BYTES_PER_TOKEN
+        session = session_of(headers, self._session_headers)
+        return Query(b"", block_tokens, tokens, tokens, self._draw(), Reason.NO_TOKENS, session)
+
+
+def session_of(headers: Sequence[Field], names: Iterable[bytes]) -> int:
+    """A number for the session that the first of these headers names; 0 where none does.
+
+    names: lower case, in order of rank."""
+    for name in names:
+        for field, value in headers:
+            if field == name and value:
+                return xxh3_64_intdigest(value) or 1
+    return 0
+
+
+def _gap(text: str) -> int:
+    """What stands between two messages."""
+    return len(text) - len(text.lstrip(" \t\r\n,"))
+
+
+def head_tokens(request: Body, block_tokens: int) -> int:
+    """About how many tokens a conversation's common beginning has: tools, system prompt and
+    messages, and the first message behind them where those fill no block. 0 where that cannot be
+    known.
+
+    At most TEXT_LIMIT_BYTES are looked at: about 0.1 ms.
+    """
+    if isinstance(request, CompletionBody | OtherBody):
+        return 0
+    raw = prompt_bytes(request)
+    text = bytes(raw[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
+    front_size_bytes = memoryview(request.tools).nbytes + front_bytes(request).nbytes
+    least_bytes = max(_HEAD_BYTES_PER_TOKEN * block_tokens - front_size_bytes, 1)
+    end = text.find("[") + 1 if not text.startswith('"') else 0
+    try:
+        while True:
+            message, stop = _scan(text, end + _gap(text[end : end + 64]))
+            system = isinstance(message, dict) and message["role"] in _SYSTEM_ROLES
+            if system or end < least_bytes:
+                end = stop
+            if not system:
+                break
+    except (ValueError, KeyError, TypeError, RecursionError):
+        # The last message was read, or one goes on beyond what is looked at.
+        if raw.nbytes > TEXT_LIMIT_BYTES and end < least_bytes:
+            end = len(text)
+    return (len(text[:end].encode()) + front_size_bytes) // _HEAD_BYTES_PER_TOKEN

@@ -1,0 +1,246 @@
+"""What is counted of each request, at its end and where it fails on the way.
+
+Invariants:
+- A life is recorded exactly once, whatever ended it; metrics are touched nowhere else on the
+  request's path.
+- Children of metric families are bound once per label set; labels come from closed sets.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from random import random
+
+from tokenlane.config.settings import LogSettings, Price
+from tokenlane.gateway.log_entries import entry_of
+from tokenlane.gateway.request_record import Life
+from tokenlane.gateway.route_samples import sample_of
+from tokenlane.prompt import Rung
+from tokenlane.relay.response import Relay
+from tokenlane.telemetry.log.access_log import AccessLog
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.segment import HistogramRow, MetricsSegment
+from tokenlane.telemetry.routing_sample import RoutingSample
+from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.tokens.service import Outcome
+
+
+class _ModelMetrics:
+    """The children of one model."""
+
+    def __init__(self, segment: MetricsSegment, model: str, price: Price | None) -> None:
+        self.price = price
+        self.cost = segment.counter(families.COST, model) if price is not None else None
+        self.output_tokens = segment.counter(families.OUTPUT_TOKENS, model)
+        self.ttft = segment.histogram(families.TTFT, model)
+        self.tpot = segment.histogram(families.TPOT, model)
+        self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model)
+        self.predicted = segment.counter(families.PREDICTED_CACHED, model)
+        self.actual = segment.counter(families.ACTUAL_CACHED, model)
+        self.tokenize = {
+            rung: segment.histogram(families.TOKENIZE, rung.value, model) for rung in Rung
+        }
+
+
+class Recorder:
+    """Writes lives into a worker's metrics segment, and hands some to its access log. prices: by
+    model name."""
+
+    def __init__(
+        self,
+        segment: MetricsSegment,
+        prices: Mapping[str, Price] | None = None,
+        access: AccessLog | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        known: dict[str, Price] = {}
+        self._prices = known
+        self.tracer = tracer
+        self._access: AccessLog | None = None
+        self._slow_s = self._sample_ratio = 0.0
+        self._segment = segment
+        self._stages = HistogramRow(
+            [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
+        )
+        self._queue = {
+            rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value) for rung in Rung
+        }
+        self._sizes = segment.histogram(families.PROMPT_SIZE)
+        self._samples: list[RoutingSample] = []
+        self._samples_wanted = 0
+        # The sets behind these are closed and small; the bound keeps a mistake from leaking.
+        self._requests = lru_cache(1024)(
+            lambda route, status, outcome: segment.counter(
+                families.REQUESTS, route, str(status), outcome
+            )
+        )
+        self._duration = lru_cache(64)(lambda route: segment.histogram(families.DURATION, route))
+        self._routed = lru_cache(256)(
+            lambda policy, reason: segment.counter(families.ROUTED, policy, reason)
+        )
+        self._mismatches = lru_cache(1024)(
+            lambda model, replica: segment.counter(families.MISMATCHES, model, replica)
+        )
+        self._tenant = lru_cache(1024)(
+            lambda tenant, outcome: segment.counter(families.TENANT_REQUESTS, tenant, outcome)
+        )
+        self._tenant_tokens = lru_cache(1024)(
+            lambda tenant, kind: segment.counter(families.TENANT_TOKENS, tenant, kind)
+        )
+        self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
+        self.configure(prices or {}, access, access.settings if access is not None else None)
+
+    def configure(
+        self,
+        prices: Mapping[str, Price],
+        access: AccessLog | None,
+        log: LogSettings | None,
+    ) -> None:
+        """From the next request that ends. log: what to write down, where there is a log."""
+        self._access = access
+        self._slow_s = log.slow_s if log is not None else 0.0
+        self._sample_ratio = log.sample_ratio if log is not None else 0.0
+        if prices != self._prices:
+            self._prices.clear()
+            self._prices.update(prices)
+            self._model.cache_clear()
+
+    def record(self, life: Life, status: int) -> None:
+        """The request is over; status: what the client got (499: it left before)."""
+        self._requests(life.route, status, life.outcome).inc()
+        self._duration(life.route).observe(life.ended_s - life.started_s)
+        self._stages.observe(life.stages())
+        model = self._model(life.model)
+        if life.tenant:
+            self._tenant(life.tenant, life.outcome).inc()
+        if life.tokens is not None:
+            self._tokens(life.tokens, model)
+            if life.tenant and life.tokens.prompt is not None:
+                self._tenant_tokens(life.tenant, "prompt").inc(life.tokens.prompt.tokens)
+        if life.decision is not None:
+            self._routed(life.decision.policy, life.decision.reason).inc()
+            if self._samples_wanted:
+                self._samples_wanted -= 1
+                self._samples.append(sample_of(life, life.decision, status))
+        if life.relay is not None:
+            self._relay(life, life.relay, model)
+        if self._access is not None:
+            self._log(life, status, self._access)
+        if life.trace is not None and self.tracer is not None:
+            self.tracer.offer(entry_of(life, status, "traced"), life.trace)
+
+    def take_samples(self, wanted: int) -> list[RoutingSample]:
+        """Samples taken since the last call; the next `wanted` routed requests give more."""
+        taken, self._samples = self._samples, []
+        self._samples_wanted = wanted
+        return taken
+
+    def failed(self, replica: str, reason: str) -> None:
+        """An attempt failed at a replica."""
+        self._segment.counter(families.UPSTREAM_FAILURES, replica, reason).inc()
+
+    def mismatch(self, model: str, replica: str) -> None:
+        """A replica counted other prompt tokens than we did."""
+        self._mismatches(model, replica).inc()
+
+    def retried(self, reason: str) -> None:
+        """A request went on to another replica."""
+        self._segment.counter(families.RETRIES, reason).inc()
+
+    def retry_denied(self) -> None:
+        """A request could have gone on to another replica, but the budget was used up."""
+        self._segment.counter(families.RETRIES_DENIED).inc()
+
+    def shed(self, tenant: str, reason: str) -> None:
+        """A request was turned away for overload."""
+        self._segment.counter(families.SHED, tenant or families.OTHER, reason).inc()
+
+    def admitted(self, priority: str, waited_s: float) -> None:
+        """A request has its place."""
+        self._segment.histogram(families.ADMISSION_WAIT, priority).observe(waited_s)
+
+    def named(self, name: str, model: str) -> None:
+        """A request under a name of the settings has its model."""
+        self._segment.counter(families.NAMED, name, model).inc()
+
+    def shadowed(self, model: str, outcome: str, duration_s: float) -> None:
+        """A copy of a request is over, or was not made."""
+        self._segment.counter(families.SHADOWS, model, outcome).inc()
+        if outcome == "ok":
+            self._segment.histogram(families.SHADOW_DURATION, model).observe(duration_s)
+
+    def unauthorized(self, reason: str) -> None:
+        """A request without a good key."""
+        self._segment.counter(families.UNAUTHORIZED, reason).inc()
+
+    def ejection(self, replica: str) -> None:
+        """A replica is left out from now on, for its failures."""
+        self._segment.counter(families.EJECTIONS, replica).inc()
+
+    def _log(self, life: Life, status: int, access: AccessLog) -> None:
+        """What failed and what was slow is written down; of the rest, some."""
+        relay = life.relay
+        streamed = relay is not None and relay.first_token_s > 0.0
+        first_s = relay.first_token_s if relay is not None and streamed else life.ended_s
+        if status >= 400 or life.outcome != "ok":
+            why = "failed"
+        elif first_s - life.started_s >= self._slow_s:
+            why = "slow"
+        elif self._sample_ratio > 0.0 and random() < self._sample_ratio:
+            why = "sampled"
+        else:
+            return
+        access.offer(entry_of(life, status, why, access.settings.prefix_block_tokens))
+
+    def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
+        rung = tokens.rung
+        if rung is Rung.BAIL:
+            self._segment.counter(families.BAILS, tokens.reason).inc()
+        model.tokenize[rung].observe(tokens.run_s)
+        self._queue[rung].observe(tokens.queue_s)
+        if tokens.prompt is not None:
+            size_tokens = tokens.prompt.tokens
+            model.prompt_tokens.inc(size_tokens)
+            self._sizes.observe(size_tokens)
+
+    def _relay(self, life: Life, relay: Relay, model: _ModelMetrics) -> None:
+        if relay.first_token_s:
+            model.ttft.observe(relay.first_token_s - life.started_s)
+            if relay.token_events > 1:
+                between_s = (relay.last_token_s - relay.first_token_s) / (relay.token_events - 1)
+                model.tpot.observe(between_s)
+        usage = relay.usage
+        output_tokens = usage.completion_tokens if usage is not None else None
+        if output_tokens is None:
+            output_tokens = relay.token_events
+        model.output_tokens.inc(output_tokens)
+        if life.tenant:
+            self._tenant_tokens(life.tenant, "output").inc(output_tokens)
+        if model.price is not None:
+            _charge(model, life, relay, output_tokens)
+        prompt = life.tokens.prompt if life.tokens is not None else None
+        if usage is None or prompt is None:
+            return
+        if usage.cached_tokens is not None and life.cached_tokens is not None:
+            model.predicted.inc(life.cached_tokens)
+            model.actual.inc(usage.cached_tokens)
+
+
+def _charge(model: _ModelMetrics, life: Life, relay: Relay, output_tokens: int) -> None:
+    """Adds an answer's estimated cost: the replica's own counts where it gave any, else ours."""
+    price, usage, tokens = model.price, relay.usage, life.tokens
+    assert price is not None
+    assert model.cost is not None
+    prompt_tokens, cached_tokens = 0, life.cached_tokens or 0
+    if usage is not None:
+        prompt_tokens = usage.prompt_tokens
+        if usage.cached_tokens is not None:
+            cached_tokens = usage.cached_tokens
+    elif tokens is not None and tokens.prompt is not None:
+        prompt_tokens = tokens.prompt.tokens
+    cached_tokens = min(cached_tokens, prompt_tokens)
+    life.cost = (
+        (prompt_tokens - cached_tokens) * price.input_per_million
+        + cached_tokens * price.cached_input_per_million
+        + output_tokens * price.output_per_million
+    ) / 1e6
+    model.cost.inc(life.cost)

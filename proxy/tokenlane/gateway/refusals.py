@@ -1,0 +1,92 @@
+"""Answers to requests that no replica answers, in OpenAI's shape.
+
+Invariants:
+- Each says by its status and code who is at fault, and by `Retry-After` and `x-should-retry`
+  whether trying again can help.
+"""
+
+from tokenlane.errors import RequestError
+from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.retry import Step
+
+_NO_RETRY = (b"x-should-retry", b"false")
+
+
+def nobody(why: Nobody) -> RequestError:
+    """There is no replica to send the request to: 404 or 503."""
+    if why is Nobody.UNKNOWN_MODEL:
+        return RequestError(
+            404,
+            "The model does not exist.",
+            kind="NotFoundError",
+            code="model_not_found",
+            param="model",
+        )
+    return RequestError(
+        503,
+        "No replica can take this request now.",
+        kind="server_error",
+        code=f"replicas_{why.value}",
+        retry_after_s=1,
+    )
+
+
+def overloaded(retry_after_s: int, *, own: bool) -> RequestError:
+    """There is no place in time. own: the tenant has all it may have (429), else all are taken
+    (503)."""
+    if own:
+        return RequestError(
+            429,
+            "Too many requests of this key's tenant at once.",
+            kind="rate_limit_error",
+            code="rate_limit_exceeded",
+            retry_after_s=retry_after_s,
+        )
+    return RequestError(
+        503,
+        "The gateway has as many requests as it can serve.",
+        kind="server_error",
+        code="overloaded",
+        retry_after_s=retry_after_s,
+    )
+
+
+def uncounted() -> RequestError:
+    """Whether the prompt fits could not be told in time: 503."""
+    return RequestError(
+        503,
+        "The prompt may be longer than the model's context, and there was no time to count it.",
+        kind="server_error",
+        code="tokenizer_overloaded",
+        retry_after_s=1,
+    )
+
+
+def no_memory() -> RequestError:
+    """The body would take more memory than there is for bodies: 503, before it is read."""
+    return RequestError(
+        503,
+        "The gateway holds as many requests' bodies as it has memory for.",
+        kind="server_error",
+        code="out_of_memory",
+        retry_after_s=1,
+        close=True,
+    )
+
+
+def upstream(step: Step) -> RequestError:
+    """What the retry table says when nothing is tried any more: 502, 503 or 504."""
+    messages = {
+        502: "The replica failed before it answered.",
+        503: "No replica accepted the request.",
+        504: "The replica did not answer in time.",
+    }
+    codes = {502: "upstream_failed", 503: "upstream_unreachable", 504: "upstream_timeout"}
+    return RequestError(
+        step.status,
+        messages[step.status],
+        kind="server_error",
+        code=codes[step.status],
+        retry_after_s=step.retry_after_s,
+        headers=(_NO_RETRY,) if step.should_retry is False else (),
+    )

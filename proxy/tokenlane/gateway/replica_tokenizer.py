@@ -1,0 +1,118 @@
+"""The ids that only a replica knows: its `/tokenize`, where a model has no tokenizer here, or vLLM
+renders it with code of its own.
+
+Invariants:
+- Questions under way are bounded in number and each in time; whatever goes wrong with one is a
+  reason (Unrenderable), and the request is routed by its text.
+- A replica that cannot answer is left alone for a while: not every prompt waits for it again.
+- Whose answers' usage differs from these ids (a mismatch, see `tokenlane.gateway.parity`) is asked
+  no more.
+- What grows with the prompt runs off the loop, short prompts aside.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from tokenlane.config.settings import TokenSettings
+from tokenlane.errors import UpstreamError
+from tokenlane.gateway import tokenize_requests
+from tokenlane.gateway.upstreams import Fleet, Replica
+from tokenlane.http.fetch import ask
+from tokenlane.prompt import Prompt
+from tokenlane.protocols.bodies import CompletionBody, Prompted, is_ids
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.routing.router import Router
+from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.keys import prompt_size_bytes, salt
+from tokenlane.tokens.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+_REST_S = 10.0
+# A hop to a thread costs more than this much JSON.
+_INLINE_LIMIT_BYTES = 8 * 1024
+# Of this very prompt: the next one may do.
+_OF_THE_PROMPT = frozenset((400, 413, 422))
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+
+async def _beside(
+    size_bytes: int, work: Callable[_Given, _Made], *given: _Given.args, **named: _Given.kwargs
+) -> _Made:
+    if size_bytes <= _INLINE_LIMIT_BYTES:
+        return work(*given, **named)
+    return await asyncio.to_thread(work, *given, **named)
+
+
+class Inquiry:
+    """A worker's questions to replicas. trusts: whether nothing spoke against a model's ids."""
+
+    def __init__(
+        self, fleet: Fleet, router: Router, settings: TokenSettings, trusts: Callable[[str], bool]
+    ) -> None:
+        self._fleet = fleet
+        self._router = router
+        self._deadline_s = settings.ask_deadline_s
+        self._trusts = trusts
+        self._permits = asyncio.Semaphore(settings.ask_limit_count)
+        self._turn = 0
+        # By slot: the replica's incarnation, and until when it rests.
+        self._resting: dict[int, tuple[int, float]] = {}
+
+    async def prompt(
+        self, model: str, request: Prompted, tokenizer: Tokenizer | None, block_tokens: int
+    ) -> Prompt:
+        """The ids of a request. tokenizer: the model's, where there is one. Raises Unrenderable."""
+        size_bytes = prompt_size_bytes(request)
+        if isinstance(request, CompletionBody) and is_ids(request):
+            ids = await _beside(size_bytes, tokenize_requests.given_ids, request)
+        else:
+            body = await _beside(size_bytes, tokenize_requests.question, model, request, tokenizer)
+            told = await self._asked(model, body)
+            ids = await _beside(len(told), tokenize_requests.answer, told)
+        blocks = await _beside(len(ids), block_hashes, ids, block_tokens, salt(model, request))
+        return Prompt((ids,), blocks, block_tokens, len(ids) // 4)
+
+    async def _asked(self, model: str, body: bytes) -> bytes:
+        if not self._trusts(model):
+            raise Unrenderable("other-count")
+        replica = self._replica(model)
+        if self._permits.locked():
+            raise Unrenderable("replica-full")
+        async with self._permits:
+            try:
+                status, told = await ask(replica.pool, "/tokenize", body, self._deadline_s)
+            except TimeoutError:
+                raise self._rest(replica, "replica-late", "no answer in time") from None
+            except UpstreamError as error:
+                raise self._rest(replica, "replica-failed", error.reason) from None
+        if status in _OF_THE_PROMPT:
+            raise Unrenderable("replica-refused")
+        if status != 200:
+            raise self._rest(replica, "replica-refused", f"status {status}")
+        return told
+
+    def _replica(self, model: str) -> Replica:
+        """Whose turn it is, of those that can be asked."""
+        now_s = time.monotonic()
+        able = []
+        for slot in self._router.eligible(model or None, now_s).slots:
+            replica = self._fleet[slot]
+            incarnation, until_s = self._resting.get(slot, (-1, 0.0))
+            if incarnation != replica.state.incarnation or until_s <= now_s:
+                able.append(replica)
+        if not able:
+            raise Unrenderable("no-tokenizer")
+        self._turn += 1
+        return able[self._turn % len(able)]
+
+    def _rest(self, replica: Replica, reason: str, why: str) -> Unrenderable:
+        slot, incarnation = replica.state.slot, replica.state.incarnation
+        if self._resting.get(slot, (-1, 0.0))[0] != incarnation:
+            log.warning("replica %s does not tokenize for us: %s", replica.state.id, why)
+        self._resting[slot] = incarnation, time.monotonic() + _REST_S
+        return Unrenderable(reason)

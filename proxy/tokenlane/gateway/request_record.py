@@ -1,0 +1,92 @@
+"""What is known of one request: filled in as it goes through its stages.
+
+Invariants:
+- A life belongs to one request; whoever ends the request hands it to the recorder, once.
+- It holds no reference that leads back to it: a cycle per request is the collector's work.
+"""
+
+from tokenlane.admission.queue import Place
+from tokenlane.relay.response import Relay
+from tokenlane.routing.decision import Decision
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.stalls.stall import InHand
+from tokenlane.telemetry.tracing.trace_context import Trace
+from tokenlane.tokens.service import Outcome
+
+Requests = tuple[tuple[InHand, ...], int]
+_SHOWN_COUNT = 20
+
+
+class Life:
+    """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before.
+
+    outcome: ok, gateway_error, client_gone, upstream_error or truncated.
+    tenant: whose request it is; empty where no key was asked for, `other` where none was good.
+    cached_tokens: predicted for the replica that answered; None where ids were not known.
+    cost: estimated, where the model has a price.
+    replica: tried last; attempts: how many were. trace: its span, where it is recorded.
+    place: where places are limited. copy_to: the model that gets a copy of it.
+    """
+
+    route = families.OTHER
+    model = families.OTHER
+    outcome = "ok"
+    tenant = ""
+    request_id = b""
+    replica: str | None = None
+    attempts = 0
+    trace: Trace | None = None
+    place: Place | None = None
+    tokens: Outcome | None = None
+    decision: Decision | None = None
+    relay: Relay | None = None
+    cached_tokens: int | None = None
+    cost: float | None = None
+    copy_to: str | None = None
+    read_s = 0.0
+    inspected_s = 0.0
+    tokens_s = 0.0
+    routed_s = 0.0
+    sent_s = 0.0
+    ended_s = 0.0
+
+    def __init__(self, started_s: float) -> None:
+        self.started_s = started_s
+
+    def stages(self) -> list[float]:
+        """Seconds in each of families.STAGES, as far as the request came."""
+        relay = self.relay
+        first_byte_s = relay.first_byte_s if relay is not None else 0.0
+        ends = (
+            self.read_s,
+            self.inspected_s,
+            self.tokens_s,
+            self.routed_s,
+            self.sent_s,
+            first_byte_s,
+            self.ended_s if first_byte_s else 0.0,
+        )
+        seconds = []
+        began_s = self.started_s
+        for end_s in ends:
+            if not end_s:
+                break
+            seconds.append(end_s - began_s)
+            began_s = end_s
+        return seconds
+
+    def stage(self) -> str:
+        """The one of families.STAGES it is in."""
+        return families.STAGES[min(len(self.stages()), len(families.STAGES) - 1)]
+
+
+def in_hand(lives: dict[Life, bytes]) -> Requests:
+    """The first few of these requests and their number, from any thread. lives: with their ids."""
+    now = list(lives.items())  # in one step of the interpreter: the loop may run between any two
+    return (
+        tuple(
+            InHand(request_id.decode("ascii"), life.route, life.stage())
+            for life, request_id in now[:_SHOWN_COUNT]
+        ),
+        len(now),
+    )

@@ -1,0 +1,62 @@
+"""Samples of routed requests: a few a second, for the live page.
+
+Invariants:
+- A sample is taken of a request that is recorded anyway, and only while some are wanted: a busy
+  worker pays for as many as an idle one.
+- Numbers and words only; nothing of a prompt or an answer.
+"""
+
+import time
+from heapq import nsmallest
+from typing import TYPE_CHECKING
+
+from tokenlane.routing.decision import Decision
+from tokenlane.telemetry.routing_sample import CandidateSample, RoutingSample
+
+if TYPE_CHECKING:
+    from tokenlane.gateway.request_record import Life
+
+CANDIDATE_LIMIT = 8
+
+
+def _candidates(decision: Decision) -> tuple[CandidateSample, ...]:
+    """The cheapest, the chosen one among them."""
+    costs, best = decision.costs, decision.best
+    places = nsmallest(
+        CANDIDATE_LIMIT, range(len(costs)), key=lambda place: (costs[place], place != best)
+    )
+    if best not in places:
+        places[-1] = best
+    rows = [decision.row(place) for place in places]
+    return tuple(
+        CandidateSample(
+            row.slot, row.cached_tokens, row.load.requests, row.load.queued_tokens, row.cost
+        )
+        for row in rows
+    )
+
+
+def sample_of(life: "Life", decision: Decision, status: int) -> RoutingSample:
+    """What is shown of a request that is over."""
+    tokens, relay = life.tokens, life.relay
+    usage = relay.usage if relay is not None else None
+    first_token_s = relay.first_token_s if relay is not None else 0.0
+    return RoutingSample(
+        at_s=time.time(),
+        model=life.model,
+        policy=decision.policy,
+        reason=decision.reason.value,
+        slot=decision.choice.slot,
+        candidates=_candidates(decision),
+        candidate_count=len(decision.costs),
+        exact=decision.exact,
+        prompt_tokens=decision.query.prompt_tokens,
+        cached_tokens=decision.choice.cached_tokens,
+        actual_cached_tokens=usage.cached_tokens if usage is not None else None,
+        rung=tokens.rung.value if tokens is not None else None,
+        tokenize_s=tokens.run_s + tokens.queue_s if tokens is not None else 0.0,
+        ttft_s=first_token_s - life.started_s if first_token_s else None,
+        duration_s=life.ended_s - life.started_s,
+        status=status,
+        outcome=life.outcome,
+    )

@@ -1,0 +1,181 @@
+"""A worker's replicas: the control plane's snapshot, with a connection pool for each.
+
+Invariants:
+- A snapshot is applied whole. A replica keeps its pool as long as its slot, id and URL stay.
+- Model names come from the replicas; what no replica serves is refused before any work is done.
+"""
+
+import ssl
+import time
+
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import UpstreamSettings
+from tokenlane.errors import RequestError
+from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
+from tokenlane.http.pool import ReplicaPool
+
+NO_LIMIT = 2**62  # tokens; fits a compiled integer
+
+
+class Replica:
+    """One replica as requests see it. label: its id as a header value."""
+
+    __slots__ = ("label", "pool", "state")
+
+    def __init__(
+        self,
+        state: ReplicaState,
+        settings: UpstreamSettings,
+        key: Secret | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.state = state
+        self.label = state.id.encode("ascii", "replace")
+        self.pool = ReplicaPool(state.url, settings, key, tls)
+
+    def renew(
+        self, settings: UpstreamSettings, key: Secret | None, tls: ssl.SSLContext | None
+    ) -> None:
+        """New connections from now on; those in use end with their requests."""
+        self.pool.close()
+        self.pool = ReplicaPool(self.state.url, settings, key, tls)
+
+
+class Fleet:
+    """The replicas by slot. key: shown to all of them. tls: for those on https.
+
+    models: everything some replica serves, in the fleet's order. ready: of these, what one that is
+    up and not draining serves.
+    context_tokens: by model, the longest prompt that some replica takes, where all have said it.
+    bases: of those that are adapters (LoRA), the model that each is one of.
+    names: other names for some of them, for those who ask for what nobody serves.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._tls = tls
+        self._settings = settings
+        self._key = key
+        self._replicas: dict[int, Replica] = {}
+        self._complete = False
+        self.models: tuple[str, ...] = ()
+        self.ready: frozenset[str] = frozenset()
+        self.names: tuple[str, ...] = ()
+        self.context_tokens: dict[str, int] = {}
+        self.bases: dict[str, str] = {}
+        self.state = FleetState(version=0, replicas=())
+
+    def configure(
+        self, settings: UpstreamSettings, key: Secret | None, tls: ssl.SSLContext | None
+    ) -> None:
+        """From the next attempt on. A key or context that is the same object is unchanged."""
+        renewed = key is not self._key or tls is not self._tls
+        self._settings, self._key, self._tls = settings, key, tls
+        for replica in self._replicas.values():
+            if renewed:
+                replica.renew(settings, key, tls)
+            else:
+                replica.pool.settings = settings
+
+    def update(self, state: FleetState) -> None:
+        """A new snapshot."""
+        replicas: dict[int, Replica] = {}
+        for now in state.replicas:
+            replica = self._replicas.pop(now.slot, None)
+            if replica is not None and (replica.state.id, replica.state.url) != (now.id, now.url):
+                replica.pool.close()
+                replica = None
+            if replica is None:
+                replica = Replica(now, self._settings, self._key, self._tls)
+            replica.state = now
+            replicas[now.slot] = replica
+        for gone in self._replicas.values():
+            gone.pool.close()
+        self._replicas = replicas
+        self.state = state
+        self.models = tuple(dict.fromkeys(name for now in state.replicas for name in now.models))
+        self.ready = frozenset(
+            name for now in state.replicas if now.up and not now.draining for name in now.models
+        )
+        self.bases = adapter_bases(state.replicas)
+        self.context_tokens = {}
+        for model in self.models:
+            limits = [now.max_model_tokens for now in state.replicas if model in now.models]
+            if None not in limits:
+                self.context_tokens[model] = max(filter(None, limits))
+        self._complete = bool(state.replicas) and all(now.models for now in state.replicas)
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._replicas
+
+    def __getitem__(self, slot: int) -> Replica:
+        return self._replicas[slot]
+
+    def can_serve(self) -> bool:
+        """A replica is up and not draining."""
+        return any(now.up and not now.draining for now in self.state.replicas)
+
+    def resolve(self, model: str | None) -> str | None:
+        """The model a request means; None while no replica has named its models yet.
+
+        Raises RequestError 404 for a model that nobody serves, 400 where one must be named.
+        """
+        if model is None:
+            whole = [name for name in self.models if name not in self.bases]
+            if len(whole) > 1:
+                raise RequestError(
+                    400,
+                    f"The field `model` is required here. Served: {self._served()}.",
+                    code="missing_field",
+                    param="model",
+                )
+            return whole[0] if whole else None
+        if model not in self.models:
+            # A replica that never answered a probe may yet turn out to have it.
+            if not self._complete:
+                return model
+            raise RequestError(
+                404,
+                f"The model does not exist. Served: {self._served()}.",
+                kind="NotFoundError",
+                code="model_not_found",
+                param="model",
+            )
+        return model
+
+    def _served(self) -> str:
+        return ", ".join(dict.fromkeys((*self.models, *self.names)))
+
+    def max_model_tokens(self, model: str | None) -> int | None:
+        """The smallest context length of the replicas that serve a model."""
+        known = [
+            now.max_model_tokens
+            for now in self.state.replicas
+            if now.max_model_tokens is not None and (model is None or model in now.models)
+        ]
+        return min(known, default=None)
+
+    @property
+    def open_connections(self) -> int:
+        """Connections to replicas, idle ones included."""
+        return sum(replica.pool.open_count for replica in self._replicas.values())
+
+    @property
+    def idle_connections(self) -> int:
+        """Those that carry no request now."""
+        return sum(replica.pool.idle_count for replica in self._replicas.values())
+
+    def sweep(self) -> None:
+        """Closes connections that idled too long."""
+        now_s = time.monotonic()
+        for replica in self._replicas.values():
+            replica.pool.sweep(now_s)
+
+    def close(self) -> None:
+        """Closes all idle connections."""
+        for replica in self._replicas.values():
+            replica.pool.close()

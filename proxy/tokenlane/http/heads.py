@@ -1,0 +1,263 @@
+"""Message heads, parsed once: a keep-alive peer sends the same head again and again.
+
+Invariants:
+- A remembered head gives exactly what parsing it anew would give. It is known by all of its
+  bytes, or by all but the value of its one Content-Length, which is cut out and put back here;
+  either way the head was parsed whole the first time.
+- Memory is bounded: few heads, short ones only, all forgotten when the room is used up.
+"""
+
+import re
+from typing import Generic, TypeVar
+
+import httptools
+
+from tokenlane.errors import RequestError
+from tokenlane.http import framing
+from tokenlane.http.framing import Headers
+from tokenlane.http.headers import forwarded_fields, response_fields
+from tokenlane.protocols.dialects import dialect_of
+
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
+_MEMO_LIMIT_COUNT = 1024
+_MEMO_HEAD_LIMIT_BYTES = 4096
+
+_Head = TypeVar("_Head")
+
+
+class RequestHead:
+    """A request's head and what follows from it. Shared by all requests with the same head.
+
+    target: origin form. path, query: its text. dialect: of its answer. minor: of HTTP/1.x. headers:
+    lower-case names, in order. forwarded: the header lines a replica gets, without host, length and
+    request id.
+    """
+
+    __slots__ = (
+        "chunked",
+        "dialect",
+        "expects_continue",
+        "forwarded",
+        "headers",
+        "keep_alive",
+        "method",
+        "minor",
+        "path",
+        "query",
+        "request_id",
+        "target",
+    )
+
+    def __init__(
+        self,
+        line: framing.RequestLine,
+        target: bytes,
+        headers: Headers,
+        dropped: frozenset[bytes] = frozenset(),
+    ) -> None:
+        named = dict(reversed(headers))
+        self.method = line.method.decode("ascii")
+        self.minor = line.minor
+        self.target = target
+        self.path, _, self.query = target.decode("ascii").partition("?")
+        self.dialect = dialect_of(self.path)
+        self.headers = headers
+        self.chunked = False
+        self.keep_alive = framing.keep_alive(line.minor, headers)
+        self.expects_continue = line.minor == 1 and b"expect" in named
+        self.request_id = named.get(b"x-request-id")
+        self.forwarded = forwarded_fields(headers, dropped)
+
+
+class ResponseHead:
+    """A replica's head and what follows from it. Shared by all answers with the same head.
+
+    fields: the header lines the client gets, without length and request id. chunked: the body
+    comes in chunks; endless: it ends with the connection; else its length is fixed. stream: SSE.
+    """
+
+    __slots__ = ("chunked", "endless", "fields", "headers", "keep_alive", "status", "stream")
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        self.chunked = False
+        self.endless = False
+        self.keep_alive = False
+        self.fields = response_fields(headers)
+        named = dict(headers)
+        kind = named.get(b"content-type", b"").lower()
+        # Compressed events cannot be looked into.
+        self.stream = kind.startswith(b"text/event-stream") and b"content-encoding" not in named
+
+
+class _Memo(Generic[_Head]):
+    """Heads by their bytes, length cut out; starts over when it is full."""
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, _Head] = {}
+        self.get = self._heads.get
+
+    def put(self, key: bytes, head: _Head) -> None:
+        if len(key) <= _MEMO_HEAD_LIMIT_BYTES:
+            if len(self._heads) >= _MEMO_LIMIT_COUNT:
+                self._heads.clear()
+            self._heads[key] = head
+
+
+class _Fields:
+    """Collects what the parser finds."""
+
+    def __init__(self) -> None:
+        self.headers: Headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser, which leaves the white space behind a value in place."""
+        self.headers.append((name.lower(), value.rstrip(b" \t")))
+
+
+def _split_fields(head: bytes) -> Headers:
+    """The fields of a head whose grammar was checked."""
+    pairs = (line.split(b":", 1) for line in head.split(b"\r\n")[1:-2])
+    return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
+
+
+def _cut_length(head: bytes) -> tuple[bytes, int]:
+    """The head without its first Content-Length line, and that length; -1 where it has none."""
+    match = _LENGTH_LINE.search(head)
+    if match is None:
+        return head, -1
+    return head[: match.start()] + head[match.end() :] + b"L", int(match[1])
+
+
+class RequestHeads:
+    """Parses the heads of requests. header_limit_count, target_limit_bytes: refused beyond.
+    dropped: names of fields that replicas do not get."""
+
+    def __init__(
+        self,
+        header_limit_count: int,
+        target_limit_bytes: int,
+        dropped: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self._dropped = dropped
+        self._header_limit_count = header_limit_count
+        self._target_limit_bytes = target_limit_bytes
+        self._memo: _Memo[RequestHead] = _Memo()
+        self._exact: _Memo[tuple[RequestHead, int]] = _Memo()
+
+    def configure(
+        self, header_limit_count: int, target_limit_bytes: int, dropped: frozenset[bytes]
+    ) -> None:
+        """From the next head on."""
+        self._dropped = dropped
+        self._header_limit_count = header_limit_count
+        self._target_limit_bytes = target_limit_bytes
+        self._memo = _Memo()
+        self._exact = _Memo()
+
+    def parse(self, data: bytes) -> tuple[RequestHead, int]:
+        """A whole head (with its empty line) and its body's length in bytes (0 if it is chunked).
+
+        Raises RequestError as framing does, and 414 or 431 for what is too long.
+        """
+        known = self._exact.get(data)
+        if known is not None:
+            return known
+        key, length_bytes = _cut_length(data)
+        head = self._memo.get(key)
+        if head is not None:
+            parsed_bytes = max(length_bytes, 0)
+        else:
+            head, parsed_bytes = self._new(data)
+            # A length in another spelling was not cut out, so its head is not known again.
+            if parsed_bytes == max(length_bytes, 0):
+                self._memo.put(key, head)
+        self._exact.put(data, (head, parsed_bytes))
+        return head, parsed_bytes
+
+    def _new(self, data: bytes) -> tuple[RequestHead, int]:
+        line = framing.check_head(data)
+        if len(line.target) > self._target_limit_bytes:
+            raise target_too_long()
+        target = framing.origin_form(line.target)
+        fields = _Fields()
+        try:
+            httptools.HttpRequestParser(fields).feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # An Upgrade is ignored: what follows is a body or the next request.
+        except httptools.HttpParserError:
+            # The grammar holds, so it is the lengths; our own words for them are clearer.
+            framing.body_length(line.minor, _split_fields(data))
+            raise RequestError(
+                400, "The request head is malformed.", code="request_head", close=True
+            ) from None
+        if len(fields.headers) > self._header_limit_count:
+            raise head_too_large("Too many headers.")
+        length = framing.body_length(line.minor, fields.headers)
+        head = RequestHead(line, target, fields.headers, self._dropped)
+        head.chunked = length.chunked
+        return head, length.length_bytes
+
+
+_responses: _Memo[ResponseHead] = _Memo()
+_exact_responses: _Memo[tuple[ResponseHead, int]] = _Memo()
+_BODILESS = frozenset((*range(100, 200), 204, 304))
+
+
+def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
+    """A whole response head to a `method` request, and the length of a fixed-length body.
+
+    Interim answers (1xx) come back as such. Raises ValueError for what is no HTTP/1.x head, or
+    whose end could be read in two ways.
+    """
+    if method == "HEAD":
+        return _new_response(data, method)
+    known = _exact_responses.get(data)
+    if known is not None:
+        return known
+    key, length_bytes = _cut_length(data)
+    head = _responses.get(key)
+    if head is not None:
+        parsed_bytes = max(length_bytes, 0)
+    else:
+        head, parsed_bytes = _new_response(data, method)
+        # Nor where the status says that there is no body, whatever its length.
+        if parsed_bytes == max(length_bytes, 0) and head.status not in _BODILESS:
+            _responses.put(key, head)
+    _exact_responses.put(data, (head, parsed_bytes))
+    return head, parsed_bytes
+
+
+def _new_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
+    fields = _Fields()
+    parser = httptools.HttpResponseParser(fields)
+    try:
+        parser.feed_data(data)
+    except httptools.HttpParserUpgrade:
+        raise ValueError("unasked upgrade") from None
+    except httptools.HttpParserError:
+        raise ValueError("malformed response head") from None
+    status = parser.get_status_code()
+    version = parser.get_http_version()
+    if not 100 <= status <= 599 or version not in ("1.0", "1.1"):
+        raise ValueError("status or version out of range")
+    head = ResponseHead(status, fields.headers)
+    if status < 200:
+        return head, 0
+    length = framing.response_length(status, method, fields.headers)
+    head.endless = length is None
+    head.chunked = length is not None and length.chunked
+    minor = 0 if version == "1.0" else 1
+    head.keep_alive = length is not None and framing.keep_alive(minor, fields.headers)
+    return head, length.length_bytes if length is not None else 0
+
+
+def head_too_large(message: str) -> RequestError:
+    """431."""
+    return RequestError(431, message, code="headers_too_large", close=True)
+
+
+def target_too_long() -> RequestError:
+    """414."""
+    return RequestError(414, "The request target is too long.", code="target_too_long", close=True)

@@ -1,0 +1,114 @@
+"""The connections to one replica: those in use, and those that wait for a request.
+
+Invariants:
+- An idle connection is closed before the replica would close it, and looked at for a pending
+  close before it is used: a request sent into a closing connection may or may not have run,
+  so it could not be sent again.
+"""
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from typing import cast
+from urllib.parse import urlsplit
+
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import UpstreamSettings
+from tokenlane.errors import UpstreamError
+from tokenlane.http.upstream import UpstreamConnection
+
+
+class ReplicaPool:
+    """Connections to one replica. key: what it wants to see. `lines`: of the head of every
+    request to it, as sent. tls: for an https:// replica."""
+
+    def __init__(
+        self,
+        url: str,
+        settings: UpstreamSettings,
+        key: Secret | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.settings = settings
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self.lines = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
+        if key is not None:
+            self.lines += b"authorization: Bearer %b\r\n" % key.reveal()
+        self._idle: deque[UpstreamConnection] = deque()
+        self._open: set[UpstreamConnection] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<ReplicaPool {self._host}:{self._port} open={len(self._open)} idle={len(self._idle)}>"
+        )
+
+    @property
+    def open_count(self) -> int:
+        """Connections, idle ones included."""
+        return len(self._open)
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    def idle(self) -> UpstreamConnection | None:
+        """The most recently used idle connection that can carry a request."""
+        now_s = time.monotonic()
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.usable(now_s):
+                return connection
+            connection.close()
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection; raises UpstreamError (`refused`, `connect_timeout`, nothing sent)."""
+        loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(self)
+        protocol = cast(asyncio.Protocol, connection)
+        try:
+            async with asyncio.timeout(self.settings.connect_deadline_s):
+                await loop.create_connection(
+                    lambda: protocol, self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise UpstreamError("connect_timeout", sent=False) from None
+        except ssl.SSLError:  # not whom we trust, or it does not trust us
+            raise UpstreamError("protocol", sent=False) from None
+        except OSError:
+            raise UpstreamError("refused", sent=False) from None
+        self._open.add(connection)
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """An answer ended cleanly; the connection waits for the next request."""
+        if self._closed:
+            connection.close()
+            return
+        self._idle.append(connection)
+        if len(self._idle) > self.settings.idle_limit_count:
+            self._idle.popleft().close()
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def sweep(self, now_s: float) -> None:
+        """Closes what idled too long; called now and then."""
+        while self._idle and not self._idle[0].usable(now_s):
+            self._idle.popleft().close()
+
+    def close(self) -> None:
+        """Closes idle connections; those in use end with their requests."""
+        self._closed = True
+        while self._idle:
+            self._idle.popleft().close()

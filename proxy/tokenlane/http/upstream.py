@@ -1,0 +1,262 @@
+"""The client side of HTTP/1.1: one connection to a replica.
+
+Invariants:
+- A connection carries one request at a time and goes back to its pool only when its answer
+  ended exactly where its framing said, with no byte behind it.
+- Whatever a peer sends, a sink hears exactly one of `on_end` and `on_failure`, and nothing
+  after that; nothing is heard after `abort`.
+"""
+
+import asyncio
+import select
+import time
+from typing import TYPE_CHECKING, Protocol, cast
+
+from tokenlane.errors import UpstreamError
+from tokenlane.http.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
+from tokenlane.http.deadline import NEVER, Deadline
+from tokenlane.http.heads import ResponseHead, parse_response
+from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY
+
+if TYPE_CHECKING:
+    from tokenlane.http.pool import ReplicaPool
+
+_INTERIM_LIMIT_COUNT = 8
+# One small write is cheaper than two gathered ones; large bodies are not copied.
+_JOINED_LIMIT_BYTES = 16 * 1024
+# No server ends a connection that was in use so short a while ago, except by shutting down.
+_FRESH_S = 0.005
+
+
+class ResponseSink(Protocol):
+    """Who hears an answer. Called on the loop, straight from the socket's callback."""
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """Head and body of an answer of fixed length, where they came at once: nothing follows."""
+
+    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
+        """The final head (interim ones are swallowed). length_bytes: of a body of fixed length,
+        None where chunks or the end of the connection frame it."""
+
+    def on_body(self, framed: bytes, payload: list[bytes]) -> None:
+        """Body bytes as they came (chunk framing included), and what they carry."""
+
+    def on_end(self) -> None:
+        """The answer is complete."""
+
+    def on_failure(self, error: UpstreamError) -> None:
+        """The answer will never be complete."""
+
+
+class UpstreamConnection:
+    """One connection to a replica, an asyncio.Protocol in all but name (see setup.py). heard_s:
+    time.monotonic() of the last bytes. ending: they end the body, by its framing."""
+
+    def __init__(self, pool: "ReplicaPool") -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._sink: ResponseSink | None = None
+        self._method = ""
+        self._buffer = b""
+        self._reader: BodyReader | None = None
+        self._interim_count = 0
+        self._body_began = False
+        self._keep_alive = False
+        self._paused = False
+        self._between_s = pool.settings.between_chunks_deadline_s
+        self._poll = select.poll()
+        self._deadline = Deadline(asyncio.get_running_loop(), self._late)
+        self._idle_since_s = 0.0
+        self.heard_s = 0.0
+        self.ending = False
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def send(self, method: str, pieces: list[bytes], sink: ResponseSink) -> None:
+        """Sends a request (head and body pieces) and lets `sink` hear the answer."""
+        assert self._transport is not None
+        self._sink = sink
+        self._method = method
+        self._buffer = b""
+        self._reader = None
+        self._interim_count = 0
+        self._body_began = False
+        if len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
+        self._deadline.set(self._pool.settings.first_byte_deadline_s)
+
+    def abort(self, sink: ResponseSink) -> None:
+        """Closes at once: for a client that left. vLLM frees the request when it sees this.
+
+        Does nothing where `sink` heard its end already: the connection may be another's by now.
+        """
+        if self._sink is not sink:
+            return
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self, paused: bool) -> None:
+        """Backpressure from the client's side. A paused peer is not a silent one."""
+        if self._transport is None:
+            return
+        self._paused = paused
+        if paused:
+            self._transport.pause_reading()
+            self._deadline.clear()
+        else:
+            self._transport.resume_reading()
+            if self._sink is not None:
+                self._deadline.set(self._between_s)
+
+    def usable(self, now_s: float) -> bool:
+        """Whether an idle connection can carry a request: young enough, no bytes, no close."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        idle_s = now_s - self._idle_since_s
+        if idle_s < _FRESH_S:
+            return True
+        return idle_s <= self._pool.settings.idle_deadline_s and not self._poll.poll(0)
+
+    # -- transport ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of asyncio.Transport without being one.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        fd = transport.get_extra_info("socket").fileno()
+        self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
+
+    def data_received(self, data: bytes) -> None:
+        LOOP.mark(RELAY)
+        self._received(data)
+        LOOP.mark(OTHER)
+
+    def _received(self, data: bytes) -> None:
+        sink = self._sink
+        if sink is None:
+            # Nobody asked: the peer speaks out of turn, or ends a drained connection.
+            self.close()
+            return
+        self.heard_s = time.monotonic()
+        try:
+            if self._reader is None:
+                data = self._head(self._buffer + data if self._buffer else data)
+            reader = self._reader
+            if reader is None:
+                return
+            payload, consumed = reader.feed(data)
+        except ValueError:
+            self._fail("protocol")
+            return
+        if self._sink is not sink:  # aborted when it heard the head
+            return
+        if consumed < len(data):
+            self._keep_alive = False
+            data = data[:consumed]
+        self.ending = reader.done
+        if data:
+            sink.on_body(data, payload)
+        if self.ending:
+            self._ended()
+        elif data and not self._paused:
+            if self._body_began:
+                # Only ever later than before, so the armed timer need not be touched.
+                self._deadline.due_s = self.heard_s + self._between_s
+            else:
+                self._body_began = True
+                self._deadline.set(self._between_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.close()
+        self._transport = None
+        self._pool.forget(self)
+        reader = self._reader
+        if self._sink is None:
+            return
+        if isinstance(reader, EofReader) and exc is None:
+            sink, self._sink = self._sink, None
+            sink.on_end()
+        elif reader is not None:
+            self._fail("truncated")
+        else:
+            self._fail("closed" if exc is None else "reset")
+
+    def close(self) -> None:
+        """Closes an idle connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def _head(self, data: bytes) -> bytes:
+        """Parses heads off `data`; returns the body bytes behind the final one."""
+        while True:
+            end = data.find(b"\r\n\r\n") + 4
+            if (end if end >= 4 else len(data)) > self._pool.settings.head_limit_bytes:
+                raise ValueError("response head too large")
+            if end < 4:
+                self._buffer = data
+                return b""
+            head, length_bytes = parse_response(data[:end], self._method)
+            data = data[end:]
+            if head.status >= 200:
+                break
+            self._interim_count += 1
+            if head.status == 101 or self._interim_count > _INTERIM_LIMIT_COUNT:
+                raise ValueError("interim answers out of bounds")
+        self._buffer = b""
+        self._keep_alive = head.keep_alive
+        sink = self._sink
+        assert sink is not None
+        if len(data) == length_bytes and not (head.chunked or head.endless or head.stream):
+            self._sink = None
+            self._deadline.due_s = NEVER
+            self._release()
+            sink.on_whole(head, data)
+            return b""
+        # The first-byte deadline stands until the body begins: vLLM sends the head of a stream
+        # before its prefill.
+        if head.chunked or head.endless:
+            self._reader = ChunkedReader() if head.chunked else EofReader()
+            sink.on_head(head, None)
+        else:
+            self._reader = FixedReader(length_bytes)
+            sink.on_head(head, length_bytes)
+        return data
+
+    def _ended(self) -> None:
+        sink, self._sink = self._sink, None
+        self._deadline.clear()
+        if self._paused:  # the end came with the bytes that were too many
+            self.pause(False)
+        self._release()
+        if sink is not None:
+            sink.on_end()
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the body so far ends between two chunks."""
+        return self._reader is None or self._reader.at_edge
+
+    def _release(self) -> None:
+        self._reader = None
+        if self._keep_alive and self._transport is not None:
+            self._idle_since_s = time.monotonic()
+            self._pool.give_back(self)
+        else:
+            self.close()
+
+    def _fail(self, reason: str) -> None:
+        sink, self._sink = self._sink, None
+        if self._transport is not None:
+            self._transport.abort()
+        if sink is not None:
+            sink.on_failure(UpstreamError(reason, sent=True))
+
+    def _late(self) -> None:
+        if self._sink is None:
+            return
+        self._fail("chunk_timeout" if self._body_began else "first_byte_timeout")

@@ -1,0 +1,142 @@
+"""Request bodies, read only as far as routing needs: a few typed fields, the rest as raw slices.
+
+Invariants:
+- The body is forwarded as it came; nothing here builds a new one.
+- Fields that change ids stay raw JSON and are hashed as bytes, so a cache hit needs neither a
+  parse of the messages nor a render.
+- Whatever the bytes are, the outcome is a Request or a RequestError 400, and its message names
+  the field, never its value.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tokenlane.errors import RequestError
+from tokenlane.protocols.prompt_fields import (
+    ABSENT,
+    ChatFields,
+    CompletionFields,
+    MessagesFields,
+    ResponsesFields,
+)
+
+
+class Kind(StrEnum):
+    """What a generation endpoint's prompt is made of."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+    OTHER = "other"
+
+
+class ChatBody(ChatFields):
+    """A chat request: what decides its ids, and what decides its way."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class CompletionBody(CompletionFields):
+    """A completion request."""
+
+    model: str | None = None
+    stream: bool | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class MessagesBody(MessagesFields):
+    """A request in Anthropic's dialect."""
+
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class ResponsesBody(ResponsesFields):
+    """A request in the dialect of OpenAI's responses."""
+
+    model: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    cache_salt: str | None = None
+
+
+class OtherBody(msgspec.Struct):
+    """A request to an endpoint that is passed through."""
+
+    model: str | None = None
+    stream: bool | None = None
+
+
+# Bodies whose prompt is read; those that vLLM renders by a chat template.
+Prompted = ChatBody | CompletionBody | MessagesBody | ResponsesBody
+Chatting = ChatBody | MessagesBody | ResponsesBody
+Body = Prompted | OtherBody
+
+# As vLLM (pydantic), "true" and 1 are taken for a boolean and "5" for a number: strict=False.
+_DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
+    Kind.CHAT: msgspec.json.Decoder(ChatBody, strict=False),
+    Kind.COMPLETION: msgspec.json.Decoder(CompletionBody, strict=False),
+    Kind.MESSAGES: msgspec.json.Decoder(MessagesBody, strict=False),
+    Kind.RESPONSES: msgspec.json.Decoder(ResponsesBody, strict=False),
+    Kind.OTHER: msgspec.json.Decoder(OtherBody, strict=False),
+}
+# Without these there is no prompt.
+_REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
+
+
+def inspect(kind: Kind, body: bytes) -> Body:
+    """The body of a request; raises RequestError 400."""
+    try:
+        parsed: Body = _DECODERS[kind].decode(body)
+    except msgspec.ValidationError as error:
+        raise RequestError(
+            400, f"A field has the wrong type: {error}.", code="invalid_type", param=_path(error)
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise RequestError(400, "The body is not valid JSON.", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError(400, "The body is nested too deeply.", code="invalid_json") from None
+    required = _REQUIRED.get(kind)
+    if required is not None and getattr(parsed, required) is ABSENT:
+        raise RequestError(
+            400, f"The field `{required}` is required.", code="missing_field", param=required
+        )
+    return parsed
+
+
+def goes_on_from(body: Body) -> str:
+    """The response, kept by one replica, that it goes on from; empty where there is none."""
+    if not isinstance(body, ResponsesBody):
+        return ""
+    raw = bytes(body.previous_response_id)
+    if raw in (b"", b"null"):
+        return ""
+    # What is no name is the replicas' to refuse; it is nobody's home.
+    return raw[1:-1].decode("utf-8", "replace") if raw.startswith(b'"') else " "
+
+
+def _path(error: msgspec.ValidationError) -> str | None:
+    """The top-level field a validation error names (`… - at `$.stream``)."""
+    _, found, path = str(error).partition("`$.")
+    return path.rstrip("`") if found else None
+
+
+def is_ids(body: Prompted) -> bool:
+    """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
+    if not isinstance(body, CompletionBody):
+        return False
+    raw = memoryview(body.prompt)
+    head = bytes(raw[:64]).replace(b" ", b"").lstrip(b"[\n\r\t")
+    return raw[0] == ord("[") and head[:1].isdigit()

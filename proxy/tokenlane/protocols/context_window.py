@@ -1,0 +1,34 @@
+"""The context window: what a model's replicas cannot take is refused before one of them sees it.
+
+Invariants:
+- The answer is vLLM 0.32's own, to the letter, so that clients see one error whoever gives it.
+- Only what every replica of the model would refuse is refused here.
+"""
+
+from tokenlane.errors import RequestError
+from tokenlane.prompt import Prompt
+
+
+def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> RequestError:
+    """vLLM's answer to a prompt over its limit. cut: its tokenizer stopped one token past the
+    limit, as it does with text."""
+    shown = limit_tokens + 1 if cut else prompt_tokens
+    least = "at least " if shown == limit_tokens + 1 else ""
+    return RequestError(
+        400,
+        f"This model's maximum context length is {limit_tokens} tokens. However, your prompt "
+        f"contains {least}{shown} input tokens, which exceeds this limit even without "
+        "any output tokens. Please reduce the length of the input prompt. "
+        f"(parameter=input_tokens, value={shown})",
+        kind="BadRequestError",
+        code=400,
+        param="input_tokens",
+    )
+
+
+def check(prompt: Prompt, limit_tokens: int, *, text: bool) -> None:
+    """Raises RequestError 400 if one of the request's prompts is over the limit. text: they came
+    as text, not as ids."""
+    for ids in prompt.sequences:
+        if len(ids) // 4 > limit_tokens:
+            raise too_long(limit_tokens, len(ids) // 4, cut=text)

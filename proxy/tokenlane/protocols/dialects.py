@@ -1,0 +1,90 @@
+"""The dialects that are served, as far as they differ outside their bodies: errors, and the names
+of the events that begin, end and break off a stream. Pure.
+
+Invariants:
+- What a client sees of a failure is in the shape that its library raises as an error.
+- A message never repeats bytes of a request body, a header or a secret.
+"""
+
+import json
+from enum import Enum
+from typing import Final
+
+from tokenlane.errors import RequestError, error_body
+
+
+class Dialect(Enum):
+    """How a path's answers speak."""
+
+    CHAT = "chat"  # OpenAI's chats and completions, and vLLM's own paths
+    MESSAGES = "messages"  # Anthropic's
+    RESPONSES = "responses"  # OpenAI's later ones
+
+
+FAILED: Final = RequestError(
+    502,
+    "The replica failed while it was answering.",
+    kind="server_error",
+    code="upstream_failed",
+)
+_ANTHROPIC: Final = "/v1/messages"
+_RESPONSES: Final = "/v1/responses"
+# Anthropic's words; of the others the class of the status decides.
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def dialect_of(path: str) -> Dialect:
+    """Of a request for this path."""
+    if path.startswith(_ANTHROPIC):
+        return Dialect.MESSAGES
+    return Dialect.RESPONSES if path.startswith(_RESPONSES) else Dialect.CHAT
+
+
+def error_json(dialect: Dialect, error: RequestError, request_id: bytes) -> bytes:
+    """The body of the answer to a request that cannot be served."""
+    if dialect is not Dialect.MESSAGES:
+        return error_body(error.message, error.kind, param=error.param, code=error.code)
+    other = "invalid_request_error" if error.status < 500 else "api_error"
+    told = {"type": _TYPES.get(error.status, other), "message": error.message}
+    return _json({"type": "error", "error": told, "request_id": request_id.decode("ascii")})
+
+
+def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
+    """A replica's error in Anthropic's shape, where it is JSON in another: vLLM refuses some
+    requests before it knows of dialects."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    if not isinstance(told, dict) or told.get("type") == "error":
+        return body
+    error = told.get("error", told.get("detail"))
+    message = error.get("message") if isinstance(error, dict) else error
+    if not isinstance(message, str):
+        message = f"The replica answered with status {status}."
+    return error_json(Dialect.MESSAGES, RequestError(status, message), request_id)
+
+
+def broken_off(dialect: Dialect, request_id: bytes, events: int) -> bytes:
+    """The event that ends a stream whose replica failed. events: that came before it."""
+    if dialect is Dialect.CHAT:
+        return b"data: %b\n\n" % error_json(dialect, FAILED, request_id)
+    if dialect is Dialect.MESSAGES:
+        return b"event: error\ndata: %b\n\n" % error_json(dialect, FAILED, request_id)
+    # Its own fields are those of the event's type; by the nested ones openai-python raises.
+    told = {"message": FAILED.message, "param": None, "code": FAILED.code}
+    nested = {**told, "type": FAILED.kind}
+    event = {"type": "error", **told, "sequence_number": events, "error": nested}
+    return b"event: error\ndata: %b\n\n" % _json(event)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

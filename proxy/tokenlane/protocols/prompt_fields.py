@@ -1,0 +1,154 @@
+"""The request fields that decide a prompt's ids, still as raw JSON.
+
+Invariants:
+- A field that can change the ids of a chat or completion request is named here; one that is not
+  named here never reaches a template. (Served models may be configured otherwise; see Tokenizer.)
+- Every value is a slice of the body, so equal slices mean equal ids and nothing is parsed before
+  a cache has been asked. An absent field is an empty slice.
+- "I do not know" is an answer of its own: `Unrenderable`. It is never an error for the client:
+  the request goes on as text, and the replica decides.
+"""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from tokenlane.errors import TokenlaneError
+
+ABSENT = msgspec.Raw(b"")
+
+
+class Unrenderable(TokenlaneError):
+    """Ids cannot be known here. `reason`: closed set of words, used as a metric label:
+
+    multimodal content-part message-shape tool-shape field-shape json template-kwargs
+    request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
+    several-prompts no-tokenizer other-count replica-full replica-late replica-failed
+    replica-refused
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class ChatFields(msgspec.Struct, omit_defaults=True):
+    """What decides the ids of a chat request."""
+
+    messages: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    chat_template: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    reasoning_effort: msgspec.Raw = ABSENT
+    add_generation_prompt: msgspec.Raw = ABSENT
+    continue_final_message: msgspec.Raw = ABSENT
+    add_special_tokens: msgspec.Raw = ABSENT
+    truncate_prompt_tokens: msgspec.Raw = ABSENT
+    truncation_side: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+class CompletionFields(msgspec.Struct, omit_defaults=True):
+    """What decides the ids of a completion request."""
+
+    prompt: msgspec.Raw = ABSENT
+    prompt_embeds: msgspec.Raw = ABSENT
+    suffix: msgspec.Raw = ABSENT
+    add_special_tokens: msgspec.Raw = ABSENT
+    truncate_prompt_tokens: msgspec.Raw = ABSENT
+    truncation_side: msgspec.Raw = ABSENT
+
+
+class _Converted(msgspec.Struct, omit_defaults=True):
+    """Dialects that vLLM converts into chats: without these fields of a chat."""
+
+    truncate_prompt_tokens: ClassVar[msgspec.Raw] = ABSENT
+    truncation_side: ClassVar[msgspec.Raw] = ABSENT
+    add_special_tokens: ClassVar[msgspec.Raw] = ABSENT
+
+
+class MessagesFields(_Converted, omit_defaults=True):
+    """What decides the ids of a request in Anthropic's dialect."""
+
+    messages: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    thinking: msgspec.Raw = ABSENT
+    output_config: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+class ResponsesFields(_Converted, omit_defaults=True):
+    """What decides the ids of a request in the dialect of OpenAI's responses."""
+
+    input: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
+    truncation: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    previous_response_id: msgspec.Raw = ABSENT
+    previous_input_messages: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+Conversation = ChatFields | MessagesFields | ResponsesFields
+
+
+def value(raw: msgspec.Raw) -> Any:
+    """The JSON value of a slice, None if it is absent. Raises Unrenderable("json") for what
+    only other parsers accept (NaN, numbers out of range, nesting past the recursion limit)."""
+    if not memoryview(raw).nbytes:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        raise Unrenderable("json") from None
+
+
+def flag(raw: msgspec.Raw, default: bool) -> bool:
+    """A boolean field. Spellings that vLLM would convert or refuse ("true", 1, null) raise
+    Unrenderable."""
+    if not memoryview(raw).nbytes:
+        return default
+    given = value(raw)
+    if given is True or given is False:
+        return bool(given)
+    raise Unrenderable("field-shape")
+
+
+def truncation(limit: msgspec.Raw, side: msgspec.Raw) -> tuple[int, str | None] | None:
+    """Tokens to keep and the side cut off ("left", "right" or unsaid); None: no truncation.
+
+    Raises Unrenderable for -1, which stands for the replica's context length, and for shapes
+    that vLLM refuses.
+    """
+    keep = value(limit)
+    where = value(side)
+    if where not in (None, "left", "right"):
+        raise Unrenderable("truncation")
+    if keep is None:
+        return None
+    if type(keep) is not int or keep < 1:
+        raise Unrenderable("truncation")
+    return keep, where
+
+
+def documents(raw: msgspec.Raw) -> list[dict[str, str]] | None:
+    """The documents of a chat. Raises Unrenderable."""
+    given = value(raw)
+    if given is None:
+        return None
+    try:
+        return msgspec.convert(given, list[dict[str, str]], strict=True)
+    except msgspec.ValidationError:
+        raise Unrenderable("field-shape") from None
+
+
+def are_objects(given: Any) -> bool:
+    """Whether it is nothing, or a list of objects."""
+    return given is None or (
+        isinstance(given, list) and all(isinstance(one, dict) for one in given)
+    )

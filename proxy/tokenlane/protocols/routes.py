@@ -1,0 +1,139 @@
+"""What is served under which path: one closed table, read by dispatch and by metric labels.
+
+Invariants:
+- A path that is not in the table is 404, in OpenAI's shape; nothing else reaches a replica.
+- The upstream path is the request's own; no part of a request chooses an upstream.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from tokenlane.errors import RequestError
+from tokenlane.protocols.bodies import Kind
+
+
+class Action(Enum):
+    """Who answers."""
+
+    GENERATE = "generate"  # a replica, chosen by the prompt's tokens
+    FORWARD = "forward"  # a replica, chosen by load
+    KEPT = "kept"  # the replica that keeps the response which the path names
+    MODELS = "models"
+    COUNT = "count"  # here, where the tokenizer is known; else a replica
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    HEALTH = "health"
+    NOTHING = "nothing"  # not served
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """path: also the metric label, with `{id}` for any name. kind: how the body is read.
+    ends_marked: its streams have an event that ends them (see `tokenlane.protocols.dialects`)."""
+
+    path: str
+    action: Action
+    methods: tuple[str, ...] = ("POST",)
+    kind: Kind = Kind.OTHER
+
+    @property
+    def tokens(self) -> bool:
+        """Whether a tokenizer can answer it."""
+        return self.action in (Action.TOKENIZE, Action.DETOKENIZE, Action.COUNT)
+
+    @property
+    def ends_marked(self) -> bool:
+        return self.kind is not Kind.OTHER
+
+    @property
+    def public(self) -> bool:
+        """Whether it needs no key."""
+        return self.action is Action.HEALTH
+
+
+_GET = ("GET", "HEAD")
+# vLLM's other POST paths that take a JSON body with a `model`.
+FORWARDED = (
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/pooling",
+    "/classify",
+)
+ROUTES: dict[str, Route] = {
+    route.path: route
+    for route in (
+        Route("/v1/chat/completions", Action.GENERATE, kind=Kind.CHAT),
+        Route("/v1/completions", Action.GENERATE, kind=Kind.COMPLETION),
+        Route("/v1/messages", Action.GENERATE, kind=Kind.MESSAGES),
+        Route("/v1/messages/count_tokens", Action.COUNT),
+        Route("/v1/responses", Action.GENERATE, kind=Kind.RESPONSES),
+        Route("/v1/models", Action.MODELS, _GET),
+        Route("/tokenize", Action.TOKENIZE),
+        Route("/detokenize", Action.DETOKENIZE),
+        Route("/health", Action.HEALTH, _GET),
+        Route("/v1/responses/{id}", Action.KEPT, ("GET",)),
+        Route("/v1/responses/{id}/cancel", Action.KEPT),
+        *(Route(path, Action.FORWARD) for path in FORWARDED),
+    )
+}
+
+
+# What every other path is.
+UNSERVED = Route("other", Action.NOTHING, methods=())
+
+# Names as vLLM makes them, and any that reads the same to whoever stands between.
+_KEPT = re.compile(r"(/v1/responses/)([A-Za-z0-9_-][A-Za-z0-9_.:-]{0,255})(/cancel)?")
+
+
+# Where people look for them, too.
+_ADMIN = frozenset(("/", "/metrics", "/livez", "/readyz", "/status.json", "/replicas", "/stalls"))
+
+
+def _meant(path: str) -> str:
+    """What was probably meant, in this table's words and never in the request's."""
+    if path in _ADMIN:
+        return "; it is on the admin port."
+    bare = path.rstrip("/")
+    for near in (f"/v1{bare}", bare, bare.removeprefix("/v1"), f"{bare}s", f"/v1{bare}s"):
+        if near in ROUTES:
+            return f"; did you mean {near}?"
+    return "."
+
+
+def route_of(path: str) -> Route:
+    """What is served there; UNSERVED where nothing is."""
+    route = ROUTES.get(path, UNSERVED)
+    if route is UNSERVED and (match := _KEPT.fullmatch(path)) is not None:
+        return ROUTES[f"{match[1]}{{id}}{match[3] or ''}"]
+    return route
+
+
+def kept_name(path: str) -> str:
+    """Of the response that a path of a KEPT route names."""
+    match = _KEPT.fullmatch(path)
+    return match[2] if match is not None else ""
+
+
+def find(method: str, path: str) -> Route:
+    """The route of a request; raises RequestError 404 or 405."""
+    route = route_of(path)
+    allow(route, method, path)
+    return route
+
+
+def allow(route: Route, method: str, path: str) -> None:
+    """Raises RequestError 404 where nothing is served, 405 where not by this method."""
+    if route is UNSERVED:
+        raise RequestError(404, f"This path is not served here{_meant(path)}", code="not_found")
+    if method not in route.methods:
+        raise RequestError(
+            405,
+            f"This method is not allowed here, only {' or '.join(route.methods)}.",
+            code="method_not_allowed",
+            headers=((b"allow", ", ".join(route.methods).encode()),),
+        )

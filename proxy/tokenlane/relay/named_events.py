@@ -1,0 +1,120 @@
+"""Streams whose events have names: Anthropic's messages and OpenAI's responses, seen in passing.
+
+Invariants:
+- As `tokenlane.relay.sse`: bytes are looked at, never changed; nothing here raises; JSON is decoded
+  at the end, from the few events that carry usage (and of messages, from their last one).
+- A name is taken from the event's first line, where it has one; else from its data's `type`.
+- Of an event too long to carry, the name is kept: an end is seen, whatever its length.
+"""
+
+from tokenlane.protocols.dialects import Dialect
+from tokenlane.relay.sse import EventScanner
+from tokenlane.relay.usage import Usage, read_message_usage, read_response, stopped, type_of
+
+_Event = tuple[bytes, bytes]
+
+
+class TypedScanner(EventScanner):
+    """events: seen so far. `done`: the event that ends the dialect's streams was seen. id: of the
+    response, once `usage` was asked."""
+
+    id: str | None = None
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self.events = 0
+        self._long = b""
+        self._first_usage = b""
+        self._last_usage = b""
+        self._usual = b""
+
+    def feed(self, payload: bytes) -> None:
+        """The next payload bytes of the stream."""
+        if self._carry:
+            payload = self._carry + payload
+            self._carry = b""
+        if payload.endswith(b"\n\n") and not self._blind_tail:
+            self.at_boundary = True
+            usual = self._usual
+            if usual and payload.startswith(usual) and payload.find(b"\n\n") == len(payload) - 2:
+                # Nearly every chunk of nearly every stream: one event of text.
+                self.events += 1
+                self.token_events += 1
+                return
+            self._look(payload)
+        else:
+            self._split(payload)
+            if self._blind_tail and not self._long:
+                # `_split` gave up carrying what follows the last whole event.
+                begin = max(payload.rfind(b"\n\n") + 2, payload.rfind(b"\r\n\r\n") + 4, 0)
+                self._long = _name_line(payload[begin if begin > 4 else 0 :][:256])
+
+    def _look(self, events: bytes) -> None:
+        """Whole events (the first may be the end of one too long to carry)."""
+        if self._long:
+            self._take(self._long, b"")
+            self._long = b""
+        name = b""
+        for line in events.splitlines():
+            if line.startswith(b"event:"):
+                name = line[6:].strip()
+            elif line.startswith(b"data:"):
+                data = line[5:].strip()
+                self._take(name or type_of(data), data)
+                name = b""
+
+    def _take(self, name: bytes, data: bytes) -> None:
+        self.events += 1
+        if name == b"error":
+            self.failed = True
+        elif self._dialect is Dialect.MESSAGES:
+            self._take_message(name, data)
+        else:
+            self._take_response(name, data)
+
+    def _take_message(self, name: bytes, data: bytes) -> None:
+        if name == b"content_block_delta":
+            self._token(b"event: content_block_delta\n")
+        elif name == b"message_start":
+            self._first_usage = data
+        elif name == b"message_delta":
+            self._last_usage = data
+            # vLLM has no reason to name where it stopped for its own.
+            if stopped(data):
+                self.tokens_seen = True
+            else:
+                self.failed = True
+        elif name == b"message_stop":
+            self.done = True
+
+    def _take_response(self, name: bytes, data: bytes) -> None:
+        if name.endswith(b".delta"):
+            self._token(b"event: %b\n" % name)
+        elif name in (b"response.completed", b"response.incomplete", b"response.failed"):
+            self.done = True
+            self.failed = self.failed or name == b"response.failed"
+            self._last_usage = data
+
+    def _token(self, usual: bytes) -> None:
+        self._usual = usual
+        self.tokens_seen = True
+        self.token_events += 1
+
+    def usage(self) -> Usage | None:
+        """What the stream said of its tokens; decodes, so once, at the end."""
+        if self._dialect is Dialect.MESSAGES:
+            return read_message_usage(self._first_usage, self._last_usage)
+        answer = read_response(self._last_usage)
+        if answer is None:
+            return None
+        self.id = answer.id
+        return answer.usage
+
+
+def _name_line(head: bytes) -> bytes:
+    """The name of the event that begins so."""
+    for line in head.splitlines():
+        if line.startswith(b"event:"):
+            return line[6:].strip()
+    return b""

@@ -1,0 +1,353 @@
+"""An answer on its way from a replica to the client, spliced from protocol to protocol.
+
+Invariants:
+- No task and no JSON decode per chunk: the replica's bytes go out as they came, from the socket's
+  callback. A byte scan keeps event boundaries; what it finds is decoded once, at the end.
+- While nothing was relayed the answer is held back if another replica might do better: until
+  the first generated token of a stream, or the whole of a short answer. So an answer that
+  generated nothing (503, or `finish_reason: "abort"` first thing) can still be replaced.
+- A replica that dies mid-answer never looks like a clean end: an error event on an event
+  boundary, then the connection breaks off; anywhere else it just breaks off. A stream that ends
+  without the marker its dialect asks for has died, however well framed its end is.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from tokenlane.errors import UpstreamError
+from tokenlane.http.exchange import Exchange
+from tokenlane.http.heads import ResponseHead
+from tokenlane.http.upstream import UpstreamConnection
+from tokenlane.protocols.dialects import Dialect, as_messages_error, broken_off
+from tokenlane.relay.named_events import TypedScanner
+from tokenlane.relay.sse import EventScanner
+from tokenlane.relay.usage import Usage, read_answer, says_something
+from tokenlane.routing.retry import Phase
+
+_HELD_LIMIT_BYTES = 64 * 1024
+_READ_LIMIT_BYTES = 256 * 1024
+# The last chunk and its trailers, at the end of the last bytes of a chunked body.
+_LAST_CHUNK = re.compile(rb"(?:\A|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
+
+
+class RelayEnd(Enum):
+    """How an attempt ended, as the retry table asks."""
+
+    COMPLETE = "complete"
+    REFUSED = "refused"  # the answer says it generated nothing; it is held, not relayed
+    FAILED = "failed"  # the replica failed before anything was relayed
+    TRUNCATED = "truncated"  # the replica failed after bytes were relayed
+
+
+class Relay:
+    """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
+
+    lines: the gateway's own header lines. may_retry: hold the answer as long as it pays. kept: a
+    404 says that another replica keeps what the request names. told: it is an answer told again,
+    which says nothing of the replica, and whose tokens were counted when it was made.
+    marked: a stream that is whole ends as its dialect's do.
+    on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
+    head before the prefill), else at the head.
+    Times are time.monotonic() seconds, 0.0 where it did not happen.
+    """
+
+    head: ResponseHead | None = None
+    error: UpstreamError | None = None
+    usage: Usage | None = None
+    made: str | None = None  # the name of a response
+    aborted = False
+    first_byte_s = 0.0
+    first_token_s = 0.0
+    last_token_s = 0.0
+    _scanner: EventScanner | None = None
+    _length_bytes: int | None = None
+    _held_bytes = 0
+    _read_bytes = 0
+    _spliced = True
+    _flowing = False
+    _said = False
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        connection: UpstreamConnection,
+        lines: bytes,
+        *,
+        may_retry: bool,
+        kept: bool,
+        marked: bool,
+        told: bool,
+        on_computed: Callable[[], None],
+    ) -> None:
+        self._exchange = exchange
+        self._dialect = exchange.head.dialect
+        self._connection = connection
+        self._lines = lines
+        self._may_retry = may_retry
+        self._kept = kept
+        self._marked = marked
+        self._told = told
+        self._on_computed = on_computed
+        self._splice = exchange.splice
+        self._held: list[tuple[bytes, list[bytes]]] | None = []
+        self._pieces: list[bytes] = []
+        self.done: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
+
+    @property
+    def token_events(self) -> int:
+        """Events with generated output (0 where the answer was not a stream)."""
+        return self._scanner.token_events if self._scanner is not None else 0
+
+    # -- ResponseSink ------------------------------------------------------------------------
+
+    def on_whole(self, head: ResponseHead, body: bytes) -> None:
+        """The whole answer at once; what a short one mostly is."""
+        self.first_byte_s = time.monotonic()
+        self.head = head
+        if len(body) <= _READ_LIMIT_BYTES:
+            self._read(body)
+        if self._generated_nothing():
+            self._pieces.append(body)
+            self._settle(RelayEnd.REFUSED)
+            return
+        self._held = None
+        self._respond(head, body)
+        self._settle(RelayEnd.COMPLETE)
+
+    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
+        """The replica began to answer."""
+        self.first_byte_s = time.monotonic()
+        self.head = head
+        self._length_bytes = length_bytes
+        if head.stream and not self._told:
+            chat = self._dialect is Dialect.CHAT
+            self._scanner = EventScanner() if chat else TypedScanner(self._dialect)
+            if not self._may_retry:
+                self._begin()
+            return
+        self._on_computed()
+        long = length_bytes is None or length_bytes > _HELD_LIMIT_BYTES
+        if long and not self._is_held_whole(head.status):
+            self._begin()
+
+    def on_body(self, framed: bytes, payload: list[bytes]) -> None:
+        """More of it."""
+        scanner = self._scanner
+        if scanner is not None:
+            for piece in payload:
+                scanner.feed(piece)
+            if self._flowing and not self._connection.ending:  # every chunk but the first few
+                self.last_token_s = self._connection.heard_s
+                try:
+                    self._splice(framed)
+                except RuntimeError:
+                    self._splice = _nowhere
+                return
+            if scanner.tokens_seen:
+                self.last_token_s = self._connection.heard_s
+                if not self.first_token_s:
+                    self.first_token_s = self.last_token_s
+                    self._on_computed()
+                    if self._held is not None:
+                        self._begin()
+        elif self._read_bytes <= _READ_LIMIT_BYTES:
+            self._pieces.extend(payload)
+            self._read_bytes += len(framed)
+        if self._connection.ending and self._unfinished():
+            self._break_off(framed, payload)
+            return
+        if self._held is None:
+            self._forward(framed, payload)
+            self._flowing = self._spliced and self.first_token_s > 0.0
+            return
+        self._held.append((framed, payload))
+        self._held_bytes += len(framed)
+        if self._held_bytes > _HELD_LIMIT_BYTES:
+            self._begin()
+
+    def on_end(self) -> None:
+        """The answer is complete, as far as its framing says."""
+        assert self.head is not None
+        if self.done.done():
+            return
+        if self.head.endless and self._unfinished():
+            self.on_failure(UpstreamError("truncated", sent=True))
+            return
+        self._read_facts()
+        if self._held is not None:
+            if self._generated_nothing():
+                self._settle(RelayEnd.REFUSED)
+                return
+            self.release()
+        else:
+            self._exchange.finish(spliced=self._spliced)
+        self._settle(RelayEnd.COMPLETE)
+
+    def on_failure(self, error: UpstreamError) -> None:
+        """The answer will never be complete."""
+        self._fail(error, at_edge=self._connection.at_edge)
+
+    # ----------------------------------------------------------------------------------------
+
+    def _unfinished(self) -> bool:
+        """Whether a stream whose framing has ended has not. A fixed length is its own proof, and
+        a failure that the replica reported is a known end."""
+        scanner = self._scanner
+        return (
+            self._marked
+            and scanner is not None
+            and self._length_bytes is None
+            and self.head is not None
+            and self.head.status == 200
+            and not (scanner.failed or (scanner.done and scanner.at_boundary))
+        )
+
+    def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
+        """The last bytes of a chunked stream that lacks its marker: passed on without the last
+        chunk, which would make half an answer look whole."""
+        match = _LAST_CHUNK.search(framed) if self._spliced else None
+        if self._held is None:
+            if not self._spliced:
+                self._forward(framed, payload)
+            elif match is not None and match.start():
+                self._forward(framed[: match.start()], payload)
+        self._fail(UpstreamError("truncated", sent=True), at_edge=match is not None)
+
+    def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
+        """at_edge: a chunk may be added to what the client has."""
+        self.error = error
+        if self._held is not None:
+            self._settle(RelayEnd.FAILED)
+            return
+        scanner = self._scanner
+        if scanner is not None and scanner.at_boundary and at_edge:
+            events = scanner.events if isinstance(scanner, TypedScanner) else 0
+            self._exchange.write(broken_off(self._dialect, self._exchange.request_id, events))
+        # Whoever has the replica's connection next must not feel this client.
+        self._exchange.on_flow = None
+        self._exchange.abort()
+        self._settle(RelayEnd.TRUNCATED)
+
+    @property
+    def failed(self) -> bool:
+        """A whole answer tells of a failure of the replica."""
+        return self.aborted or (self.head is not None and self.head.status >= 500)
+
+    @property
+    def held(self) -> bool:
+        """Nothing of the answer was relayed yet."""
+        return self._held is not None
+
+    def phase(self) -> Phase:
+        """How far a failed attempt had come, in the retry table's words."""
+        if self._held is None:
+            return Phase.RELAYED
+        return Phase.SENT if self.head is None else Phase.HEAD
+
+    def happened(self) -> str:
+        """What ended a failed attempt, in the retry table's words."""
+        if self.error is not None:
+            return self.error.reason
+        if self.head is not None and self.head.status >= 500:
+            return "busy" if self.head.status == 503 else "status"
+        if self._kept and self.head is not None and self.head.status == 404:
+            return "elsewhere"
+        return "aborted" if self._held is None else "empty"
+
+    def release(self, more: bytes = b"") -> None:
+        """Sends an answer that was held whole. more: header lines to add."""
+        assert self._held is not None
+        assert self.head is not None
+        self._lines += more
+        if self._scanner is None:
+            body = b"".join(self._pieces)
+            self._held = None
+            self._respond(self.head, body)
+        else:
+            self._begin()
+            self._exchange.finish(spliced=self._spliced)
+
+    def _respond(self, head: ResponseHead, body: bytes) -> None:
+        if head.status >= 400 and self._dialect is Dialect.MESSAGES:
+            body = as_messages_error(head.status, body, self._exchange.request_id)
+        self._exchange.respond(head.status, head.fields + self._lines, body)
+
+    def _is_held_whole(self, status: int) -> bool:
+        """Of an answer that is no stream, whatever its length (within limits): another may
+        replace it, or it is said in other words."""
+        return (
+            status == 503
+            or (status == 404 and self._kept)
+            or (status >= 400 and self._dialect is Dialect.MESSAGES)
+        )
+
+    def _begin(self) -> None:
+        head, held = self.head, self._held
+        assert head is not None
+        assert held is not None
+        self._held = None
+        exchange = self._exchange
+        # Chunks are passed through as framed, except to HTTP/1.0, which knows none.
+        length_bytes = self._length_bytes
+        self._spliced = length_bytes is not None or (head.chunked and exchange.head.minor == 1)
+        exchange.on_flow = self._connection.pause
+        exchange.begin(head.status, head.fields + self._lines, length_bytes=length_bytes)
+        self._splice = exchange.splice
+        for framed, payload in held:
+            self._forward(framed, payload)
+
+    def _forward(self, framed: bytes, payload: list[bytes]) -> None:
+        if self._spliced:
+            try:
+                self._splice(framed)
+            except RuntimeError:
+                self._splice = _nowhere
+        else:
+            for piece in payload:
+                self._exchange.write(piece)
+
+    def _read_facts(self) -> None:
+        if self._scanner is not None:
+            self.aborted = self._scanner.failed
+            self.usage = self._scanner.usage()
+            if isinstance(self._scanner, TypedScanner):
+                self.made = self._scanner.id
+        elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
+            self._read(b"".join(self._pieces))
+
+    def _read(self, body: bytes) -> None:
+        answer = read_answer(body, self._dialect) if not self._told else None
+        if answer is not None:
+            if self._dialect is Dialect.RESPONSES:
+                self.made = answer.id
+            self.usage = answer.usage
+            self.aborted = answer.aborted
+            # A replica that counts no tokens may have generated some all the same.
+            self._said = (
+                answer.aborted
+                and (answer.usage is None or answer.usage.completion_tokens is None)
+                and (self._dialect is not Dialect.CHAT or says_something(body))
+            )
+
+    def _generated_nothing(self) -> bool:
+        """The answer says so, or is a stream that ended before its first token."""
+        assert self.head is not None
+        status = self.head.status
+        if status == 503 or (status == 404 and self._kept):
+            return True
+        tokens = self.usage.completion_tokens if self.usage is not None else 0
+        if self._scanner is not None and status == 200 and not self.first_token_s:
+            return not tokens
+        return self.aborted and not tokens and not self._said
+
+    def _settle(self, end: RelayEnd) -> None:
+        if not self.done.done():
+            self.done.set_result(end)
+
+
+def _nowhere(data: bytes) -> None:
+    """Where bytes go once the client's transport is closed, until its request is cancelled: that
+    runs a turn of the loop later."""

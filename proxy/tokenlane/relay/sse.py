@@ -1,0 +1,138 @@
+"""Server-sent events seen in passing: boundaries, and the few events worth decoding.
+
+Invariants:
+- Bytes are looked at, never changed, and nothing here raises: what a replica streams is its
+  own business. JSON is decoded once, at the end, and only from the events that carry usage.
+- `"usage":` with bare quotes cannot stand inside a JSON string (there they are escaped), so a
+  byte search finds keys, not text.
+- Memory is bounded: an event longer than the carry limit is followed only to its boundary.
+"""
+
+from tokenlane.relay.usage import Usage, read_answer, says_something
+
+_CARRY_LIMIT_BYTES = 256 * 1024
+_BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+
+
+class EventScanner:
+    """Follows one stream.
+
+    tokens_seen: an event carried generated output. token_events: events since then, a token or
+    more each. at_boundary: the bytes so far end between two events. failed: an `error` event or
+    `finish_reason: "abort"`. done: `[DONE]` was seen, which ends OpenAI's streams.
+    """
+
+    __slots__ = (
+        "_blind_tail",
+        "_carry",
+        "_steady",
+        "_usage",
+        "at_boundary",
+        "done",
+        "failed",
+        "token_events",
+        "tokens_seen",
+    )
+
+    def __init__(self) -> None:
+        self._carry = b""
+        self._blind_tail = b""
+        self._usage = b""
+        self._steady = False
+        self.at_boundary = True
+        self.done = False
+        self.token_events = 0
+        self.failed = False
+        self.tokens_seen = False
+
+    def feed(self, payload: bytes) -> None:
+        """The next payload bytes of the stream."""
+        if (
+            self._steady
+            and payload.endswith(b"}\n\n")  # a JSON event: [DONE] does not end so
+            and not (b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload)
+        ):
+            # Nearly every chunk of nearly every stream: whole events, nothing in them to decode.
+            self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
+            return
+        if self._carry:
+            payload = self._carry + payload
+            self._carry = b""
+        if payload.endswith(b"\n\n") and not self._blind_tail:
+            self.at_boundary = True
+            self._look(payload)
+        else:
+            self._split(payload)
+        self._steady = self.tokens_seen and self.at_boundary
+
+    def _split(self, payload: bytes) -> None:
+        """The slow path: payload that does not end where an event does."""
+        if self._blind_tail:
+            payload = self._blind_tail + payload
+            self._blind_tail = b""
+        ends = [at + len(mark) for mark in _BOUNDARIES if (at := payload.rfind(mark)) >= 0]
+        end = max(ends, default=0)
+        if end:
+            self._look(payload[:end])
+        rest = payload[end:]
+        self.at_boundary = not rest
+        if len(rest) > _CARRY_LIMIT_BYTES:
+            self._blind_tail = rest[-3:]
+        else:
+            self._carry = rest
+
+    def _look(self, events: bytes) -> None:
+        """Whole events (the first may be the end of one too long to carry)."""
+        if self.tokens_seen:
+            self.token_events += sum(map(_may_be_token, _data_lines(events)))
+        else:
+            self._open(_data_lines(events))
+        if b"[DONE]" in events:
+            self.done = self.done or b"[DONE]" in _data_lines(events)
+        if b'"error":' in events or b'"abort"' in events:
+            self.failed = self.failed or any(map(_is_failure, _data_lines(events)))
+        if b'usage":' in events and (b'usage":{' in events or b'usage": {' in events):
+            self._usage = events
+
+    def _open(self, lines: list[bytes]) -> None:
+        """Looks for the first token, also in and behind an `abort`: it may be the end of text, or
+        of one choice of several."""
+        for number, data in enumerate(lines):
+            if _is_token(data):
+                self.tokens_seen = True
+                self.token_events = sum(map(_may_be_token, lines[number:]))
+                return
+
+    def usage(self) -> Usage | None:
+        """The last usage the stream carried; decodes, so once, at the end."""
+        for data in reversed(_data_lines(self._usage)):
+            answer = read_answer(data)
+            if answer is not None and answer.usage is not None:
+                return answer.usage
+        return None
+
+
+def _may_be_token(data: bytes) -> bool:
+    """Neither the end's marker nor the usage behind the last token, which has no choices."""
+    return data != b"[DONE]" and b'"choices":[]' not in data and b'"choices": []' not in data
+
+
+def _is_token(data: bytes) -> bool:
+    """Whether an event of a stream's beginning carries output. vLLM opens a chat with role chunks:
+    they carry no text."""
+    if not _may_be_token(data) or data.startswith(b'{"error"'):
+        return False
+    if b'"role":' in data and b'""' in data:
+        return False
+    return b'"abort"' not in data or says_something(data)
+
+
+def _is_failure(data: bytes) -> bool:
+    if data.startswith(b'{"error"'):
+        return True
+    answer = read_answer(data) if b'"abort"' in data else None
+    return answer is not None and answer.aborted
+
+
+def _data_lines(events: bytes) -> list[bytes]:
+    return [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]

@@ -1,0 +1,199 @@
+"""What the gateway reads of an answer, or of one event of it: usage and finish reasons.
+
+Invariants:
+- Reading never raises: what is no answer is None.
+- Whatever a dialect calls them, tokens are counted as OpenAI's chats do: a prompt's with those that
+  came from a cache.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from tokenlane.protocols.dialects import Dialect
+
+_T = TypeVar("_T")
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """OpenAI's prompt_tokens_details."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """OpenAI's usage, as far as it is compared with the gateway's own counts."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens the replica found in its cache; None where it does not say."""
+        details = self.prompt_tokens_details
+        return details.cached_tokens if details else None
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class Answer(msgspec.Struct):
+    """The part of a completion (or of one of its chunks) that the gateway reads."""
+
+    usage: Usage | None = None
+    choices: list[_Choice] = []
+    id: str | None = None
+
+    @property
+    def aborted(self) -> bool:
+        """vLLM says `abort` when it stops for its own reasons."""
+        return any(choice.finish_reason == "abort" for choice in self.choices)
+
+
+class _SaidChoice(msgspec.Struct):
+    text: str | None = None
+    delta: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
+
+
+class _Said(msgspec.Struct):
+    """What the choices of a completion, or of one of its chunks, carry."""
+
+    choices: list[_SaidChoice] = []
+
+
+class _MessageUsage(msgspec.Struct):
+    """Anthropic's: the prompt's tokens in three parts."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Delta(msgspec.Struct):
+    stop_reason: str | None = None
+
+
+class _Message(msgspec.Struct):
+    """A message, or an event of one (then its usage is in `message`, its end in `delta`)."""
+
+    type: str = ""
+    stop_reason: str | None = None
+    usage: _MessageUsage | None = None
+    message: "_Message | None" = None
+    delta: _Delta | None = None
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _ResponseUsage(msgspec.Struct):
+    input_tokens: int = 0
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+
+
+class _Response(msgspec.Struct):
+    """A response, or the event that carries one."""
+
+    id: str | None = None
+    status: str | None = None
+    usage: _ResponseUsage | None = None
+    response: "_Response | None" = None
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_decode_answer = msgspec.json.Decoder(Answer)
+_decode_said = msgspec.json.Decoder(_Said)
+_decode_message = msgspec.json.Decoder(_Message)
+_decode_response = msgspec.json.Decoder(_Response)
+_decode_typed = msgspec.json.Decoder(_Typed)
+_ABORTED = [_Choice("abort")]
+
+
+def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> Answer | None:
+    """A JSON answer's usage and finish reasons, or None where it is not one."""
+    if dialect is Dialect.MESSAGES:
+        message = _read(_decode_message, body)
+        if message is None:
+            return None
+        # vLLM has no reason to name where it stopped for its own.
+        aborted = message.type == "message" and message.stop_reason is None
+        return Answer(_message_usage(message.usage, None), _ABORTED if aborted else [])
+    if dialect is Dialect.RESPONSES:
+        return read_response(body)
+    return _read(_decode_answer, body)
+
+
+def says_something(body: bytes) -> bool:
+    """Whether a completion (or one of its chunks) carries output of any kind; also where that
+    cannot be read."""
+    said = _read(_decode_said, body)
+    return said is None or any(map(_carries, said.choices))
+
+
+def _carries(choice: _SaidChoice) -> bool:
+    parts = {**(choice.delta or {}), **(choice.message or {})}
+    parts.pop("role", None)
+    return bool(choice.text or choice.token_ids or any(parts.values()))
+
+
+def read_response(body: bytes) -> Answer | None:
+    """As `read_answer`, of a response or of the event that carries one."""
+    made = _read(_decode_response, body)
+    if made is None:
+        return None
+    made = made.response or made
+    usage = None
+    if made.usage is not None:
+        given = made.usage
+        details = PromptTokensDetails(
+            given.input_tokens_details.cached_tokens if given.input_tokens_details else None
+        )
+        usage = Usage(given.input_tokens, given.output_tokens, details)
+    return Answer(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
+
+
+def read_message_usage(start: bytes, end: bytes) -> Usage | None:
+    """What a streamed message said of its tokens in its first event and in its last."""
+    first, last = _read(_decode_message, start), _read(_decode_message, end)
+    begun = first.message.usage if first is not None and first.message is not None else None
+    return _message_usage(last.usage if last is not None else None, begun)
+
+
+def stopped(data: bytes) -> bool:
+    """Whether a `message_delta` says why the message ends."""
+    event = _read(_decode_message, data)
+    return event is not None and event.delta is not None and event.delta.stop_reason is not None
+
+
+def type_of(data: bytes) -> bytes:
+    """The `type` of an event's data; empty where it has none."""
+    event = _read(_decode_typed, data)
+    return event.type.encode() if event is not None else b""
+
+
+def _message_usage(usage: _MessageUsage | None, begun: _MessageUsage | None) -> Usage | None:
+    """begun: what was said at the message's start; some servers say the rest alone at its end."""
+    source = begun if usage is None or usage.input_tokens is None else usage
+    if source is None:
+        return None
+    cached = source.cache_read_input_tokens
+    parts = (source.input_tokens, cached, source.cache_creation_input_tokens)
+    output = (usage or source).output_tokens
+    return Usage(sum(part or 0 for part in parts), output, PromptTokensDetails(cached))
+
+
+def _read(decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T | None:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

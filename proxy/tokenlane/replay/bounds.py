@@ -1,0 +1,54 @@
+"""What no router over split caches can be expected to beat.
+
+pooled bound: the hit rate of one LRU cache of the size of all together, where every prompt is
+there as soon as it was asked for.
+oracle: replicas that all see one shared cache of that size, so that load alone decides; each
+request goes to the replica that would begin it first.
+"""
+
+from functools import partial
+
+from tokenlane.replay.kv_cache import BlockCache
+from tokenlane.replay.run import Shape
+from tokenlane.replay.timed_fleet import Held, Replica, Served, SimulatedFleet
+from tokenlane.replay.trace import Request, Trace
+from tokenlane.routing.lease import Lease, LocalBoard
+
+
+def pooled_hit(trace: Trace, cache_blocks: int) -> float:
+    """The share of prompt tokens found in one LRU cache of so many blocks."""
+    cache, size = BlockCache(cache_blocks), trace.block_tokens
+    cached_tokens = 0
+    for request in trace.requests:
+        blocks = min(cache.match(request.blocks), (request.prompt_tokens - 1) // size)
+        cached_tokens += blocks * size
+        cache.insert(request.blocks)
+    return cached_tokens / trace.prompt_tokens
+
+
+class _Oracle:
+    """Sends to the shortest queue, by the counts that a gateway has."""
+
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        self._fleet = fleet
+        self._board = LocalBoard()
+        self._slots = range(len(fleet.replicas))
+
+    def send(self, request: Request, now_s: float) -> tuple[int, Held]:
+        requests, queued_tokens = self._board.columns(self._slots)
+        place = min(self._slots, key=lambda slot: (queued_tokens[slot], requests[slot]))
+        uncached_tokens = request.prompt_tokens - self._fleet.cached_tokens(place, request)
+        lease = Lease(self._board, place, uncached_tokens)
+        lease.__enter__()
+        return place, Held(lease.first_byte, partial(lease.__exit__, None, None, None))
+
+
+def oracle(trace: Trace, shape: Shape) -> list[Served]:
+    """The trace through the oracle."""
+    shared = BlockCache(shape.replicas * shape.cache_blocks)
+    replicas = [
+        Replica(shared, shape.prefill_tokens_per_s, shape.decode_cost)
+        for _ in range(shape.replicas)
+    ]
+    fleet = SimulatedFleet(replicas, trace.block_tokens)
+    return fleet.run(trace.requests, _Oracle(fleet))

@@ -1,0 +1,115 @@
+"""Replicas that fail their requests: left out for a while, and back by degrees. Passive and pure.
+
+Invariants:
+- Only failures of the replica count; what a client did wrong, or that it left, never does.
+- `failure_limit_count` failures in a row put a replica out; each time in a row for longer. One that
+  comes back has one chance: its next failure puts it out again.
+- Never more than `ejection_limit_ratio` of the replicas are out by this (but always one may be):
+  when most fail, it is not they who are ill. Whoever asks uses all where none is left (panic).
+- A replica that was out, or restarted, gets its share by degrees over `slow_start_s`.
+- What probes say comes first: one that they call up again has a clean record.
+"""
+
+from collections.abc import Callable
+
+from tokenlane.config.settings import HealthSettings
+
+_NONE: frozenset[int] = frozenset()
+# The share of its requests that a replica gets first.
+_FIRST_SHARE = 0.1
+
+
+class Health:
+    """One worker's view. random: draws from [0, 1). Times: monotonic seconds, never going back.
+    troubled: some replica is not simply well, so it is worth asking."""
+
+    def __init__(self, settings: HealthSettings, random: Callable[[], float]) -> None:
+        self._settings = settings
+        self._random = random
+        self._replicas = 0
+        self._failures: dict[int, int] = {}
+        self._ejections: dict[int, int] = {}
+        self._until: dict[int, float] = {}
+        # None: from the next time anybody asks.
+        self._rising: dict[int, float | None] = {}
+        self.troubled = False
+
+    def configure(self, settings: HealthSettings) -> None:
+        """From the next failure on; who is out stays out as long as was said."""
+        self._settings = settings
+
+    def fleet(self, replicas: int) -> None:
+        """So many replicas there are."""
+        self._replicas = replicas
+
+    def failed(self, slot: int, now: float) -> bool:
+        """A request failed at the replica; True if that puts it out."""
+        failures = self._failures[slot] = self._failures.get(slot, 0) + 1
+        self.troubled = True
+        if failures < self._settings.failure_limit_count or slot in self.ejected(now):
+            return False
+        limit = max(1, int(self._replicas * self._settings.ejection_limit_ratio))
+        if len(self.ejected(now)) >= limit:
+            return False
+        times = self._ejections[slot] = self._ejections.get(slot, 0) + 1
+        out_s = min(self._settings.ejection_s * times, self._settings.ejection_limit_s)
+        self._until[slot] = now + out_s
+        self._rising.pop(slot, None)
+        return True
+
+    def served(self, slot: int) -> None:
+        """A request was answered well by the replica."""
+        self._failures.pop(slot, None)
+        if slot not in self._until and slot not in self._rising:
+            self._ejections.pop(slot, None)
+        self._look()
+
+    def rise(self, slot: int) -> None:
+        """It begins anew, with an empty cache: a clean record, and a slow start."""
+        self.forget(slot)
+        if self._settings.slow_start_s > 0:
+            self._rising[slot] = None
+        self._look()
+
+    def forget(self, slot: int) -> None:
+        """The replica is gone, or another one."""
+        self._failures.pop(slot, None)
+        self._ejections.pop(slot, None)
+        self._until.pop(slot, None)
+        self._rising.pop(slot, None)
+        self._look()
+
+    def ejected(self, now: float) -> frozenset[int]:
+        """Slots that are out. One whose time has passed comes back here, with one chance."""
+        if not self._until:
+            return _NONE
+        for slot, until in list(self._until.items()):
+            if now >= until:
+                del self._until[slot]
+                self._failures[slot] = self._settings.failure_limit_count - 1
+                if self._settings.slow_start_s > 0:
+                    self._rising[slot] = until
+        return frozenset(self._until)
+
+    def out(self, now: float) -> frozenset[int]:
+        """Slots to leave out of one decision: the ejected, and some of those that start slowly."""
+        out = self.ejected(now)
+        if not self._rising:
+            return out
+        held_back = set()
+        for slot, began in list(self._rising.items()):
+            since = now if began is None else began
+            self._rising[slot] = since
+            risen = (now - since) / self._settings.slow_start_s if now > since else 0.0
+            if risen >= 1.0:
+                del self._rising[slot]
+                self._look()
+            elif self._random() >= max(risen, _FIRST_SHARE):
+                held_back.add(slot)
+        return out | held_back if held_back else out
+
+    def _look(self) -> None:
+        self.troubled = bool(self._failures or self._until or self._rising or self._ejections)
+
+    def __repr__(self) -> str:
+        return f"<Health failures={self._failures} until={self._until} rising={self._rising}>"

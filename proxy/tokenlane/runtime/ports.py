@@ -1,0 +1,117 @@
+"""Listening sockets, with an operator's sentence for each way they can fail.
+
+Invariants:
+- A data port is one number for all workers: the supervisor reserves it (bound, not listening),
+  workers bind it again with SO_REUSEPORT. A reserved socket takes no connections.
+- A port that anybody listens on is taken, also if they set SO_REUSEPORT too (another gateway of
+  the same user would otherwise silently share it), unless the operator wants it shared.
+"""
+
+import errno
+import random
+import socket
+
+from tokenlane.errors import ConfigError
+
+# Linux deals out ports from here on (net.ipv4.ip_local_port_range).
+_LOWEST_DEALT = 32768
+# Not the module's: two processes that seeded theirs alike must not draw alike.
+_DRAWS = random.SystemRandom()
+
+
+def _resolve(host: str, port: int, option: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError, OverflowError):
+        raise ConfigError(f"the host {host!r} is not known here; check {option}") from None
+    # IPv4 first where a name has both: `localhost` is 127.0.0.1 in everybody's scripts.
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, (str(address[0]), int(address[1]))
+
+
+def _sentence(error: OSError, host: str, port: int, options: tuple[str, str]) -> ConfigError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} on {host} is already taken; choose another {options[1]}")
+    if error.errno == errno.EACCES:
+        return ConfigError(f"port {port} needs more privileges; choose another {options[1]}")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigError(f"this machine has no address {host}; check {options[0]}")
+    return ConfigError(f"cannot listen on {host}:{port} ({error.strerror})")
+
+
+def _bind(
+    host: str, port: int, options: tuple[str, str], *, reuse_port: bool, listen: bool
+) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"{port} is no port number; check {options[1]}")
+    family, address = _resolve(host, port, options[0])
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+        if listen:
+            made.listen(1024)
+    except OSError as error:
+        made.close()
+        raise _sentence(error, host, port, options) from None
+    made.setblocking(False)
+    return made
+
+
+DATA_OPTIONS = ("--host", "--port")
+ADMIN_OPTIONS = ("--admin-host", "--admin-port")
+
+
+def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """The data port, held but not listened on; port 0 picks one. ConfigError says why not.
+    shared: also where another gateway of this user, told the same, serves on it."""
+    with _bind(host, port, DATA_OPTIONS, reuse_port=shared, listen=not shared) as probe:
+        chosen = port or probe.getsockname()[1]
+    return _bind(host, chosen, DATA_OPTIONS, reuse_port=True, listen=False)
+
+
+def share(host: str, port: int) -> socket.socket:
+    """A worker's own listening socket on the reserved port. ConfigError says why not."""
+    return _bind(host, port, DATA_OPTIONS, reuse_port=True, listen=True)
+
+
+def admin_listener(host: str, port: int) -> socket.socket:
+    """The admin port's listening socket. ConfigError says why not."""
+    return _bind(host, port, ADMIN_OPTIONS, reuse_port=False, listen=True)
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports on 127.0.0.1 that nobody holds, of those that the
+    system deals to nobody: who takes seconds to listen there still finds them free."""
+    for _ in range(100):
+        first = _DRAWS.randrange(_LOWEST_DEALT // 2, _LOWEST_DEALT - count)
+        held: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                held.append(  # noqa: PERF401 - those bound so far must be closed on failure
+                    _bind("127.0.0.1", port, DATA_OPTIONS, reuse_port=False, listen=True)
+                )
+        except ConfigError:
+            continue
+        finally:
+            for one in held:
+                one.close()
+        return first
+    raise ConfigError(f"no {count} neighbouring ports are free on 127.0.0.1")
+
+
+def address_of(listener: socket.socket) -> tuple[str, int]:
+    """Host and port as bound."""
+    name = listener.getsockname()
+    return str(name[0]), int(name[1])
+
+
+def url_of(host: str, port: int, scheme: str = "http") -> str:
+    """`http://host:port`, with brackets where IPv6 needs them."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

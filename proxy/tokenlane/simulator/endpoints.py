@@ -1,0 +1,306 @@
+"""A replica's paths, and the switches under /sim that vLLM does not have.
+
+Invariants:
+- Nothing but RequestError (framing, from the server) leaves `handle`; every other answer is
+  vLLM's.
+- /sim meets no fault; a replica that refuses connections is switched through a sibling.
+"""
+
+import time
+from array import array
+from collections.abc import Sequence as Row
+
+import msgspec
+
+from tokenlane.errors import RequestError
+from tokenlane.http.server import Exchange
+from tokenlane.protocols.dialects import dialect_of
+from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.simulator import lora, payloads, request_bodies, vllm_errors, vllm_metrics
+from tokenlane.simulator.faults import Fault
+from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply
+from tokenlane.simulator.inference import Service
+from tokenlane.simulator.replica import Replica
+from tokenlane.simulator.vllm_errors import ReplicaError
+from tokenlane.tokens.ids import pack
+
+_METHODS = {
+    "/v1/chat/completions": ("POST",),
+    "/v1/completions": ("POST",),
+    "/v1/embeddings": ("POST",),
+    "/v1/messages": ("POST",),
+    "/v1/messages/count_tokens": ("POST",),
+    "/v1/responses": ("POST",),
+    "/tokenize": ("POST",),
+    "/detokenize": ("POST",),
+    "/v1/models": ("GET",),
+    "/health": ("GET",),
+    "/ping": ("GET", "POST"),
+    "/version": ("GET",),
+    "/load": ("GET",),
+    "/metrics": ("GET",),
+    "/reset_prefix_cache": ("POST",),
+    "/kv_event_sources": ("GET",),
+    "/v1/load_lora_adapter": ("POST",),
+    "/v1/unload_lora_adapter": ("POST",),
+    "/sim/fault": ("GET", "POST", "DELETE"),
+    "/sim/stats": ("GET",),
+}
+_JSON_BODIES = frozenset(path for path, methods in _METHODS.items() if methods == ("POST",)) - {
+    "/reset_prefix_cache"
+}
+
+
+_RESPONSE = "/v1/responses/"
+
+
+def _response_methods(path: str) -> tuple[str, ...] | None:
+    """Of a path that names a response; None of any other."""
+    _, slash, verb = path.removeprefix(_RESPONSE).partition("/")
+    if not path.startswith(_RESPONSE) or (slash and verb != "cancel"):
+        return None
+    return ("POST",) if slash else ("GET",)
+
+
+_LORA = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
+
+
+class _FaultOrder(Fault, frozen=True, kw_only=True):
+    """A fault, and the replica that gets it (None: this one)."""
+
+    replica: int | None = None
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """A replica's counts since it started. Tokens where not said otherwise."""
+
+    url: str
+    in_flight: int
+    running: int
+    waiting: int
+    sequences: int
+    queried_tokens: int
+    hit_tokens: int
+    prefilled_tokens: int
+    generated_tokens: int
+    rejected: int
+    cached_blocks: int
+    evicted_blocks: int
+
+
+def stats(replica: Replica) -> Stats:
+    """As they are now."""
+    engine = replica.drive.engine
+    counts = engine.stats
+    return Stats(
+        url=replica.url,
+        in_flight=replica.in_flight,
+        running=engine.running,
+        waiting=engine.waiting,
+        sequences=counts.sequences,
+        queried_tokens=counts.queried_tokens,
+        hit_tokens=counts.hit_tokens,
+        prefilled_tokens=counts.prefilled_tokens,
+        generated_tokens=counts.generated_tokens,
+        rejected=counts.rejected,
+        cached_blocks=len(engine.cache),
+        evicted_blocks=engine.cache.evicted_blocks,
+    )
+
+
+class Endpoints:
+    """Of one replica. siblings: the fleet, this replica included."""
+
+    def __init__(self, replica: Replica, siblings: Row[Replica]) -> None:
+        self._replica = replica
+        self._siblings = siblings
+        self._service = Service(replica)
+
+    async def handle(self, exchange: Exchange) -> None:
+        """One request."""
+        echo = exchange.request_id if self._replica.settings.echo_request_id else None
+        reply = Reply(exchange, echo)
+        path = exchange.path
+        try:
+            if path.startswith("/sim/"):
+                await self._simulator(exchange, reply)
+                return
+            fault = self._replica.faults.take(path, time.monotonic())
+            if fault is not None and await self._fail(exchange, reply, fault):
+                return
+            methods = _METHODS.get(path) or _response_methods(path)
+            if methods is None:
+                reply.respond(404, JSON, vllm_errors.detail("Not Found"))
+            elif exchange.method not in methods:
+                allow = (b"allow", ", ".join(methods).encode())
+                reply.respond(405, JSON, vllm_errors.detail("Method Not Allowed"), allow)
+            elif path.startswith(_RESPONSE):
+                await self._response(exchange, reply)
+            elif path in _JSON_BODIES:
+                await self._post(exchange, reply, fault)
+            else:
+                self._get(path, reply)
+        except ReplicaError as error:
+            if reply.begun:
+                reply.die()
+            else:
+                reply.respond(error.status, JSON, error.body(exchange.head.dialect))
+
+    async def _fail(self, exchange: Exchange, reply: Reply, fault: Fault) -> bool:
+        """The faults that come before any answer; False: the fault comes later."""
+        if fault.kind not in ("hang", "close", "garbage", "status"):
+            return False
+        await exchange.read_body()
+        if fault.kind == "hang":
+            await self._replica.never()
+        elif fault.kind == "close":
+            reply.die(reset=fault.reset)
+        elif fault.kind == "garbage":
+            reply.garbage()
+        else:
+            raise vllm_errors.made(fault.status, fault.message)
+        return True
+
+    async def _post(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
+        kind = (exchange.header(b"content-type") or b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json":
+            await exchange.read_body()
+            raise vllm_errors.validation(
+                "Unsupported Media Type: Only 'application/json' is allowed"
+            )
+        path = exchange.path
+        if path == "/tokenize":
+            await self._tokenize(exchange, reply)
+        elif path == "/detokenize":
+            await self._detokenize(exchange, reply)
+        elif path in _LORA:
+            lora.change(self._replica, await exchange.read_body(), reply, path)
+        else:
+            self._replica.in_flight += 1
+            try:
+                if path == "/v1/embeddings":
+                    await self._service.embed(exchange, reply)
+                elif path == "/v1/messages/count_tokens":
+                    await self._service.count(exchange, reply)
+                else:
+                    await self._service.generate(exchange, reply, fault)
+            finally:
+                self._replica.in_flight -= 1
+
+    async def _response(self, exchange: Exchange, reply: Reply) -> None:
+        """One that is kept. None is made in the background: none can be cancelled, or streamed
+        again (vLLM notices the latter when it has begun to answer)."""
+        await exchange.read_body()
+        name, _, cancel = exchange.path.removeprefix(_RESPONSE).partition("/")
+        answer = self._replica.stored.answer(name)
+        if cancel:
+            raise vllm_errors.not_cancelled()
+        if "stream=true" in exchange.query.lower().split("&"):
+            reply.begin(EVENT_STREAM)
+            reply.die()
+            return
+        reply.respond(200, JSON, answer)
+
+    def _get(self, path: str, reply: Reply) -> None:
+        """What needs no body."""
+        replica, settings = self._replica, self._replica.settings
+        if path in ("/health", "/ping"):
+            ill = replica.faults.active("unhealthy", time.monotonic()) is not None
+            reply.respond(503 if ill else 200, None, b"")
+        elif path == "/version":
+            reply.respond(200, JSON, b'{"version":"%b"}' % payloads.VERSION.encode())
+        elif path == "/load":
+            reply.respond(200, JSON, b'{"server_load":%d}' % replica.in_flight)
+        elif path == "/v1/models":
+            created = int(replica.drive.started_s)
+            model, most = settings.model, settings.context_tokens
+            root = settings.folder or model  # as vLLM: what it was told to load
+            listed = payloads.models(model, root, created, most, replica.adapters)
+            reply.respond(200, JSON, listed)
+        elif path == "/metrics":
+            drive = replica.drive
+            content_type = (b"content-type", vllm_metrics.CONTENT_TYPE)
+            reply.respond(200, content_type, vllm_metrics.exposition(drive.engine, drive.started_s))
+        elif path == "/kv_event_sources":
+            publisher = replica.publisher
+            sources = {} if publisher is None else {"0": publisher.source()}
+            reply.respond(200, JSON, msgspec.json.encode(sources))
+        else:
+            cleared = replica.drive.clear_cache()
+            reply.respond(200, JSON, b'{"success":%b}' % (b"true" if cleared else b"false"))
+
+    async def _tokenize(self, exchange: Exchange, reply: Reply) -> None:
+        prompts = self._replica.prompts
+        body = await exchange.read_body()
+        decoded = request_bodies.decode(body, self._replica.models, dialect_of(exchange.path))
+        special = decoded.add_special_tokens
+        try:
+            if memoryview(decoded.messages).nbytes:
+                ids = prompts.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields))
+            else:
+                text = msgspec.json.decode(
+                    request_bodies.required(decoded.prompt, "prompt"), type=str
+                )
+                ids = prompts.tokenizer.encode(text, add_special_tokens=special is not False)
+        except RequestError as error:
+            raise vllm_errors.from_tokens(error) from None
+        except msgspec.ValidationError:
+            raise vllm_errors.validation("Input should be a valid string", "body.prompt") from None
+        except Unrenderable as error:
+            model = self._replica.settings.model
+            raise vllm_errors.unrenderable(model, error.reason) from None
+        numbers = array("I", ids).tolist()
+        texts = None
+        if decoded.return_token_strs:
+            texts = prompts.tokenizer.encoder.token_strings(ids)
+        reply.respond(
+            200, JSON, payloads.tokens(numbers, self._replica.settings.context_tokens, texts)
+        )
+
+    async def _detokenize(self, exchange: Exchange, reply: Reply) -> None:
+        prompts = self._replica.prompts
+        body = await exchange.read_body()
+        decoded = request_bodies.decode(body, self._replica.models, dialect_of(exchange.path))
+        try:
+            numbers = msgspec.json.decode(
+                request_bodies.required(decoded.tokens, "tokens"), type=list[int]
+            )
+            text = prompts.tokenizer.decode(pack(numbers))
+        except (msgspec.ValidationError, OverflowError):
+            raise vllm_errors.validation("Input should be a valid integer", "body.tokens") from None
+        reply.respond(200, JSON, msgspec.json.encode({"prompt": text}))
+
+    async def _simulator(self, exchange: Exchange, reply: Reply) -> None:
+        """The switches."""
+        body = await exchange.read_body()
+        if exchange.method not in _METHODS.get(exchange.path, ()):
+            raise vllm_errors.made(404, "no such switch")
+        if exchange.path == "/sim/stats":
+            reply.respond(200, JSON, msgspec.json.encode(stats(self._replica)))
+            return
+        replica = self._replica
+        if exchange.method == "POST":
+            try:
+                order = msgspec.json.decode(body, type=_FaultOrder)
+            except msgspec.DecodeError as error:
+                raise vllm_errors.validation(str(error)) from None
+            replica = self._sibling(order.replica)
+            # Answered first: the fault may take this very connection away.
+            reply.respond(200, JSON, _listed([order]))
+            await replica.set_fault(order)
+            return
+        if exchange.method == "DELETE":
+            for one in self._siblings:
+                one.clear_fault()
+        reply.respond(200, JSON, _listed(replica.faults.listed(time.monotonic())))
+
+    def _sibling(self, index: int | None) -> Replica:
+        if index is None:
+            return self._replica
+        if not 0 <= index < len(self._siblings):
+            raise vllm_errors.validation("no such replica", "replica")
+        return self._siblings[index]
+
+
+def _listed(faults: Row[Fault]) -> bytes:
+    return msgspec.json.encode({"faults": faults})

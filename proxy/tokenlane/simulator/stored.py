@@ -1,0 +1,74 @@
+"""Responses that a replica keeps, to be asked for and gone on from: vLLM does, where it was started
+with VLLM_ENABLE_RESPONSES_API_STORE=1.
+
+Invariants:
+- A replica knows its own alone; of those the last ones, so that memory is bounded.
+- As in vLLM, instructions are each request's own and are not carried on.
+"""
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from tokenlane.simulator import vllm_errors
+
+_LIMIT_COUNT = 1000
+
+Item = dict[str, Any]
+
+
+class _Names(msgspec.Struct):
+    previous_response_id: str | None = None
+
+
+class StoredResponses:
+    """Of one replica. on: it keeps any."""
+
+    def __init__(self, *, on: bool) -> None:
+        self._on = on
+        self._items: OrderedDict[str, list[Item]] = OrderedDict()
+        self._answers: dict[str, bytes] = {}
+
+    def whole(self, body: bytes) -> bytes:
+        """A request's body with all that came before in its `input`. Raises ReplicaError 404."""
+        if b"previous_response_id" not in body:
+            return body
+        try:
+            name = msgspec.json.decode(body, type=_Names).previous_response_id
+        except msgspec.DecodeError:
+            return body  # reading it will say what is wrong
+        if name is None:
+            return body
+        before = self._items.get(name)
+        if before is None:
+            raise vllm_errors.unknown_response(name)
+        given = json.loads(body)
+        del given["previous_response_id"]
+        given["input"] = [*before, *_items(given.get("input"))]
+        return json.dumps(given).encode()
+
+    def answer(self, name: str) -> bytes:
+        """The whole response of this name. Raises ReplicaError 404."""
+        found = self._answers.get(name)
+        if found is None:
+            raise vllm_errors.unknown_response(name)
+        return found
+
+    def keep(self, name: str, body: bytes, text: str, answer: bytes) -> None:
+        """The response of this name: the whole body it answers, its text, and what was answered."""
+        if not self._on:
+            return
+        given = json.loads(body)
+        if given.get("store") is False:
+            return
+        self._items[name] = [*_items(given["input"]), {"role": "assistant", "content": text}]
+        self._answers[name] = answer
+        if len(self._items) > _LIMIT_COUNT:
+            oldest, _ = self._items.popitem(last=False)
+            del self._answers[oldest]
+
+
+def _items(given: Any) -> list[Item]:
+    return [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())

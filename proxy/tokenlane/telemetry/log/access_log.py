@@ -1,0 +1,103 @@
+"""The access log: the loop drops entries into a queue, a thread makes lines of them and writes.
+
+Invariants:
+- The loop formats nothing, writes nothing and waits for nothing: `offer` is an append, or a count
+  where the queue is full.
+- What the writing end does (full disk, closed pipe, a reader that sleeps) costs lines, which are
+  counted, and nothing else.
+- `close` returns within `CLOSE_LIMIT_S`, with all that could be written written.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+
+import msgspec
+
+from tokenlane.config.settings import LogSettings
+from tokenlane.telemetry.log.lines import Entry, json_line, text_line
+from tokenlane.telemetry.log.sink import PIECE_LIMIT_BYTES, Sink
+
+PERIOD_S = 0.2
+CLOSE_LIMIT_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class LineCounts(msgspec.Struct, frozen=True):
+    """Lines since the start. full: dropped because the queue was; failed: not written."""
+
+    written: int = 0
+    full: int = 0
+    failed: int = 0
+
+
+class AccessLog:
+    """A worker's access log. Raises ConfigError where it cannot be opened."""
+
+    def __init__(self, settings: LogSettings, worker: int = 0) -> None:
+        self.settings = settings
+        self._worker = worker
+        self._stop = threading.Event()
+        self._sink = Sink(settings.access, self._stop)
+        as_text = settings.format == "text" or (settings.format == "auto" and self._sink.terminal)
+        self._line = text_line if as_text else json_line
+        self._queue: deque[Entry] = deque()
+        self._limit = settings.queue_limit_lines
+        self._full = self._written = self._failed = 0
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+        self._thread.start()
+
+    def offer(self, entry: Entry) -> None:
+        """One request to write down. From the loop."""
+        if len(self._queue) >= self._limit:
+            self._full += 1
+        else:
+            self._queue.append(entry)
+
+    def counts(self) -> LineCounts:
+        """What became of the lines so far."""
+        return LineCounts(self._written, self._full, self._failed)
+
+    def close(self) -> None:
+        """Writes what is left, as far as the other end takes it."""
+        self._stop.set()
+        self._thread.join(CLOSE_LIMIT_S)
+        if not self._thread.is_alive():
+            self._sink.close()
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._stop.wait(PERIOD_S)
+            self._sink.refresh()
+            # The clocks drift apart by steps of NTP only: once a round is often enough.
+            offset_s = time.time() - time.monotonic()
+            while self._queue:
+                self._write(offset_s)
+
+    def _write(self, offset_s: float) -> None:
+        """As many lines as one write takes."""
+        lines: list[bytes] = []
+        size_bytes = 0
+        while self._queue and size_bytes < PIECE_LIMIT_BYTES:
+            entry = self._queue[0]
+            try:
+                line = self._line(entry, entry.ended_s + offset_s, self._worker)
+            except Exception:
+                log.exception("a line of the access log cannot be made")
+                self._failed += 1
+                self._queue.popleft()
+                continue
+            if lines and size_bytes + len(line) > PIECE_LIMIT_BYTES - 1:
+                break
+            lines.append(line)
+            size_bytes += len(line)
+            self._queue.popleft()
+        if not lines:
+            return
+        if self._sink.write(b"".join(lines)):
+            self._written += len(lines)
+        else:
+            self._failed += len(lines)

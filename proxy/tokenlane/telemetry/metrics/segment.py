@@ -1,0 +1,274 @@
+"""Metrics of the data path: one shared segment per worker, written lock-free, read by another.
+
+Invariants:
+- One writer (the loop thread of one worker), any number of readers. A store of one aligned
+  8-byte cell cannot tear; a histogram read between two stores is at most one observation off.
+- The journal (family, labels, cell) is append-only and its length is published last, so a
+  reader never sees a torn entry. The segment outlives the worker: its counts are not lost.
+- The data path never gets an exception: when cells, journal or a family's limit are used up,
+  new label sets share the family's overflow child, labelled `other`.
+- `segment.counter(...)` and friends are dictionary lookups once bound, but bind once anyway.
+
+Layout: 8 int64 of header | float64 cells | journal of uint32 length, msgpack [name, labels, cell].
+"""
+
+import mmap
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from tokenlane.runtime.shared_memory import shared_file
+from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
+from tokenlane.telemetry.metrics.family import Family
+
+MAGIC = 0x746C_6D65_7472_0001
+HEADER_WORDS = 8
+CELL_LIMIT = 32 * 1024
+JOURNAL_LIMIT_BYTES = 256 * 1024
+# Header words.
+_MAGIC, _CELLS, _JOURNAL_BYTES, _PUBLISHED_BYTES = range(4)
+
+_encode = msgspec.msgpack.Encoder().encode
+_Entry = tuple[str, tuple[str, ...], int]
+_decode = msgspec.msgpack.Decoder(_Entry).decode
+
+
+class Counter:
+    """A child that only grows."""
+
+    __slots__ = ("_cells", "_index", "_value")
+
+    def __init__(self, cells: "memoryview[float]", index: int) -> None:
+        self._cells = cells
+        self._index = index
+        self._value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Adds `amount` (>= 0)."""
+        # One writer, so the sum can live here and the cell is only stored to: half the price.
+        self._value = value = self._value + amount
+        self._cells[self._index] = value
+
+
+class Gauge:
+    """A child that goes up and down."""
+
+    __slots__ = ("_cells", "_index", "_value")
+
+    def __init__(self, cells: "memoryview[float]", index: int) -> None:
+        self._cells = cells
+        self._index = index
+        self._value = 0.0
+
+    def set(self, value: float) -> None:
+        """The value from now on."""
+        self._value = value
+        self._cells[self._index] = value
+
+    def add(self, amount: float) -> None:
+        """Adds `amount`, of either sign."""
+        self._value = value = self._value + amount
+        self._cells[self._index] = value
+
+
+class Histogram:
+    """A child that counts observations by bucket and sums them."""
+
+    __slots__ = ("_bounds", "_cells", "_counts", "_first", "_sum", "_sum_index")
+
+    def __init__(self, cells: "memoryview[float]", index: int, bounds: tuple[float, ...]) -> None:
+        self._cells = cells
+        self._sum_index = index
+        self._first = index + 1
+        self._bounds = bounds
+        # One writer: what is counted lives here, and the cells are only stored to (as in Counter).
+        self._counts = [0.0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Counts `value` in the first bucket whose upper bound is not below it."""
+        cells, counts = self._cells, self._counts
+        bucket = bisect_left(self._bounds, value)
+        counts[bucket] = count = counts[bucket] + 1.0
+        cells[self._first + bucket] = count
+        self._sum = total = self._sum + value
+        cells[self._sum_index] = total
+
+
+class HistogramRow:
+    """Children of one histogram family that are observed together: one call for all of them."""
+
+    __slots__ = ("_bounds", "_cells", "_counts", "_firsts", "_sums")
+
+    def __init__(self, children: Sequence[Histogram]) -> None:
+        self._bounds = children[0]._bounds  # noqa: SLF001 - a row is its children
+        self._cells = children[0]._cells  # noqa: SLF001 - a row is its children
+        self._firsts = [child._first for child in children]  # noqa: SLF001 - as above
+        self._counts = [[0.0] * (len(self._bounds) + 1) for _ in children]
+        self._sums = [0.0] * len(children)
+
+    def observe(self, values: Sequence[float]) -> None:
+        """Counts the n-th value in the n-th child; there may be fewer values than children."""
+        cells, bounds, sums, firsts = self._cells, self._bounds, self._sums, self._firsts
+        for index, value in enumerate(values):
+            first, counts = firsts[index], self._counts[index]
+            bucket = bisect_left(bounds, value)
+            counts[bucket] = count = counts[bucket] + 1.0
+            cells[first + bucket] = count
+            sums[index] = total = sums[index] + value
+            cells[first - 1] = total
+
+
+Child = Counter | Gauge | Histogram
+_C = TypeVar("_C", Counter, Gauge, Histogram)
+
+
+def create_segment(
+    cell_limit: int = CELL_LIMIT, journal_limit_bytes: int = JOURNAL_LIMIT_BYTES
+) -> int:
+    """A new, empty segment as a file descriptor to hand to one worker and keep for reading."""
+    descriptor = shared_file(
+        "tokenlane-metrics", (HEADER_WORDS + cell_limit) * 8 + journal_limit_bytes
+    )
+    with mmap.mmap(descriptor, 0) as memory, memoryview(memory).cast("q") as words:
+        words[_CELLS] = cell_limit
+        words[_JOURNAL_BYTES] = journal_limit_bytes
+        words[_MAGIC] = MAGIC
+    return descriptor
+
+
+def _attach(descriptor: int) -> tuple[mmap.mmap, memoryview, "memoryview[float]", int]:
+    """Memory, header words, cells, and the journal's offset. ValueError if it is no segment."""
+    memory = mmap.mmap(descriptor, 0)
+    whole = memoryview(memory)
+    head = whole[: HEADER_WORDS * 8].cast("q")
+    if head[_MAGIC] != MAGIC:
+        raise ValueError("not a metrics segment")
+    journal_at = (HEADER_WORDS + head[_CELLS]) * 8
+    return memory, head, whole[HEADER_WORDS * 8 : journal_at].cast("d"), journal_at
+
+
+class MetricsSegment:
+    """The writing end, owned by one worker's loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory, self._head, self._cells, self._journal_at = _attach(descriptor)
+        self._next_cell = 0
+        self._children: dict[tuple[str, tuple[str, ...]], Child] = {}
+        self._counts: dict[str, int] = {}
+        self._overflow: dict[str, Child] = {}
+        for family in FAMILIES:
+            if family.where == "worker":
+                # Made first, while there is certainly room; readers skip labelled ones until used.
+                child = self._make(family, (OTHER,) * len(family.labels))
+                if child is None:
+                    raise ValueError("the segment is too small for the families' overflow cells")
+                self._overflow[family.name] = child
+
+    @classmethod
+    def private(cls) -> "MetricsSegment":
+        """A segment of its own that nobody else reads: for tests and tools."""
+        descriptor = create_segment()
+        try:
+            return cls(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def counter(self, family: Family, *labels: str) -> Counter:
+        """The child for these label values, in the family's order."""
+        return self._bind(Counter, family, labels)
+
+    def gauge(self, family: Family, *labels: str) -> Gauge:
+        """The child for these label values, in the family's order."""
+        return self._bind(Gauge, family, labels)
+
+    def histogram(self, family: Family, *labels: str) -> Histogram:
+        """The child for these label values, in the family's order."""
+        return self._bind(Histogram, family, labels)
+
+    def _bind(self, kind: type[_C], family: Family, labels: tuple[str, ...]) -> _C:
+        child = self._children.get((family.name, labels)) or self._new(family, labels)
+        if not isinstance(child, kind):
+            raise TypeError(f"{family.name} is a {family.kind}")
+        return child
+
+    def _new(self, family: Family, labels: tuple[str, ...]) -> Child:
+        if family.where != "worker" or len(labels) != len(family.labels):
+            raise TypeError(f"{family.name} is labelled {family.labels} by the {family.where}")
+        count = self._counts.get(family.name, 0)
+        child = self._make(family, labels) if count < family.child_limit else None
+        if child is None:
+            # Not remembered under its key: a flood of label values must not grow the dict.
+            return self._overflow[family.name]
+        self._counts[family.name] = count + 1
+        return child
+
+    def _make(self, family: Family, labels: tuple[str, ...]) -> Child | None:
+        """A new child, published to readers; None if the segment is full."""
+        index = self._next_cell
+        if index + family.cells > len(self._cells) or not self._publish(
+            (family.name, labels, index)
+        ):
+            return None
+        self._next_cell = index + family.cells
+        child: Child
+        if family.kind == "counter":
+            child = Counter(self._cells, index)
+        elif family.kind == "gauge":
+            child = Gauge(self._cells, index)
+        else:
+            child = Histogram(self._cells, index, family.buckets)
+        self._children[family.name, labels] = child
+        return child
+
+    def _publish(self, entry: _Entry) -> bool:
+        payload = _encode(entry)
+        used = self._head[_PUBLISHED_BYTES]
+        if used + 4 + len(payload) > self._head[_JOURNAL_BYTES]:
+            return False
+        at = self._journal_at + used
+        self._memory[at : at + 4] = len(payload).to_bytes(4, "little")
+        self._memory[at + 4 : at + 4 + len(payload)] = payload
+        # The entry is whole before its length is: this order is what readers rely on.
+        self._head[_PUBLISHED_BYTES] = used + 4 + len(payload)
+        return True
+
+
+Sample = tuple[Family, tuple[str, ...], list[float]]
+
+
+class SegmentReader:
+    """The reading end. Safe at any time, also while the writer dies."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._memory, self._head, self._cells, self._journal_at = _attach(descriptor)
+        self._entries: list[tuple[Family, tuple[str, ...], int]] = []
+        self._read_bytes = 0
+
+    def samples(self) -> Iterator[Sample]:
+        """Every published child with its cells: [value], or [sum, count per bucket...]."""
+        self._catch_up()
+        for family, labels, index in self._entries:
+            yield family, labels, list(self._cells[index : index + family.cells])
+
+    def _catch_up(self) -> None:
+        published = self._head[_PUBLISHED_BYTES]
+        while self._read_bytes < published:
+            at = self._journal_at + self._read_bytes
+            length = int.from_bytes(self._memory[at : at + 4], "little")
+            name, labels, index = _decode(self._memory[at + 4 : at + 4 + length])
+            family = BY_NAME.get(name)
+            # A writer of another version may know families that this one does not.
+            if family is not None:
+                self._entries.append((family, labels, index))
+            self._read_bytes += 4 + length
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._head.release()
+        self._cells.release()
+        # A reader holds no other view of the memory.
+        self._memory.close()

@@ -1,0 +1,44 @@
+"""A routed request as the live page shows it.
+
+Invariants:
+- Values are frozen; they cross the channel as they are.
+"""
+
+import msgspec
+
+
+class CandidateSample(msgspec.Struct, frozen=True, array_like=True):
+    """A replica as a routing decision saw it. Tokens; cost: in the policy's own measure."""
+
+    slot: int
+    cached_tokens: int
+    requests: int
+    queued_tokens: int
+    cost: float
+
+
+class RoutingSample(msgspec.Struct, frozen=True):
+    """One request that was routed, for people to look at.
+
+    at_s: Unix time of its end. candidates: the cheapest first, a few of them. exact: the prompt was
+    known by its ids. cached_tokens: predicted, actual_cached_tokens: as the replica reported it.
+    ttft_s: only of streams. rung: None where no ids were asked for.
+    """
+
+    at_s: float
+    model: str
+    policy: str
+    reason: str
+    slot: int
+    candidates: tuple[CandidateSample, ...]
+    candidate_count: int
+    exact: bool
+    prompt_tokens: int
+    cached_tokens: int
+    actual_cached_tokens: int | None
+    rung: str | None
+    tokenize_s: float
+    ttft_s: float | None
+    duration_s: float
+    status: int
+    outcome: str

@@ -1,0 +1,112 @@
+"""Tracing: requests that are over go into a queue; a thread makes spans of them and exports.
+
+Invariants:
+- The loop draws ids and appends; it never waits for a collector. Off, it costs a look.
+- A collector that is slow or away costs traces, which are counted, and nothing else.
+- A client's decision to record or not is kept; of the traces that begin here a share is recorded.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from random import random
+from typing import TYPE_CHECKING
+
+from tokenlane.config.settings import TracingSettings
+from tokenlane.errors import ConfigError
+from tokenlane.telemetry.log.access_log import LineCounts
+from tokenlane.telemetry.log.lines import Entry
+from tokenlane.telemetry.tracing.trace_context import Trace, parse
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+PERIOD_S = 1.0
+EXPORT_DEADLINE_S = 5.0
+CLOSE_LIMIT_S = 1.0
+_BATCH_REQUESTS = 64
+
+log = logging.getLogger(__name__)
+
+
+class Tracer:
+    """A worker's traces. ConfigError where the extra is not installed."""
+
+    def __init__(self, settings: TracingSettings, worker: int = 0) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - an extra
+                OTLPSpanExporter,
+            )
+            from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415 - an extra
+
+            from tokenlane.telemetry.tracing import spans  # noqa: PLC0415 - needs the extra
+        except ImportError:
+            raise ConfigError(
+                "tracing needs OpenTelemetry: pip install 'tokenlane[otel]'"
+            ) from None
+        # It logs every batch that failed; what matters is said here, once.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        url = settings.endpoint.rstrip("/") + "/v1/traces"
+        self._exporter = OTLPSpanExporter(url, timeout=EXPORT_DEADLINE_S)
+        self._success = SpanExportResult.SUCCESS
+        self._spans = spans.spans
+        self._resource = spans.resource(settings.service_name, worker)
+        self._endpoint = settings.endpoint
+        self._sample_ratio = settings.sample_ratio
+        self._limit = settings.queue_limit_count
+        self._queue: deque[tuple[Entry, Trace]] = deque()
+        self._full = self._written = self._failed = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+        self._thread.start()
+
+    def begin(self, traceparent: bytes | None) -> Trace | None:
+        """The span of a request that begins; None where it is not recorded. From the loop."""
+        parent = parse(traceparent) if traceparent is not None else None
+        if parent is not None:
+            return Trace(parent) if parent.sampled else None
+        return Trace(None) if random() < self._sample_ratio else None
+
+    def offer(self, entry: Entry, trace: Trace) -> None:
+        """A request that is over. From the loop."""
+        if len(self._queue) >= self._limit:
+            self._full += 1
+        else:
+            self._queue.append((entry, trace))
+
+    def counts(self) -> LineCounts:
+        """What became of the traces so far, in requests."""
+        return LineCounts(self._written, self._full, self._failed)
+
+    def close(self) -> None:
+        """Exports what is left, if the collector takes it soon."""
+        self._stop.set()
+        self._thread.join(CLOSE_LIMIT_S)
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not type it
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._stop.wait(PERIOD_S)
+            offset_s = time.time() - time.monotonic()
+            while self._queue:
+                self._export(offset_s)
+
+    def _export(self, offset_s: float) -> None:
+        count = min(len(self._queue), _BATCH_REQUESTS)
+        batch: list[ReadableSpan] = []
+        for _ in range(count):
+            entry, trace = self._queue.popleft()
+            batch.extend(self._spans(entry, trace, self._resource, offset_s))
+        try:
+            done = self._exporter.export(batch) is self._success
+        except Exception:
+            log.exception("traces cannot be exported")
+            done = False
+        if done:
+            self._written += count
+            return
+        if not self._failed:
+            log.warning("no traces reach %s; the metrics count what is lost", self._endpoint)
+        self._failed += count

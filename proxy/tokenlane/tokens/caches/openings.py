@@ -1,0 +1,107 @@
+"""The opening cache: what many short prompts begin with, a system prompt mostly -> ids and hashes.
+
+Invariants:
+- An opening ends at an exact cut of the text that asks, and is compared with it character by
+  character: the ids are those of the whole text, whatever a template does.
+- Kept from the second time it is seen: what comes once is not worth its place.
+- Used on the loop alone; so there is no lock.
+- Bounded in entries and in bytes; counts only grow.
+"""
+
+from collections import OrderedDict
+from sys import getsizeof
+from typing import Final
+
+from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.encode.encoder import Encoder
+
+# Shorter ones cost as much to look for as to encode. So many characters also name an opening, and
+# so many openings may share them.
+_LEAST_CHARS: Final = 512
+_ALIKE: Final = 4
+# Where an opening may end: at one of the first cuts, in the first part of a text.
+_PLACES: Final = 4
+_SEARCHED_CHARS: Final = 64 * 1024
+# Beginnings seen once that are remembered, twice as many at most.
+_SEEN: Final = 4096
+_ENTRY_BYTES: Final = 600
+
+
+class Opening:
+    """text: its characters; ids: packed, with what specials put in front; blocks: the hashes of
+    its full blocks."""
+
+    __slots__ = ("blocks", "chars", "ids", "size_bytes", "text")
+
+    def __init__(self, text: str, ids: bytes, blocks: bytes) -> None:
+        self.text = text
+        self.chars = len(text)
+        self.ids = ids
+        self.blocks = blocks
+        self.size_bytes = getsizeof(text) + len(ids) + len(blocks) + _ENTRY_BYTES
+
+
+class OpeningCache(BoundedCache):
+    """LRU over openings."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self._alike: OrderedDict[tuple[bytes, str], list[Opening]] = OrderedDict()
+        self._entries = 0
+        self._seen: set[int] = set()
+        self._seen_before: set[int] = set()
+
+    def find(self, encoder: Encoder, root: bytes, text: str) -> Opening | None:
+        """The longest opening of `text`. root: all beside the text that decides ids and hashes."""
+        key = root, text[:_LEAST_CHARS]
+        for opening in self._alike.get(key, ()):
+            if text.startswith(opening.text) and encoder.is_cut(text, opening.chars):
+                self.hits += 1
+                self._alike.move_to_end(key)
+                return opening
+        self.misses += 1
+        return None
+
+    def ends_at(self, encoder: Encoder, root: bytes, text: str) -> int:
+        """Where an opening of `text` ends that should be kept, as it was seen before; else 0."""
+        if len(text) < _LEAST_CHARS or not encoder.cuts_anywhere or not self.limit_entries:
+            return 0
+        end = 0
+        for at in encoder.starts(text, _LEAST_CHARS, _SEARCHED_CHARS)[:_PLACES]:
+            name = hash((root, text[:at]))
+            if name in self._seen or name in self._seen_before:
+                end = at
+            else:
+                self._seen.add(name)
+        if len(self._seen) > _SEEN:
+            self._seen_before, self._seen = self._seen, set()
+        return end
+
+    def put(self, root: bytes, opening: Opening) -> None:
+        """Keeps an opening, the longest of its like first."""
+        if not self.takes(opening.size_bytes):
+            return
+        key = root, opening.text[:_LEAST_CHARS]
+        alike = self._alike.setdefault(key, [])
+        alike.append(opening)
+        alike.sort(key=_longest_first)
+        self._entries += 1
+        self.size_bytes += opening.size_bytes
+        if len(alike) > _ALIKE:
+            self._forget([alike.pop(0 if alike[-1] is opening else -1)])
+        while self.is_over(self._entries):
+            _, oldest = self._alike.popitem(last=False)
+            self._forget(oldest)
+
+    def _forget(self, openings: list[Opening]) -> None:
+        for opening in openings:
+            self._entries -= 1
+            self.size_bytes -= opening.size_bytes
+            self.evictions += 1
+
+    def __len__(self) -> int:
+        return self._entries
+
+
+def _longest_first(opening: Opening) -> int:
+    return -opening.chars

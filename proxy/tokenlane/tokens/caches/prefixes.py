@@ -1,0 +1,222 @@
+"""The prefix cache: text that begins as an earlier one did -> ids and block hashes so far.
+
+Invariants:
+- A prefix ends at an exact cut, and its text is compared with the new one's character by
+  character: that a template renders a longer conversation as a longer text is hoped for, never
+  assumed, and no digest is trusted.
+- An entry is a whole prompt with marks: places where its text may be left, and the ids up to
+  there. A prompt that goes on where an entry ended takes its place, so a conversation is kept
+  once and not once for every turn.
+- Bounded in entries and in bytes; an entry over its own limit is not taken in at all.
+- Safe between threads: entries never change, a lookup needs no lock, order and counts change
+  under it.
+- Counts only grow; who exports them takes differences.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from sys import getsizeof
+from threading import Lock
+from typing import NamedTuple
+
+from tokenlane.config.settings import TokenSettings
+from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.caches.segments import SegmentCache
+from tokenlane.tokens.caches.shapes import ShapeCache
+from tokenlane.tokens.encode.encoder import Encoder
+
+# Characters before a place, and at the head of its text, that name it in the table of marks.
+_NEAR_CHARS, _HEAD_CHARS = 192, 64
+# Places kept and tried: the last ones for the next turn or an edit near the end, the first ones
+# for another conversation with the same system prompt.
+_FIRST_MARKS, _LAST_MARKS = 8, 32
+# Where to look for the first places, and how much of the end to look at first.
+_FIRST_CHARS, _LAST_CHARS = 32 * 1024, 4 * 1024
+_COMPARED_CHARS = 32 * 1024
+# At most so much stands behind the cut before a generation prompt.
+_GENERATION_CHARS = 48
+_ENTRY_BYTES, _MARK_BYTES = 500, 250
+
+
+class Mark(NamedTuple):
+    """A place: characters of text before it, packed bytes of ids before it, and its name."""
+
+    chars: int
+    ids_bytes: int
+    name: int
+
+
+class Prefix:
+    """A prompt that others may begin with. root: all beside the text that decides its ids and
+    hashes. ids: packed; blocks: their hashes; marks: ascending."""
+
+    __slots__ = ("blocks", "ids", "marks", "root", "size_bytes", "text")
+
+    def __init__(
+        self, root: bytes, text: str, ids: bytes, blocks: bytes, marks: list[Mark]
+    ) -> None:
+        self.root = root
+        self.text = text
+        self.ids = ids
+        self.blocks = blocks
+        self.marks = marks
+        kept = getsizeof(text) + len(ids) + len(blocks)
+        self.size_bytes = kept + _ENTRY_BYTES + len(marks) * _MARK_BYTES
+
+
+class Found(NamedTuple):
+    """A prefix and how far it goes."""
+
+    prefix: Prefix
+    mark: Mark
+
+
+class PrefixCache(BoundedCache):
+    """LRU over prompts by the beginnings they share with later ones."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self._named: dict[int, Prefix] = {}
+        self._order: OrderedDict[Prefix, None] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, encoder: Encoder, root: bytes, text: str) -> Found | None:
+        """The longest known beginning of `text` that ends near its end, or near its start."""
+        found = self._find(encoder, root, text)
+        with self._lock:
+            if found is None:
+                self.misses += 1
+            else:
+                self.hits += 1
+                if found.prefix in self._order:
+                    self._order.move_to_end(found.prefix)
+        return found
+
+    def _find(self, encoder: Encoder, root: bytes, text: str) -> Found | None:
+        named = self._named
+        if not named:
+            return None
+        for at in _places(encoder, text):
+            name = _name(root, text, at)
+            prefix = named.get(name)
+            if prefix is None or prefix.root != root or not _same(text, prefix.text, at):
+                continue
+            for mark in reversed(prefix.marks):
+                if mark.chars == at:
+                    return Found(prefix, mark)
+        return None
+
+    def put(self, new: Prefix, found: Found | None) -> None:
+        """Takes a prompt in. found: what `find` said about its text."""
+        if not new.marks or not self.takes(new.size_bytes):
+            return
+        with self._lock:
+            if found is not None and _is_continued(found) and found.prefix in self._order:
+                self._drop(found.prefix)
+            self._order[new] = None
+            self.size_bytes += new.size_bytes
+            self._named.update(dict.fromkeys([mark.name for mark in new.marks], new))
+            while self.is_over(len(self._order)):
+                self._drop(next(iter(self._order)))
+                self.evictions += 1
+
+    def _drop(self, prefix: Prefix) -> None:
+        del self._order[prefix]
+        self.size_bytes -= prefix.size_bytes
+        for mark in prefix.marks:
+            if self._named.get(mark.name) is prefix:
+                del self._named[mark.name]
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+
+class TokenCaches(NamedTuple):
+    """What one model's jobs share."""
+
+    shapes: ShapeCache
+    segments: SegmentCache
+    prefixes: PrefixCache
+
+    @classmethod
+    def of(cls, settings: TokenSettings) -> "TokenCaches":
+        """Empty ones, each with the budgets of the settings."""
+        return cls(
+            ShapeCache(
+                Budget(
+                    settings.shape_limit_entries,
+                    settings.shape_limit_bytes,
+                    settings.shape_entry_limit_bytes,
+                )
+            ),
+            SegmentCache(
+                Budget(
+                    settings.segment_limit_entries,
+                    settings.segment_limit_bytes,
+                    settings.segment_entry_limit_bytes,
+                )
+            ),
+            PrefixCache(
+                Budget(
+                    settings.prefix_limit_entries,
+                    settings.prefix_limit_bytes,
+                    settings.prefix_entry_limit_bytes,
+                )
+            ),
+        )
+
+
+def marked(
+    root: bytes, text: str, found: Found | None, starts: list[int], ids_bytes: list[int]
+) -> list[Mark]:
+    """The marks of a prompt: those it shares with the prefix found, then those of its own places
+    (`starts`, ascending) with the bytes of ids before each. As many as are kept."""
+    marks = []
+    if found is not None:
+        marks = [mark for mark in found.prefix.marks if mark.chars <= found.mark.chars]
+    own = [place for place in zip(starts, ids_bytes, strict=True) if place[0] > 0]
+    room = _FIRST_MARKS - len(marks)
+    if len(own) > _FIRST_MARKS + _LAST_MARKS:
+        own = own[: max(room, 0)] + own[-_LAST_MARKS:]
+    marks += [Mark(at, before, _name(root, text, at)) for at, before in own]
+    if len(marks) > _FIRST_MARKS + _LAST_MARKS:
+        marks = marks[:_FIRST_MARKS] + marks[-_LAST_MARKS:]
+    return marks
+
+
+def _is_continued(found: Found) -> bool:
+    """Whether nothing of a prefix is lost when the prompt that was found to begin with it takes
+    its place: all its marks are shared, or those in a generation prompt remain."""
+    prefix, mark = found
+    return mark is prefix.marks[-1] or len(prefix.text) - mark.chars <= _GENERATION_CHARS
+
+
+def _name(root: bytes, text: str, at: int) -> int:
+    near = text[max(0, at - _NEAR_CHARS) : at]
+    return hash((root, at, near, text[: min(at, _HEAD_CHARS)]))
+
+
+def _same(one: str, other: str, end: int) -> bool:
+    """Whether `one` begins with the first `end` characters of `other`. Mostly it begins with the
+    whole of it; else by short slices, whose copies stay in the processor's cache, where a copy of
+    all would have to be given memory first."""
+    return one.startswith(other) or all(
+        one[at : min(at + _COMPARED_CHARS, end)] == other[at : min(at + _COMPARED_CHARS, end)]
+        for at in range(0, end, _COMPARED_CHARS)
+    )
+
+
+def _places(encoder: Encoder, text: str) -> Iterator[int]:
+    """Places to try, the last of the text first: a bounded number of them."""
+    end = len(text)
+    span = _LAST_CHARS if encoder.cuts_anywhere else end
+    left = _LAST_MARKS
+    while end > 0 and left > 0:
+        begin = max(0, end - span)
+        places = encoder.starts(text, begin, end)[-left:]
+        yield from reversed(places)
+        left -= len(places)
+        end = begin
+        span *= 2
+    if left <= 0:
+        yield from reversed(encoder.starts(text, 0, _FIRST_CHARS)[:_FIRST_MARKS])

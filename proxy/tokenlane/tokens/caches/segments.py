@@ -1,0 +1,94 @@
+"""The segment cache: a stretch of text between exact cuts -> its ids.
+
+Invariants:
+- Keyed by the text itself, so a hit is exact whatever anybody sends. One cache per model, or
+  rather per tokenizer: nothing else changes a stretch's ids.
+- Bounded in entries and in bytes; an entry over its own limit is not taken in at all.
+- Safe between threads: an entry is found without the lock, order and counts change under it.
+- Counts only grow; who exports them takes differences.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import pairwise
+from sys import getsizeof
+from threading import Lock
+
+from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.encode.encoder import Encoder
+
+# What one entry costs beside its text and ids: the ids' header, hash and links of the dictionary.
+_ENTRY_BYTES = 200
+# Text per step of `stretches`: about 0.1 ms of searching and looking up, and at the usual speeds
+# no encode call that holds a thread for long.
+_WINDOW_CHARS = 32 * 1024
+
+
+class SegmentCache(BoundedCache):
+    """LRU over stretches of text."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self._items: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, pieces: list[str]) -> list[bytes | None]:
+        """The ids of each piece, None where they are not known; the known ones are now the most
+        recently used."""
+        items = self._items
+        found = [items.get(piece) for piece in pieces]
+        with self._lock:
+            hits = 0
+            for piece, ids in zip(pieces, found, strict=True):
+                if ids is not None:
+                    hits += 1
+                    if piece in items:
+                        items.move_to_end(piece)
+            self.hits += hits
+            self.misses += len(pieces) - hits
+        return found
+
+    def put(self, pieces: list[str], ids: list[bytes]) -> None:
+        """Takes pieces in, evicting the least recently used."""
+        items = self._items
+        with self._lock:
+            for piece, own in zip(pieces, ids, strict=True):
+                size = _size_bytes(piece, own)
+                if not self.takes(size) or piece in items:
+                    continue
+                items[piece] = own
+                self.size_bytes += size
+                while self.is_over(len(items)):
+                    old = items.popitem(last=False)
+                    self.size_bytes -= _size_bytes(*old)
+                    self.evictions += 1
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def _size_bytes(piece: str, ids: bytes) -> int:
+    return getsizeof(piece) + len(ids) + _ENTRY_BYTES
+
+
+def stretches(encoder: Encoder, text: str, at: int) -> Iterator[tuple[list[int], list[str]]]:
+    """`text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where pieces
+    begin, and the pieces (see `Encoder.pieces`), for about every 32 KiB of it. No step takes long,
+    except over a piece that cannot be cut."""
+    window = _WINDOW_CHARS
+    while at < len(text):
+        until = at + window
+        bounds = encoder.starts(text, at, until)
+        if not bounds or bounds[0] != at:
+            bounds.insert(0, at)
+        if until >= len(text):
+            bounds.append(len(text))
+        elif len(bounds) == 1:
+            window *= 2
+            continue
+        pieces = [text[start:end] for start, end in pairwise(bounds)]
+        if at == 0:
+            pieces[0] = encoder.begun(pieces[0])
+        at = bounds.pop()
+        yield bounds, pieces
+        window = _WINDOW_CHARS

@@ -1,0 +1,91 @@
+"""Texts that are not known while a template is evaluated: holes, and what is asked of them.
+
+Invariants:
+- A hole is no string: it fails at whatever is done with it that is not written here.
+- A question is answered by the text at hand, and becomes a guard: for another text with the same
+  answer, the template goes the same way.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from tokenlane.tokens.chat.residual import Guard, Unknown, says
+
+# What Jinja2's tests say of any string.
+TESTS_OF_TEXT = {
+    **dict.fromkeys(("defined", "string", "iterable", "sequence"), True),
+    **dict.fromkeys(("undefined", "none", "mapping", "number", "boolean", "integer"), False),
+    **dict.fromkeys(("true", "false"), False),
+}
+_PREDICATES = frozenset(("__bool__", "__contains__", "__eq__", "endswith", "startswith"))
+_STRIPS = frozenset(("lstrip", "rstrip", "strip"))
+
+
+class Text:
+    """Text with holes. parts: strings, and numbers of texts."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, *parts: str | int) -> None:
+        merged: list[str | int] = []
+        for part in parts:
+            if isinstance(part, str) and merged and isinstance(merged[-1], str):
+                merged[-1] += part
+            elif part != "":
+                merged.append(part)
+        self.parts = tuple(merged)
+
+    def _unknown(self, *_: object) -> NoReturn:
+        raise Unknown("a use of a text")
+
+    __bool__ = __contains__ = __eq__ = __getitem__ = __hash__ = __iter__ = __len__ = _unknown
+    __format__ = __repr__ = __str__ = _unknown
+
+
+def joined(values: Sequence[Any]) -> str | Text:
+    """Strings and texts as one; other values as they are printed."""
+    parts: list[str | int] = []
+    for value in values:
+        parts.extend(value.parts if isinstance(value, Text) else (str(value),))
+    whole = Text(*parts)
+    if any(isinstance(part, int) for part in whole.parts):
+        return whole
+    return "".join([str(part) for part in whole.parts])
+
+
+class Texts:
+    """The texts at hand, by number, and what was asked of them."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._asked: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {}
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """All that was asked, and the answers."""
+        return tuple([Guard(*asked, tuple(texts)) for asked, texts in self._asked.items()])
+
+    def truth(self, value: Any) -> bool:
+        """Of any value, as a condition."""
+        if not isinstance(value, Text):
+            return bool(value)
+        # A string among the parts is not empty.
+        return any(isinstance(part, str) for part in value.parts) or bool(
+            self.ask(value, "__bool__", [])
+        )
+
+    def ask(self, text: Text, name: str, args: list[Any]) -> Any:
+        """What a method of str says of a text; the text itself for one that strips nothing off.
+        Raises Unknown."""
+        if name not in _PREDICATES and name not in _STRIPS:
+            raise Unknown(f"the question {name}")
+        if len(text.parts) != 1 or not isinstance(text.parts[0], int):
+            raise Unknown("a question to more than one text")
+        if not all(isinstance(arg, str) for arg in args):
+            raise Unknown("a question that is no word")
+        number, words = text.parts[0], tuple(args)
+        answer = says(self._texts[number], name, words)
+        if name in _STRIPS and not answer:
+            raise Unknown("a text that changes")
+        self._asked.setdefault((name, words, answer), {})[number] = None
+        return text if name in _STRIPS else answer

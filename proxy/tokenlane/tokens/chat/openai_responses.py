@@ -1,0 +1,168 @@
+"""Requests in the dialect of OpenAI's responses as the chats that vLLM 0.32 makes of them.
+
+Invariants:
+- Only shapes whose conversion is known exactly: anything else (media, built-in tools, answers that
+  only a replica holds, shapes that vLLM refuses or reads in another way) raises Unrenderable.
+- What is made goes on as any chat does: see `tokenlane.tokens.chat.conversation`.
+"""
+
+from typing import Any
+
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.prompt_fields import ChatFields, ResponsesFields, Unrenderable
+from tokenlane.tokens.chat.anthropic_messages import encoded
+from tokenlane.tokens.chat.conversation import Message
+
+Item = dict[str, Any]
+PLAIN_ROLES = frozenset({"user", "system", "developer"})
+
+
+def as_chat(request: ResponsesFields) -> ChatFields:
+    """The chat of a request. Raises Unrenderable."""
+    if prompt_fields.value(request.previous_response_id) is not None:
+        raise Unrenderable("stored-response")
+    if prompt_fields.value(request.previous_input_messages) is not None:
+        raise Unrenderable("message-shape")
+    # Cut to the replica's context length; left out, nothing is.
+    if prompt_fields.value(request.truncation) != "disabled" and bytes(request.truncation):
+        raise Unrenderable("truncation")
+    messages: list[Message] = []
+    instructions = prompt_fields.value(request.instructions)
+    if not isinstance(instructions, str | None):
+        raise Unrenderable("message-shape")
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    given = prompt_fields.value(request.input)
+    if isinstance(given, str):
+        messages.append({"role": "user", "content": given})
+    elif isinstance(given, list):
+        for item in given:
+            _add(item, messages)
+    else:
+        raise Unrenderable("message-shape")
+    chat = ChatFields(
+        messages=encoded(messages),
+        chat_template_kwargs=request.chat_template_kwargs,
+        kv_transfer_params=request.kv_transfer_params,
+    )
+    tools = prompt_fields.value(request.tools)
+    if tools is not None:
+        made = _tools(tools)
+        chat.tools = encoded(made) if made else prompt_fields.ABSENT
+    reasoning = prompt_fields.value(request.reasoning)
+    if not isinstance(reasoning, dict | None):
+        raise Unrenderable("field-shape")
+    if reasoning is not None and reasoning.get("effort") is not None:
+        chat.reasoning_effort = encoded(reasoning["effort"])
+    return chat
+
+
+def _add(item: Any, messages: list[Message]) -> None:
+    """Puts an item behind the others, or into the assistant's message before it: thoughts, words
+    and calls of one turn come as items of their own."""
+    # One that is not complete is continued, where it is the last.
+    if not isinstance(item, dict) or item.get("status", "completed") != "completed":
+        raise Unrenderable("message-shape")
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    match item.get("type", "message"):
+        case "message":
+            role = item.get("role")
+            if role == "assistant":
+                _merge(messages, last, "content", _said(item))
+            elif isinstance(role, str) and role in PLAIN_ROLES:
+                messages.append({"role": role, "content": _content(item.get("content"))})
+            else:
+                raise Unrenderable("message-shape")
+        case "reasoning":
+            _merge(messages, last, "reasoning", _thought(item))
+        case "function_call":
+            call = _call(item)
+            if last is not None:
+                last.setdefault("tool_calls", []).append(call)
+            else:
+                messages.append({"role": "assistant", "tool_calls": [call]})
+        case "function_call_output":
+            _text(item, "output")
+            _text(item, "call_id")
+            messages.append(
+                {"role": "tool", "content": item["output"], "tool_call_id": item["call_id"]}
+            )
+        case _:
+            raise Unrenderable("content-part")
+
+
+def _merge(messages: list[Message], last: Message | None, key: str, text: str) -> None:
+    if last is not None and last.get(key) is None:
+        last[key] = text
+    else:
+        messages.append({"role": "assistant", key: text})
+
+
+def _text(item: Item, key: str) -> str:
+    text = item.get(key)
+    if not isinstance(text, str):
+        raise Unrenderable("message-shape")
+    return text
+
+
+def _content(content: Any) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Unrenderable("message-shape")
+    parts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("input_image", "input_file", "input_audio"):
+            raise Unrenderable("multimodal")
+        if kind != "input_text" or not part.keys() <= {"type", "text"}:
+            raise Unrenderable("content-part")
+        parts.append({"type": "text", "text": _text(part, "text")})
+    return parts
+
+
+def _said(item: Item) -> str:
+    """What the assistant said: vLLM reads the first part, so more than one is left to it."""
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    part = content[0] if isinstance(content, list) and len(content) == 1 else None
+    # Without a type it is another kind of item to vLLM.
+    if "type" not in item or not isinstance(part, dict) or part.get("type") != "output_text":
+        raise Unrenderable("content-part")
+    if not isinstance(part.get("annotations", []), list) or part.get("annotations"):
+        raise Unrenderable("content-part")
+    return _text(part, "text")
+
+
+def _thought(item: Item) -> str:
+    content, summary = item.get("content"), item.get("summary")
+    if item.get("encrypted_content") or not isinstance(summary, list):
+        raise Unrenderable("content-part")
+    parts = content or summary
+    if not parts:
+        return ""
+    first = parts[0] if isinstance(parts, list) else None
+    if not isinstance(first, dict) or first.get("type") not in ("reasoning_text", "summary_text"):
+        raise Unrenderable("content-part")
+    return _text(first, "text")
+
+
+def _call(item: Item) -> dict[str, Any]:
+    if item.get("namespace"):
+        raise Unrenderable("tool-shape")
+    function = {"name": _text(item, "name"), "arguments": _text(item, "arguments")}
+    return {"id": _text(item, "call_id"), "function": function, "type": "function"}
+
+
+def _tools(tools: Any) -> list[dict[str, Any]]:
+    """Functions alone: built-in tools, and those that are no JSON, are vLLM's own business."""
+    if not isinstance(tools, list):
+        raise Unrenderable("tool-shape")
+    made = []
+    for tool in tools:
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            raise Unrenderable("tool-shape")
+        known = ("name", "description", "parameters", "strict", "defer_loading")
+        made.append({"type": "function", "function": {key: tool.get(key) for key in known}})
+    return made

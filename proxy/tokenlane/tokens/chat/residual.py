@@ -1,0 +1,67 @@
+"""What is left of a chat template once all but the messages' texts is known: text with holes.
+
+Invariants:
+- A residual is used only where each of its guards says of the new texts what it said of those it
+  was made with; then it is the template's rendering, by `tokenlane.tokens.chat.partial_evaluation`,
+  and was compared with it once.
+- Guards ask only what the template asks: the first that fails ends the use of a residual.
+"""
+
+from collections.abc import Sequence
+from sys import getsizeof
+from typing import NamedTuple
+
+
+class Unknown(Exception):
+    """The rendering follows from a text in a way that is not followed here."""
+
+
+class Guard(NamedTuple):
+    """asks: a method of str; of each of these texts (by number) it says `holds`, given these words,
+    or one that strips leaves it as it is."""
+
+    asks: str
+    words: tuple[str, ...]
+    holds: bool
+    texts: tuple[int, ...]
+
+
+class Residual(NamedTuple):
+    """parts: text, and numbers of the texts that stand in between."""
+
+    parts: tuple[str | int, ...]
+    guards: tuple[Guard, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What a cache pays for it."""
+        shown = {part: getsizeof(part) for part in self.parts}
+        numbers = sum([len(guard.texts) for guard in self.guards])
+        return sum(shown.values()) + 8 * (len(self.parts) + numbers) + 300 * len(self.guards) + 200
+
+    def fits(self, texts: Sequence[str]) -> bool:
+        """Whether it is the template's rendering for messages of these texts."""
+        for guard in self.guards:
+            for number in guard.texts:
+                if says(texts[number], guard.asks, guard.words) is not guard.holds:
+                    return False
+        return True
+
+    def filled(self, texts: Sequence[str]) -> str:
+        """The rendering, where it fits."""
+        return "".join([part if isinstance(part, str) else texts[part] for part in self.parts])
+
+
+def says(text: str, asks: str, words: tuple[str, ...]) -> bool:
+    """What a predicate says of a text, or whether a strip leaves it as it is."""
+    if asks == "__bool__":
+        return text != ""
+    if asks == "__contains__":
+        return words[0] in text
+    if asks == "__eq__":
+        return text == words[0]
+    if asks == "startswith":
+        return text.startswith(words[0])
+    if asks == "endswith":
+        return text.endswith(words[0])
+    return bool(getattr(text, asks)(*words) == text)

@@ -1,0 +1,252 @@
+"""Text to ids and back, with exact cuts, on one shared `tokenizers.Tokenizer`.
+
+Invariants:
+- The backend is only read after construction: its truncation and padding setters take a write
+  borrow, and a concurrent encode would fail with "Already borrowed". They are cleared once, here.
+- `encode_batch_fast` releases the GIL for its whole work, `encode` does not: only the former is
+  used. Ids leave as packed little-endian uint32.
+- A faster engine (`use`) gives the same, or gives up.
+- A cut is exact because an added token that is not normalized is found in the raw text before
+  normalization and pre-tokenization, which then see each stretch between such tokens alone. The
+  cut stands BEFORE the token and the token stays with the text after it: Metaspace asks whether a
+  stretch is the first of its text, and bare text between tokens would wrongly say yes.
+- Where such a token looks at its left neighbour (`lstrip`, `single_word`), there are no cuts.
+- Lines that begin with certain marks are cuts too, where tokenlane.tokens.encode.line_cuts says so
+  (`cut_lines`).
+- Where no token begins inside another, every place a search finds is a cut, wherever the search
+  began (`cuts_anywhere`); else only a search from a cut on finds cuts.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from typing import Protocol
+
+from tokenizers import Tokenizer as Backend
+
+from tokenlane.errors import RequestError
+from tokenlane.tokens.encode.line_cuts import Parts, parts
+from tokenlane.tokens.encode.literals import longest_of
+from tokenlane.tokens.ids import pack, unpack
+
+# Words that show what the post-processor puts around a text; both sides must agree on them.
+PROBES = ("a", "the quick brown fox", "0 1")
+# Encoded in front of a piece, and taken off again: it merges with nothing.
+_LEAD = "\n"
+# Searched in one go: a search holds the GIL, and a megabyte without a token is several ms.
+_WINDOW_CHARS = 64 * 1024
+
+
+class Engine(Protocol):
+    """A faster way to ids."""
+
+    def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
+        """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError, or the
+        RequestError of `Encoder.encode`."""
+
+
+class Encoder:
+    """One tokenizer. Safe to share between threads."""
+
+    def __init__(self, backend: Backend) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        contents = _cut_contents(backend)
+        self._cut = re.compile(longest_of(contents)) if contents else None
+        self._longest = max(map(len, contents), default=0)
+        firsts = {content[0] for content in contents}
+        self._anywhere = not any(firsts & set(content[1:]) for content in contents)
+        # Ids of what a piece is encoded behind; None where it is encoded by itself.
+        self._lead: bytes | None = None
+        self._fast: Engine | None = None
+        self._affixes = self._find_affixes()
+
+    def __repr__(self) -> str:
+        cuts = "exact" if self._cut else "none"
+        around = None if self._affixes is None else [len(part) // 4 for part in self._affixes]
+        return f"<Encoder vocab={self._backend.get_vocab_size()} cuts={cuts} specials={around}>"
+
+    @property
+    def splits_specials(self) -> bool:
+        """Special tokens in a text are read as text. `to_json` does not say so."""
+        return bool(self._backend.encode_special_tokens)
+
+    @property
+    def affixes(self) -> tuple[bytes, bytes] | None:
+        """Packed ids put before and after a text by `add_special_tokens`; None where the
+        post-processor does more than that."""
+        return self._affixes
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Packed ids of a whole text. Raises RequestError(400) for text that is not Unicode
+        (a lone surrogate)."""
+        found = self._fast_ids([text], add_special_tokens)
+        if found is not None:
+            return found[0]
+        return self.by_reference(text, add_special_tokens=add_special_tokens)
+
+    def by_reference(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """The same, by the library itself."""
+        try:
+            encodings = self._backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
+        except (UnicodeEncodeError, TypeError):
+            raise _not_unicode() from None
+        return pack(encodings[0].ids)
+
+    def use(self, fast: Engine) -> None:
+        """Encodes with `fast` from now on. At load only, before the encoder is shared."""
+        self._fast = fast
+
+    def cut_lines(self, marks: list[str]) -> None:
+        """Cuts before lines that begin with one of these, too, where that is exact. At load only,
+        before the encoder is shared."""
+        if not marks or self._backend.encode_special_tokens:
+            return
+        way = parts(json.loads(self.to_json()))
+        if way is Parts.NOT:
+            return
+        ways = [] if self._cut is None else [self._cut.pattern]
+        # Every way begins with a character: the search skips what is none of those.
+        ways += [f"{re.escape(one[0])}(?<=\n.){re.escape(one[1:])}" for one in marks]
+        self._cut = re.compile("|".join(ways))
+        self._longest = max(self._longest, *map(len, marks))
+        if way is Parts.AFTER_LEAD:
+            self._lead = self.encode(_LEAD, add_special_tokens=False)
+
+    def begun(self, piece: str) -> str:
+        """The first piece of a text, as it is encoded: with what is put in front of a text, where
+        a piece that stands behind another would get that too if it were encoded alone."""
+        if self._lead is None or not piece or piece[0] in " \u2581":
+            return piece
+        added = self._cut is not None and self._cut.match(piece) is not None
+        return piece if added else " " + piece
+
+    @property
+    def added(self) -> list[str]:
+        """The added tokens, special ones and others."""
+        return [token.content for token in self._backend.get_added_tokens_decoder().values()]
+
+    @property
+    def cuts(self) -> bool:
+        """Whether any cut is known to be exact."""
+        return self._cut is not None
+
+    @property
+    def cuts_anywhere(self) -> bool:
+        """Whether `starts` may begin its search anywhere."""
+        return self._anywhere
+
+    def starts(self, text: str, from_at: int = 0, until: int = sys.maxsize) -> list[int]:
+        """Where `text` may be cut, from_at <= place < until, ascending: what stands before such a
+        place is encoded independently of the rest. `from_at` must be 0 or such a place, unless
+        `cuts_anywhere`. [] where no cut is known to be exact."""
+        if self._cut is None:
+            return []
+        found: list[int] = []
+        at, until = from_at, min(until, len(text))
+        while at < until:
+            # A token that begins in this window is seen whole.
+            window = min(at + _WINDOW_CHARS, until)
+            for match in self._cut.finditer(text, at, min(window + self._longest - 1, len(text))):
+                if match.start() >= window:
+                    break
+                found.append(match.start())
+                at = match.end()
+            at = max(at, window)
+        return found
+
+    def is_cut(self, text: str, at: int) -> bool:
+        """Whether `text` may be cut here: `starts` would find it. Needs `cuts_anywhere`."""
+        return self._cut is not None and self._cut.match(text, at) is not None
+
+    def pieces(self, text: str) -> list[str]:
+        """`text` cut where it is exact, the first piece as `begun`: the ids of the pieces, joined,
+        are its ids. One piece where no cut is known to be exact; an empty one for text "" only."""
+        starts = self.starts(text)
+        if not starts or starts[0] != 0:
+            starts.insert(0, 0)
+        ends = [*starts[1:], len(text)]
+        pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        pieces[0] = self.begun(pieces[0])
+        return pieces
+
+    def encode_pieces(self, pieces: Iterable[str], *, add_special_tokens: bool) -> bytes:
+        """Packed ids of pieces that came from `pieces`: equal to `encode` of the whole text.
+
+        One call of the backend per piece, so that the GIL is held for one piece's ids at most;
+        a caller with a budget joins `encode_piece` results itself and adds `affixes`.
+        """
+        parts = [self.encode_piece(piece) for piece in pieces]
+        if not add_special_tokens:
+            return b"".join(parts)
+        if self._affixes is None:
+            raise ValueError("this post-processor needs the whole text")
+        return b"".join((self._affixes[0], *parts, self._affixes[1]))
+
+    def encode_piece(self, piece: str) -> bytes:
+        """Packed ids of one piece, without special tokens around it."""
+        if self._lead is None:
+            return self.encode(piece, add_special_tokens=False)
+        return self.encode(_LEAD + piece, add_special_tokens=False)[len(self._lead) :]
+
+    def encode_each(self, pieces: list[str]) -> list[bytes]:
+        """Packed ids of each piece, on this thread alone: one call of the library with all of
+        them would spread over the cores."""
+        found = self._fast_ids(pieces, False) if self._lead is None else None
+        return [self.encode_piece(piece) for piece in pieces] if found is None else found
+
+    def decode(self, ids: bytes) -> str:
+        """Text of packed ids, special tokens included; ids outside the vocabulary vanish."""
+        return self._backend.decode(unpack(ids).tolist(), skip_special_tokens=False)
+
+    def token_strings(self, ids: bytes) -> list[str]:
+        """Each id's entry in the vocabulary, as it is spelled there; "" for unknown ids."""
+        return [self._backend.id_to_token(one) or "" for one in unpack(ids)]
+
+    def to_json(self) -> str:
+        """The tokenizer as `tokenizers` serializes it; other engines are built from this."""
+        return self._backend.to_str()
+
+    def _fast_ids(self, texts: list[str], special: bool) -> list[bytes] | None:
+        if self._fast is None:
+            return None
+        try:
+            return self._fast.encode(texts, add_special_tokens=special)
+        except UnicodeEncodeError:
+            raise _not_unicode() from None
+
+    def _find_affixes(self) -> tuple[bytes, bytes] | None:
+        found: set[tuple[bytes, bytes]] = set()
+        for probe in PROBES:
+            bare = self.encode(probe, add_special_tokens=False)
+            full = self.encode(probe, add_special_tokens=True)
+            if full == bare:
+                found.add((b"", b""))
+                continue
+            at = full.find(bare)
+            while at % 4 and at >= 0:
+                at = full.find(bare, at + 1)
+            if at < 0 or not bare:
+                return None
+            found.add((full[:at], full[at + len(bare) :]))
+        return found.pop() if len(found) == 1 else None
+
+
+def _cut_contents(backend: Backend) -> list[str]:
+    """The added tokens that split raw text; [] where a cut would not be exact."""
+    if backend.encode_special_tokens:
+        return []
+    tokens = [
+        token for token in backend.get_added_tokens_decoder().values() if not token.normalized
+    ]
+    if any(token.lstrip or token.single_word for token in tokens):
+        return []
+    return sorted({token.content for token in tokens} - {""})
+
+
+def _not_unicode() -> RequestError:
+    return RequestError(400, "The prompt is not valid Unicode text.", code="invalid_unicode")

@@ -1,0 +1,148 @@
+"""A model's folder, read as transformers 5 and vLLM 0.32 read it.
+
+Invariants:
+- Read once, at load, off the request path; everything wrong here is a ConfigError that names the
+  file. Nothing is executed and nothing outside the folder is opened.
+- What the files say about the tokenizer itself is `tokenlane.tokens.tokenizer_build`'s matter.
+
+Not covered: vLLM's fallback templates by model type, and what only its flags say
+(`--chat-template`, `--default-chat-template-kwargs`, `--tokenizer-mode`, `--max-model-len`).
+What differs nevertheless shows when usage.prompt_tokens is compared with ours.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer as Backend
+
+from tokenlane.errors import ConfigError
+from tokenlane.tokens import tokenizer_build
+
+# Architectures that vLLM renders with code of its own instead of a chat template.
+OWN_RENDERER = frozenset(
+    "MoonshotKimiaForCausalLM KimiK3ForConditionalGeneration DeepseekV32ForCausalLM "
+    "DeepseekV4ForCausalLM DeepseekV4ForConditionalGeneration DeepseekV41ForCausalLM "
+    "InklingForCausalLM InklingForConditionalGeneration GptOssForCausalLM".split()
+)
+
+
+# Of these the one whose /tokenize renders a chat by its template, unlike the chat itself.
+HARMONY = "GptOssForCausalLM"
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """What the files say.
+
+    templates: by name ("default", "tool_use"). processor_template: a multimodal model's, used
+    without tools. specials: bos_token and so on, as templates see them. max_model_tokens: the
+    context length that vLLM derives without --max-model-len. own_renderer, own_tokenizer: vLLM uses
+    code of its own there, which these files do not describe. harmony: it is that of gpt-oss.
+    doubts: why ids may differ.
+    """
+
+    backend: Backend
+    templates: dict[str, str]
+    processor_template: str | None
+    specials: dict[str, str]
+    max_model_tokens: int | None
+    own_renderer: bool
+    own_tokenizer: bool
+    harmony: bool
+    doubts: tuple[str, ...]
+
+
+def read(folder: Path) -> Folder:
+    """Reads a model's folder. Raises ConfigError."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(f"{folder}: has no tokenizer.json; name the folder of a fast tokenizer")
+    config = _json(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" not in config:
+        config |= tokenizer_build.specials_of(_json(folder / "special_tokens_map.json"))
+    model = _json(folder / "config.json")
+    tokenizer = _json(path)
+    try:
+        built = tokenizer_build.build(tokenizer, config, model)
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise ConfigError(f"{path}: is no tokenizer ({error})") from None
+    doubts = list(built.doubts)
+    processor = any(
+        (folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
+    )
+    tekken = (folder / "tekken.json").is_file()
+    if any(folder.glob("tokenizer.model.v*")):
+        doubts.append("vLLM may prefer the Mistral format files of this folder")
+    templates = _templates(folder, config)
+    return Folder(
+        backend=built.backend,
+        templates=templates,
+        processor_template=_processor_template(folder, templates) if processor else None,
+        specials=built.specials,
+        max_model_tokens=_max_model_tokens(config, model),
+        own_renderer=not OWN_RENDERER.isdisjoint(model.get("architectures") or ()) or tekken,
+        own_tokenizer=tekken,
+        harmony=HARMONY in (model.get("architectures") or ()),
+        doubts=tuple(doubts),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object, {} if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read as JSON ({error}); was it downloaded whole?"
+        ) from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: must hold one JSON object")
+    return value
+
+
+def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Chat templates by name; files beat tokenizer_config.json."""
+    found: dict[str, str] = {}
+    given = config.get("chat_template")
+    if isinstance(given, str):
+        found["default"] = given
+    elif isinstance(given, list):
+        found = {str(entry["name"]): str(entry["template"]) for entry in given}
+    elif isinstance(given, dict):
+        found = {str(name): str(text) for name, text in given.items()}
+    main = folder / "chat_template.jinja"
+    if main.is_file():
+        found = {"default": main.read_text(encoding="utf-8")}
+        extra = folder / "additional_chat_templates"
+        for path in sorted(extra.glob("*.jinja")) if extra.is_dir() else ():
+            found[path.stem] = path.read_text(encoding="utf-8")
+    return found
+
+
+def _processor_template(folder: Path, templates: dict[str, str]) -> str | None:
+    """A processor's template: chat_template.jinja, or the older chat_template.json."""
+    if (folder / "chat_template.jinja").is_file():
+        return templates["default"]
+    text = _json(folder / "chat_template.json").get("chat_template")
+    return text if isinstance(text, str) else None
+
+
+def _max_model_tokens(config: dict[str, Any], model: dict[str, Any]) -> int | None:
+    text = model.get("text_config")
+    model = text if isinstance(text, dict) else model
+    if any(_stretches(model.get(name)) for name in ("rope_scaling", "rope_parameters")):
+        return None
+    lengths = (model.get("max_position_embeddings"), config.get("model_max_length"))
+    # model_max_length is 1e30 where nobody set it.
+    known = [
+        int(length) for length in lengths if isinstance(length, int | float) and 0 < length < 1e9
+    ]
+    return min(known) if known else None
+
+
+def _stretches(rope: Any) -> bool:
+    """Position scaling may multiply the context length, by rules of each kind."""
+    return isinstance(rope, dict) and rope.get("factor") is not None

@@ -1,0 +1,277 @@
+"""One tokenization job: render, encode and hash, as steps that can be run anywhere.
+
+Invariants:
+- The steps are the same whoever runs them: a thread runs them through, the loop a few at a time.
+- A job knows no loop, no thread and no queue, and leaves no list of ids behind.
+- What the caches know is taken at exact cuts only: the ids are those of the whole text.
+"""
+
+import time
+from collections.abc import Generator, Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from tokenlane.errors import RequestError
+from tokenlane.prompt import HASH_BYTES, Prompt
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.caches.prefixes import Found, Mark, Prefix, TokenCaches, marked
+from tokenlane.tokens.caches.segments import stretches
+from tokenlane.tokens.keys import render_size_bytes
+from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.tokenizer import Tokenizer
+
+Steps = Generator[None, None, Prompt]
+
+# Shorter texts are no prefixes: to encode them anew costs no more than to look for them.
+_PREFIX_CHARS = 1024
+_NO_LIMIT_S = float("inf")
+# Blocks hashed per step: about 1 ms.
+_STEP_BLOCKS = 8192
+
+
+class Tokenized(NamedTuple):
+    """A job's result. error: the answer the client gets, or why the ids cannot be known.
+    seconds: how long it took on the clock."""
+
+    prompt: Prompt | None
+    error: RequestError | Unrenderable | None
+    seconds: float
+
+
+class _Source(NamedTuple):
+    """What a sequence was made of, for those that begin as it does; see `Prefix`."""
+
+    root: bytes
+    text: str
+    found: Found | None
+    marks: list[Mark]
+
+
+class _Sequence(NamedTuple):
+    """Packed ids of one prompt."""
+
+    ids: bytes
+    source: _Source | None = None
+
+
+class TokenJob:
+    """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many of messages as
+    would take as long to render; block_tokens: per hashed block; salt: what its hashes start from;
+    caches: those of the model."""
+
+    __slots__ = (
+        "_caches",
+        "_encode_s",
+        "_encoded_chars",
+        "_render_s",
+        "_running",
+        "_seconds",
+        "_speed",
+        "block_tokens",
+        "body",
+        "key",
+        "render_bytes",
+        "salt",
+        "size_bytes",
+        "text",
+        "tokenizer",
+    )
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        speed: Speed,
+        body: Prompted,
+        caches: TokenCaches,
+        *,
+        key: bytes,
+        size_bytes: int,
+        block_tokens: int,
+        salt: bytes = b"",
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._speed = speed
+        self.body = body
+        self._caches = caches
+        self.block_tokens = block_tokens
+        self.salt = salt
+        # CPU seconds of the render, and of encoding and hashing what was not known.
+        self._render_s = self._encode_s = 0.0
+        self._seconds = 0.0
+        self._running: Steps | None = None
+        self._encoded_chars = 0
+        # What another rung rendered already.
+        self.text: str | None = None
+        self.key = key
+        self.size_bytes = size_bytes
+        self.render_bytes = render_size_bytes(body, size_bytes)
+
+    def steps(self, piece_limit_s: float = _NO_LIMIT_S) -> Steps:
+        """Does a step per `next` and returns the prompt. Raises RequestError as vLLM would, and
+        Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
+        body = self.body
+        if isinstance(body, CompletionBody):
+            sequences = yield from self._completions(body, piece_limit_s)
+        else:
+            sequences = [(yield from self._chat(body, piece_limit_s))]
+        yield
+        blocks = (yield from self._hashed(sequences[0])) if sequences else b""
+        prompt = tuple(sequence.ids for sequence in sequences)
+        return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
+
+    def rendered(self, body: Chatting, *, hasty: bool) -> str:
+        """The text of its conversation. hasty: the loop waits. Raises RequestError and
+        Unrenderable."""
+        return self.tokenizer.chat_text(body, self._caches.shapes, hasty=hasty)
+
+    def run(self) -> Tokenized:
+        """All steps at once."""
+        result = self.advance(_NO_LIMIT_S)
+        assert result is not None
+        return result
+
+    def advance(self, slice_s: float) -> Tokenized | None:
+        """Does steps for so many seconds, in whatever thread calls; None if there are more. At
+        the end learns from the CPU they took."""
+        began_s = time.perf_counter()
+        if self._running is None:
+            self._running = self.steps()
+        prompt, error = None, None
+        try:
+            while True:
+                next(self._running)
+                if time.perf_counter() - began_s >= slice_s:
+                    self._seconds += time.perf_counter() - began_s
+                    return None
+        except StopIteration as end:
+            prompt = end.value
+        except (RequestError, Unrenderable) as problem:
+            error = problem
+        self._speed.learn_render(self.render_bytes, self._render_s)
+        self._speed.learn_encode(self._encoded_chars, self._encode_s)
+        return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
+
+    def _chat(self, body: Chatting, limit_s: float) -> Generator[None, None, _Sequence]:
+        if prompt_fields.value(body.truncate_prompt_tokens) is not None:
+            self._within(self.size_bytes, limit_s)
+            return _Sequence(self.tokenizer.chat_ids(body))
+        special = prompt_fields.flag(body.add_special_tokens, False)
+        text = self.text
+        if text is None:
+            began_s = time.thread_time()
+            text = self.rendered(body, hasty=limit_s != _NO_LIMIT_S)
+            self._render_s = time.thread_time() - began_s
+        yield
+        return (yield from self._sequence(text, special, limit_s))
+
+    def _completions(
+        self, body: CompletionBody, limit_s: float
+    ) -> Generator[None, None, list[_Sequence]]:
+        if prompt_fields.value(body.truncate_prompt_tokens) is not None:
+            self._within(self.size_bytes, limit_s)
+            return [_Sequence(ids) for ids in self.tokenizer.completion_ids(body)]
+        special = prompt_fields.flag(body.add_special_tokens, True)
+        prompts = self.tokenizer.prompts(body)
+        sequences = []
+        for prompt in prompts:
+            yield
+            if isinstance(prompt, str):
+                sequences.append((yield from self._sequence(prompt, special, limit_s)))
+            else:
+                sequences.append(_Sequence(prompt))
+        return sequences
+
+    def _encoded(self, chars: int, began_s: float) -> None:
+        self._encoded_chars += chars
+        self._encode_s += time.thread_time() - began_s
+
+    def _sequence(
+        self, text: str, special: bool, limit_s: float
+    ) -> Generator[None, None, _Sequence]:
+        encoder = self.tokenizer.encoder
+        affixes = encoder.affixes if special else (b"", b"")
+        if affixes is None or not encoder.cuts:
+            self._within(len(text), limit_s)
+            began_s = time.thread_time()
+            ids = encoder.encode(text, add_special_tokens=special)
+            self._encoded(len(text), began_s)
+            return _Sequence(ids)
+        root, found, at = b"", None, 0
+        parts: list[bytes | memoryview] = [affixes[0]]
+        if len(text) >= _PREFIX_CHARS:
+            root = b"%d:%d:%b" % (special, self.block_tokens, self.salt)
+            found = self._caches.prefixes.find(encoder, root, text)
+            if found is not None:
+                at = found.mark.chars
+                parts = [memoryview(found.prefix.ids)[: found.mark.ids_bytes]]
+            yield
+        starts: list[int] = []
+        for places, pieces in stretches(encoder, text, at):
+            starts += places
+            parts += yield from self._pieces(pieces, limit_s)
+            yield
+        # The bytes of ids before each piece, those that specials put before the text included.
+        before = list(accumulate(map(len, parts)))[:-1]
+        ids = b"".join((*parts, affixes[1]))
+        if not root:
+            return _Sequence(ids)
+        return _Sequence(ids, _Source(root, text, found, marked(root, text, found, starts, before)))
+
+    def _pieces(self, pieces: list[str], limit_s: float) -> Generator[None, None, list[bytes]]:
+        """The ids of each piece: known ones, and the others in calls that keep the limit."""
+        segments = self._caches.segments
+        known = segments.get(pieces)
+        wanted = zip(pieces, known, strict=True)
+        missing = list(dict.fromkeys(piece for piece, ids in wanted if ids is None))
+        if not missing:
+            return [ids for ids in known if ids is not None]
+        self._within(max(map(len, missing)), limit_s)
+        fresh: dict[str, bytes] = {}
+        for batch in self._batches(missing, limit_s):
+            yield
+            began_s = time.thread_time()
+            made = self.tokenizer.encoder.encode_each(batch)
+            self._encoded(sum(map(len, batch)), began_s)
+            segments.put(batch, made)
+            fresh.update(zip(batch, made, strict=True))
+        return [
+            fresh[piece] if ids is None else ids for piece, ids in zip(pieces, known, strict=True)
+        ]
+
+    def _batches(self, pieces: list[str], limit_s: float) -> Iterator[list[str]]:
+        """`pieces` in runs predicted to take no longer than the limit, one piece at least."""
+        batch: list[str] = []
+        chars = 0
+        for piece in pieces:
+            if batch and self._speed.encode_s(chars + len(piece)) > limit_s:
+                yield batch
+                batch, chars = [], 0
+            batch.append(piece)
+            chars += len(piece)
+        yield batch
+
+    def _hashed(self, sequence: _Sequence) -> Generator[None, None, bytes]:
+        """The block hashes of a sequence, which becomes a prefix for others."""
+        ids, source, blocks = sequence.ids, sequence.source, b""
+        if source is not None and source.found is not None:
+            prefix, mark = source.found
+            full = mark.ids_bytes // 4 // self.block_tokens
+            blocks = prefix.blocks[: full * HASH_BYTES]
+        done = len(blocks) // HASH_BYTES * self.block_tokens * 4
+        for stop in range(done, len(ids), _STEP_BLOCKS * self.block_tokens * 4):
+            end = stop + _STEP_BLOCKS * self.block_tokens * 4
+            began_s = time.thread_time()
+            blocks = block_hashes(ids, self.block_tokens, self.salt, blocks, end)
+            self._encoded(0, began_s)
+            yield
+        if source is not None:
+            new = Prefix(source.root, source.text, ids, blocks, source.marks)
+            self._caches.prefixes.put(new, source.found)
+        return blocks
+
+    def _within(self, piece_bytes: int, limit_s: float) -> None:
+        if self._speed.encode_s(piece_bytes) > limit_s:
+            raise Unrenderable("uncut")

@@ -1,0 +1,163 @@
+"""Are the fast engines equal to the reference ones? Tried at load, remembered on disk.
+
+Invariants:
+- What a probe found is kept by everything it depends on: the tokenizer or template, the versions
+  of the engines and of Python, the corpus. It is never wrong for being old.
+- What cannot be read or written there is found out again: a broken disk is no error.
+- A part that fails its probe, or cannot be tried, stays with the reference and says why.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from jinja2 import nodes
+
+from tokenlane.errors import RequestError
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens import probe_corpus
+from tokenlane.tokens.chat import conversation
+from tokenlane.tokens.chat.template import Template, environment
+from tokenlane.tokens.encode.encoder import Encoder, Engine
+from tokenlane.tokens.encode.engines import FastEncoder, FastTemplate, Refused, versions
+from tokenlane.tokens.encode.words import WordEncoder
+
+
+class Findings:
+    """What probes found, in a folder of the user's cache."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: by default `tokenlane` where XDG_CACHE_HOME says."""
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        self._folder = folder or Path(os.path.expandvars(base)).expanduser() / "tokenlane"
+        self._around = f"{versions()} python={sys.version} corpus={probe_corpus.VERSION}"
+
+    def get(self, kind: str, about: str, find: Callable[[], str]) -> str:
+        """What `find` says, or said before: why the engine differs in what it makes of `about`,
+        "" if it does not."""
+        digest = xxhash.xxh3_128_hexdigest(f"{self._around}\n{about}".encode(errors="replace"))
+        path = self._folder / f"{kind}-{digest}.json"
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            return str(json.loads(path.read_text(encoding="utf-8"))["why"])
+        why = find()
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # Whoever reads it at the same time sees all of it, or nothing.
+            handle, made = tempfile.mkstemp(dir=self._folder)
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"why": why}, file)
+            Path(made).replace(path)
+        return why
+
+
+def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[Engine | None, str, str]:
+    """The fast engine of a tokenizer and its name; or None, "tokenizers", and why the first one
+    that was tried cannot do it."""
+    if encoder.splits_specials:
+        # The engines are built from a description that leaves this out, and so are the findings.
+        return None, "tokenizers", "it reads special tokens as text"
+    about = encoder.to_json()
+    engines: dict[str, Callable[[], Engine]] = {
+        "fastokens": lambda: FastEncoder(about),
+        "words": lambda: WordEncoder(encoder),
+    }
+    whys = []
+    for name, make in engines.items():
+        try:
+            fast = make()
+        except Refused as error:
+            whys.append(str(error))
+            continue
+        why = findings.get(f"encoder-{name}", about, lambda: _encoder_differs(encoder, fast))  # noqa: B023 - called here
+        if not why:
+            return fast, name, ""
+        whys.append(why)
+    return None, "tokenizers", whys[0]
+
+
+def fast_template(
+    template: Template, specials: dict[str, str], findings: Findings
+) -> tuple[FastTemplate | None, str]:
+    """The fast engine of a chat template; or None, and why. specials: as templates see them."""
+    reference = environment()
+    try:
+        fast = FastTemplate(template.source, reference)
+    except Refused as error:
+        return None, str(error)
+    about = json.dumps([template.source, specials])
+    why = findings.get("template", about, lambda: _template_differs(template, specials, fast))
+    return (None, why) if why else (fast, "")
+
+
+def _encoder_differs(encoder: Encoder, fast: Engine) -> str:
+    texts = probe_corpus.texts(encoder.added)
+    for special in (False, True):
+        expected = [encoder.encode(text, add_special_tokens=special) for text in texts]
+        one_by_one = [fast.encode([text], add_special_tokens=special) for text in texts]
+        together = fast.encode(texts, add_special_tokens=special)
+        for at, ids in enumerate(expected):
+            if one_by_one[at] != [ids] or together is None or together[at] != ids:
+                return f"other ids for text {at} of the corpus, {texts[at][:40]!a}"
+    return ""
+
+
+def _template_differs(template: Template, specials: dict[str, str], fast: FastTemplate) -> str:
+    tree = environment().parse(template.source)
+    words = sorted(
+        {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    )
+    own = {*specials, "messages", "tools", "documents", "add_generation_prompt"}
+    functions = {"raise_exception", "strftime_now"}
+    variables = sorted(template.variables - own - functions)
+    rendered = given_up = 0
+    for at, chat in enumerate(probe_corpus.chats(words, variables)):
+        try:
+            messages, given = _inputs(template, specials, chat)
+        except (RequestError, Unrenderable):
+            continue
+        expected = _outcome(template, None, messages, given, chat)
+        if _outcome(template, fast, messages, given, chat) != expected:
+            return f"another text for conversation {at} of the corpus"
+        if isinstance(expected, str):
+            rendered += 1
+            given |= {"add_generation_prompt": chat.add_generation_prompt}
+            given_up += fast.render(messages, given) is None
+    if given_up * 2 >= rendered:
+        return f"gives up on {given_up} of {rendered} conversations"
+    return ""
+
+
+def _inputs(
+    template: Template, specials: dict[str, str], chat: probe_corpus.Chat
+) -> tuple[list[conversation.Message], dict[str, Any]]:
+    messages = conversation.conversation(chat.messages, template.content_format)
+    if not template.knows_developer:
+        messages = conversation.developer_as_system(messages)
+    tools = conversation.tool_list(chat.tools)
+    return messages, {**specials, "tools": tools, "documents": None, **chat.variables}
+
+
+def _outcome(
+    template: Template,
+    fast: FastTemplate | None,
+    messages: list[conversation.Message],
+    given: dict[str, Any],
+    chat: probe_corpus.Chat,
+) -> str | tuple[int, str]:
+    """The text, or the refusal's status and message."""
+    try:
+        return template.render(
+            messages,
+            given,
+            add_generation_prompt=chat.add_generation_prompt,
+            continue_final_message=chat.continue_final_message,
+            fast=fast,
+        )
+    except RequestError as error:
+        return error.status, error.message

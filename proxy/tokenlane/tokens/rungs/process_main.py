@@ -1,0 +1,93 @@
+"""A tokenizer process: a blocking loop on a socket, and nothing else.
+
+    python -m tokenlane.tokens.rungs.process_main FD
+
+Invariants:
+- No event loop, no thread of its own: one job after the other, in the order they came.
+- It ends when its socket does; so it never outlives the gateway.
+- Where cores are short it gives way to the loops: what it does is long, and nobody else waits.
+"""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from tokenlane.config.settings import TokenSettings
+from tokenlane.errors import ConfigError
+from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.job import TokenJob
+from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, Ready, Start, frame, made
+from tokenlane.tokens.tokenizer import Tokenizer
+
+_NICENESS = 10
+
+_decoders = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
+
+
+def _exactly(sock: socket.socket, size_bytes: int) -> bytes:
+    data = bytearray(size_bytes)
+    view, at = memoryview(data), 0
+    while at < size_bytes:
+        count = sock.recv_into(view[at:])
+        if not count:
+            raise EOFError
+        at += count
+    return bytes(data)
+
+
+def _next(sock: socket.socket) -> tuple[bytes, bytes]:
+    head_bytes, payload_bytes = LENGTHS.unpack(_exactly(sock, LENGTHS.size))
+    return _exactly(sock, head_bytes), _exactly(sock, payload_bytes)
+
+
+def serve(sock: socket.socket) -> None:
+    """Jobs until the other end closes."""
+    start = msgspec.msgpack.decode(_next(sock)[0], type=Start)
+    settings = msgspec.msgpack.decode(start.settings, type=TokenSettings)
+    models = {}
+    for model, folder in start.folders.items():
+        tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
+        tokenizer.encode("warm up", add_special_tokens=True)
+        models[model] = tokenizer, Speed(), TokenCaches.of(settings)
+    sock.sendall(b"".join(frame(Ready())))
+    while True:
+        head, payload = _next(sock)
+        asked = msgspec.msgpack.decode(head, type=Asked)
+        tokenizer, speed, caches = models[asked.model]
+        job = TokenJob(
+            tokenizer,
+            speed,
+            _decoders[asked.kind].decode(payload),
+            caches,
+            key=b"",
+            size_bytes=asked.size_bytes,
+            block_tokens=asked.block_tokens,
+            salt=asked.salt,
+        )
+        for part in made(asked.number, job.run()):
+            sock.sendall(part)
+
+
+def main() -> int:
+    """Entry point. A terminal's Ctrl-C is the gateway's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    with socket.socket(fileno=int(sys.argv[1])) as sock:
+        sock.setblocking(True)
+        try:
+            serve(sock)
+        except (EOFError, ConnectionError):
+            pass  # the gateway is gone, or has no more use for us
+        except ConfigError as error:
+            sys.stderr.write(f"tokenizer process: {error}\n")
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The short rung: a job done where it stands, on the loop, where that costs less than a hop.
+
+Invariants:
+- Straight through, without steps: render, look for a known opening, encode and hash the rest.
+- What the rest costs shows after the render. Where it is predicted to take longer than the limit,
+  nothing more is done here: the job goes on elsewhere with the text it has. An opening that is to
+  be kept may take as long as the loop may stall: it is encoded once.
+- The ids are those that the job's own steps would make.
+"""
+
+import time
+
+from tokenlane.errors import RequestError
+from tokenlane.prompt import Prompt
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.bodies import CompletionBody
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.caches.openings import Opening, OpeningCache
+from tokenlane.tokens.job import Tokenized, TokenJob
+from tokenlane.tokens.ladder import Speed
+
+
+def run(
+    job: TokenJob, speed: Speed, openings: OpeningCache, limit_s: float, stall_budget_s: float
+) -> Tokenized | None:
+    """The job's result, made in about `limit_s` of this thread; None where it would take longer."""
+    began_s = time.perf_counter()
+    try:
+        text, special = _text(job)
+        if text is None:
+            if speed.render_s(job.size_bytes) + speed.encode_s(job.size_bytes) > limit_s:
+                return None
+            return job.run()
+        rendered_s = time.perf_counter()
+        if not isinstance(job.body, CompletionBody):
+            speed.learn_render(job.render_bytes, rendered_s - began_s)
+        prompt = _encoded(job, speed, openings, text, special, limit_s, stall_budget_s)
+    except (RequestError, Unrenderable) as problem:
+        return Tokenized(None, problem, time.perf_counter() - began_s)
+    if prompt is None:
+        return None
+    return Tokenized(prompt, None, time.perf_counter() - began_s)
+
+
+def _text(job: TokenJob) -> tuple[str | None, bool]:
+    """The one text to encode, and whether special tokens go around it; no text where the prompt
+    is ids, several texts, or to be truncated."""
+    body = job.body
+    if prompt_fields.value(body.truncate_prompt_tokens) is not None:
+        return None, False
+    if not isinstance(body, CompletionBody):
+        job.text = job.rendered(body, hasty=True)
+        return job.text, prompt_fields.flag(body.add_special_tokens, False)
+    special = prompt_fields.flag(body.add_special_tokens, True)
+    prompts = job.tokenizer.prompts(body)
+    if len(prompts) == 1 and isinstance(prompts[0], str):
+        return prompts[0], special
+    return None, False
+
+
+def _encoded(
+    job: TokenJob,
+    speed: Speed,
+    openings: OpeningCache,
+    text: str,
+    special: bool,
+    limit_s: float,
+    stall_budget_s: float,
+) -> Prompt | None:
+    """The prompt of a text; None where its unknown part is predicted to take too long."""
+    encoder = job.tokenizer.encoder
+    affixes = encoder.affixes if special else (b"", b"")
+    if affixes is None:
+        if speed.encode_s(len(text)) > limit_s:
+            return None
+        return _prompt(job, encoder.encode(text, add_special_tokens=special), b"")
+    root = b"%d:%d:%b" % (special, job.block_tokens, job.salt)
+    opening = openings.find(encoder, root, text)
+    if opening is None:
+        head = text[: openings.ends_at(encoder, root, text)]
+        if not head:
+            opening = Opening("", affixes[0], b"")
+        elif speed.encode_s(len(head)) < stall_budget_s:
+            ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
+            opening = Opening(head, ids, block_hashes(ids, job.block_tokens, job.salt))
+            openings.put(root, opening)
+        else:
+            return None
+    rest = text[opening.chars :] if opening.chars else encoder.begun(text)
+    if speed.encode_s(len(rest)) > limit_s:
+        return None
+    began_s = time.perf_counter()
+    ids = b"".join((opening.ids, encoder.encode_piece(rest), affixes[1]))
+    prompt = _prompt(job, ids, opening.blocks)
+    speed.learn_encode(len(rest), time.perf_counter() - began_s)
+    return prompt
+
+
+def _prompt(job: TokenJob, ids: bytes, known: bytes) -> Prompt:
+    blocks = block_hashes(ids, job.block_tokens, job.salt, known)
+    return Prompt((ids,), blocks, job.block_tokens, len(ids) // 4)

@@ -1,0 +1,171 @@
+"""The threads rung: worker threads for tokenization, with a bounded queue in two lanes.
+
+Invariants:
+- A whole job (render, encode, hash) runs in the threads and comes back to the loop once. A long one
+  runs in slices, and queues again behind the others after each: pieces of requests interleave.
+- One thread takes short jobs only, so a short prompt never waits for a long one; the others
+  take short jobs first.
+- A job is owned once. Nobody waiting any more: a job that has not begun is dropped, one that
+  runs is finished, and its result still reaches `on_result` (and so the cache).
+- Counts change on the loop alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from tokenlane.runtime import cpu_scheduling
+from tokenlane.tokens.job import Tokenized, TokenJob
+
+# Long enough that changing jobs costs nothing, short beside what a waiting request notices.
+_SLICE_S = 0.005
+
+
+class Done(NamedTuple):
+    """A job's result and the seconds it waited for a thread."""
+
+    result: Tokenized
+    queue_s: float
+
+
+class _Entry:
+    __slots__ = ("future", "job", "predicted_s", "queue_s", "queued_s", "short")
+
+    def __init__(
+        self, job: TokenJob, future: asyncio.Future[Done], predicted_s: float, short: bool
+    ) -> None:
+        self.job = job
+        self.future = future
+        self.predicted_s = predicted_s
+        self.short = short
+        self.queued_s = time.perf_counter()
+        self.queue_s: float | None = None  # until it began
+
+
+class ThreadPool:
+    """`count` threads. `on_result`: hears every finished job on the loop, wanted or not."""
+
+    def __init__(self, count: int, on_result: Callable[[TokenJob, Tokenized], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_result = on_result
+        self._closed = False
+        self._short: SimpleQueue[_Entry | None] = SimpleQueue()
+        self._long: SimpleQueue[_Entry | None] = SimpleQueue()
+        self.count = count
+        self.queued_jobs = 0
+        self.queued_bytes = 0
+        self._late_s = 0.0
+        self._short_s = 0.0
+        self._long_s = 0.0
+        self._threads = [
+            threading.Thread(
+                target=self._only_short if number == 0 and count > 1 else self._any,
+                name=f"tokenize-{number}",
+                daemon=True,
+            )
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_s(self, *, short: bool) -> float:
+        """Predicted seconds before a job submitted now begins."""
+        if short:
+            return self._short_s / self.count
+        return self._short_s / self.count + self._long_s / max(self.count - 1, 1)
+
+    @property
+    def loop_late_s(self) -> float:
+        """How long the result last handed back had waited for the loop; 0 where no job is under
+        way, and so nothing is known."""
+        return self._late_s if self.queued_jobs else 0.0
+
+    def submit(self, job: TokenJob, predicted_s: float, *, short: bool) -> asyncio.Future[Done]:
+        """Queues a job; whether there is room was the ladder's question."""
+        future: asyncio.Future[Done] = self._loop.create_future()
+        entry = _Entry(job, future, predicted_s, short)
+        self.queued_jobs += 1
+        self.queued_bytes += job.size_bytes
+        if short:
+            self._short_s += predicted_s
+            self._short.put(entry)
+            # Wakes a thread that waits for long jobs; whoever comes first takes the entry.
+            self._long.put(None)
+        else:
+            self._long_s += predicted_s
+            self._long.put(entry)
+        return future
+
+    def close(self) -> None:
+        """Lets the threads end after the jobs they run."""
+        self._closed = True
+        for _ in self._threads:
+            self._short.put(None)
+            self._long.put(None)
+
+    # -- in the threads ----------------------------------------------------------------------
+
+    def _only_short(self) -> None:
+        cpu_scheduling.stand_back()
+        while not self._closed:
+            entry = self._short.get()
+            if entry is not None:
+                self._run(entry)
+
+    def _any(self) -> None:
+        cpu_scheduling.stand_back()
+        while not self._closed:
+            entry = self._long.get()
+            with contextlib.suppress(Empty):
+                while (short := self._short.get_nowait()) is not None:
+                    self._run(short)
+            if entry is not None:
+                self._run(entry)
+
+    def _run(self, entry: _Entry) -> None:
+        done: Done | Exception | None = None
+        if entry.queue_s is not None or not entry.future.cancelled():
+            if entry.queue_s is None:
+                entry.queue_s = time.perf_counter() - entry.queued_s
+            try:
+                result = entry.job.advance(_SLICE_S)
+                if result is None:
+                    self._long.put(entry)
+                    return
+                done = Done(result, entry.queue_s)
+            except Exception as error:  # noqa: BLE001 - its waiter raises it; the thread lives on
+                done = error
+            except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's own code
+                done = RuntimeError(f"the tokenizer failed: {type(error).__name__}")
+        with contextlib.suppress(RuntimeError):  # the loop closed while the job ran
+            self._loop.call_soon_threadsafe(self._finished, entry, done, time.perf_counter())
+
+    # -- back on the loop --------------------------------------------------------------------
+
+    def _finished(self, entry: _Entry, done: Done | Exception | None, ended_s: float) -> None:
+        self._late_s = time.perf_counter() - ended_s
+        self.queued_jobs -= 1
+        self.queued_bytes -= entry.job.size_bytes
+        if entry.short:
+            self._short_s -= entry.predicted_s
+        else:
+            self._long_s -= entry.predicted_s
+        if done is None:
+            return
+        if isinstance(done, Exception):
+            if not entry.future.done():
+                entry.future.set_exception(done)
+            return
+        self._on_result(entry.job, done.result)
+        if not entry.future.done():
+            entry.future.set_result(done)
+
+
+def default_count() -> int:
+    """As many threads as cores, at least 2, at most 8."""
+    return max(2, min(8, os.cpu_count() or 1))

@@ -1,0 +1,317 @@
+"""A request's ids: the ladder climbed. Cache first, then the rung the rules choose; a replica's
+own `/tokenize` where nothing here can make them.
+
+Invariants:
+- One job per miss; its result fills the cache whoever still waits for it.
+- The local rung's permit is held across the whole job. The job runs in pieces no longer than the
+  stall budget, and yields to the loop between them: so the permit bounds stall time, not just
+  the number of jobs between two awaits.
+- Where ids cannot be had, the outcome says why; it is never an error by itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from tokenlane.config.settings import TokenSettings
+from tokenlane.errors import RequestError
+from tokenlane.gateway import refusals
+from tokenlane.prompt import Prompt, Rung
+from tokenlane.protocols.bodies import Prompted, is_ids
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.telemetry.stalls.stages import LOOP, OTHER, TOKENIZE_LOCAL
+from tokenlane.tokens import ladder
+from tokenlane.tokens.caches.lru import Budget, CacheCounts, PromptCache
+from tokenlane.tokens.caches.openings import OpeningCache
+from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.job import Steps, Tokenized, TokenJob
+from tokenlane.tokens.keys import prompt_size_bytes, salt, token_key
+from tokenlane.tokens.ladder import JobView, PoolView, Speed
+from tokenlane.tokens.rungs import short
+from tokenlane.tokens.rungs.processes import LostError, ProcessPool
+from tokenlane.tokens.rungs.threads import ThreadPool, default_count
+from tokenlane.tokens.rungs.waiters import Room
+from tokenlane.tokens.tokenizer import Tokenizer
+
+# (model, request, its tokenizer, tokens per block) -> its ids. Raises Unrenderable.
+Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
+
+# Why there are no ids: no rung had room.
+_FULL = "overload"
+
+
+class Outcome:
+    """prompt: None on the bail rung, and then `reason` says why. queue_s, run_s: seconds."""
+
+    __slots__ = ("prompt", "queue_s", "reason", "run_s", "rung")
+
+    def __init__(
+        self,
+        prompt: Prompt | None,
+        rung: Rung,
+        reason: str = "",
+        queue_s: float = 0.0,
+        run_s: float = 0.0,
+    ) -> None:
+        self.prompt = prompt
+        self.rung = rung
+        self.reason = reason
+        self.queue_s = queue_s
+        self.run_s = run_s
+
+
+class TokenService:
+    """The ids of requests. `tokenizers`: by model name, loaded. block_tokens: of the hashes. ask:
+    asks a replica, where that is wanted."""
+
+    def __init__(
+        self, settings: TokenSettings, tokenizers: dict[str, Tokenizer], block_tokens: int
+    ) -> None:
+        self._settings = settings
+        self._tokenizers = tokenizers
+        self._speeds = {model: Speed() for model in tokenizers}
+        self._block_tokens = block_tokens
+        self.ask: Ask | None = None
+        self._bases: dict[str, str] = {}
+        self._permit = asyncio.Lock()
+        self._room = Room()
+        self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
+        self.cache = PromptCache(
+            Budget(
+                settings.cache_limit_entries,
+                settings.cache_limit_bytes,
+                settings.cache_entry_limit_bytes,
+            )
+        )
+        self._openings = {
+            model: OpeningCache(
+                Budget(
+                    settings.opening_limit_entries,
+                    settings.opening_limit_bytes,
+                    settings.opening_entry_limit_bytes,
+                )
+            )
+            for model in tokenizers
+        }
+        self.threads = ThreadPool(settings.threads or default_count(), self._finished)
+        self.processes = ProcessPool(settings, self._finished)
+        self._look_short = partial(self._pool, True)
+        self._look_long = partial(self._pool, False)
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block of the hashes made from now on."""
+        return self._block_tokens
+
+    def rehash(self, block_tokens: int) -> None:
+        """The replicas' block size became known, or changed: hashes made before are void."""
+        if block_tokens != self._block_tokens:
+            self._block_tokens = block_tokens
+            self.cache.clear()
+
+    def adopt(self, bases: dict[str, str]) -> None:
+        """Which models are adapters, and of which: they speak with that one's tokenizer, unless
+        they have one of their own."""
+        self._bases = bases
+
+    def tokenizer(self, model: str) -> Tokenizer | None:
+        """The tokenizer of a model, if there is one."""
+        return self._tokenizers.get(self._own(model))
+
+    def _own(self, model: str) -> str:
+        """Whose tokenizer and caches a model uses."""
+        return model if model in self._tokenizers else self._bases.get(model, model)
+
+    def cache_counts(self) -> dict[str, CacheCounts]:
+        """By kind of cache, all models together."""
+        return {
+            "request": CacheCounts.of([self.cache]),
+            "shape": CacheCounts.of([one.shapes for one in self.caches.values()]),
+            "opening": CacheCounts.of(list(self._openings.values())),
+            "segment": CacheCounts.of([one.segments for one in self.caches.values()]),
+            "prefix": CacheCounts.of([one.prefixes for one in self.caches.values()]),
+        }
+
+    def close(self) -> None:
+        """Ends the threads and the processes."""
+        self.threads.close()
+        self.processes.close()
+
+    def known(self, model: str, body: Prompted) -> Outcome | bytes:
+        """What is known at once: ids from the cache, or that there is no tokenizer; else the key
+        to call `make` with."""
+        if self.ask is None and self._own(model) not in self._tokenizers:
+            return Outcome(None, Rung.BAIL, "no-tokenizer")
+        key = token_key(model, body)
+        prompt = self.cache.get(key)
+        return key if prompt is None else Outcome(prompt, Rung.CACHE)
+
+    async def make(
+        self, model: str, body: Prompted, key: bytes, *, needed: bool = False
+    ) -> Outcome:
+        """The ids of a request, by one of the rungs below the cache. needed: it waits for them
+        where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
+        where what is needed cannot be had in time."""
+        if self.asks(model, body):
+            return await self._asked(model, body, key)
+        own = self._own(model)
+        tokenizer = self._tokenizers[own]
+        size_bytes = prompt_size_bytes(body)
+        speed = self._speeds[own]
+        job = TokenJob(
+            tokenizer,
+            speed,
+            body,
+            self.caches[own],
+            key=b"" if tokenizer.volatile else key,
+            size_bytes=size_bytes,
+            block_tokens=self._block_tokens,
+            salt=salt(model, body),
+        )
+        render_s = speed.render_s(job.render_bytes)
+        total_s = render_s + speed.encode_s(size_bytes)
+        # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
+        ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
+        gil_s = max(render_s, ids_gil_s)
+        view = JobView(size_bytes, render_s, total_s, gil_s)
+        outcome = await self._climb(own, job, view)
+        if needed and outcome.reason == _FULL:
+            outcome = await self._patiently(own, job, view)
+        if outcome.prompt is not None and is_ids(body):
+            outcome.rung = Rung.TOKEN_INPUT
+        return outcome
+
+    def asks(self, model: str, body: Prompted) -> bool:
+        """Whether a replica is asked for the ids of such a request."""
+        tokenizer = self.tokenizer(model)
+        return self.ask is not None and (tokenizer is None or tokenizer.made_elsewhere(body))
+
+    async def _asked(self, model: str, body: Prompted, key: bytes) -> Outcome:
+        assert self.ask is not None
+        tokenizer = self.tokenizer(model)
+        LOOP.mark(OTHER)
+        began_s = time.perf_counter()
+        try:
+            prompt = await self.ask(model, body, tokenizer, self._block_tokens)
+        except Unrenderable as problem:
+            took_s = time.perf_counter() - began_s
+            return Outcome(None, Rung.BAIL, problem.reason, 0.0, took_s)
+        if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
+            self.cache.put(key, prompt)
+        rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
+        return Outcome(prompt, rung, "", 0.0, time.perf_counter() - began_s)
+
+    async def prompt(self, model: str, body: Prompted) -> Outcome:
+        """The ids of a request: `known`, else `make`."""
+        known = self.known(model, body)
+        return known if isinstance(known, Outcome) else await self.make(model, body, known)
+
+    async def _climb(self, model: str, job: TokenJob, view: JobView) -> Outcome:
+        is_short = view.total_s <= self._settings.short_lane_s
+        look = self._look_short if is_short else self._look_long
+        rung = ladder.choose(view, look, self._settings)
+        if rung is Rung.SHORT:
+            result = short.run(
+                job,
+                self._speeds[model],
+                self._openings[model],
+                self._settings.thread_hop_s,
+                self._settings.stall_budget_s,
+            )
+            if result is not None:
+                self._finished(job, result)
+                return _outcome(result, rung)
+            rung = ladder.choose(view, look, self._settings, begun=True)
+        LOOP.mark(OTHER)
+        if rung is Rung.THREADS:
+            done = await self.threads.submit(job, view.total_s, short=is_short)
+            return _outcome(done.result, rung, done.queue_s)
+        if rung is Rung.PROCESSES:
+            try:
+                done = await self.processes.submit(job, view.total_s)
+            except LostError:
+                return Outcome(None, Rung.BAIL, "process-lost")
+            return _outcome(done.result, rung, done.queue_s)
+        if rung is Rung.LOCAL:
+            return await self._local(job)
+        return Outcome(None, Rung.BAIL, _FULL)
+
+    async def _patiently(self, model: str, job: TokenJob, view: JobView) -> Outcome:
+        began_s = time.monotonic()
+        until_s = began_s + self._settings.needed_wait_s
+        again = False
+        while True:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0.0 or not await self._room.wait(left_s, again=again):
+                raise refusals.uncounted()
+            waited_s = time.monotonic() - began_s
+            outcome = await self._climb(model, job, view)
+            if outcome.reason != _FULL:
+                outcome.queue_s += waited_s
+                return outcome
+            again = True
+
+    def _pool(self, short: bool) -> PoolView:
+        threads, processes = self.threads, self.processes
+        return PoolView(
+            threads.count,
+            threads.queued_jobs,
+            threads.queued_bytes,
+            threads.wait_s(short=short),
+            self._permit.locked(),
+            processes.ready_count,
+            processes.outstanding_bytes,
+            threads.loop_late_s,
+        )
+
+    async def _local(self, job: TokenJob) -> Outcome:
+        queued_s = time.perf_counter()
+        async with self._permit:
+            LOOP.mark(TOKENIZE_LOCAL)
+            started_s = time.perf_counter()
+            budget_s = self._settings.stall_budget_s
+            steps = job.steps(piece_limit_s=budget_s)
+            result = await _in_slices(steps, started_s, budget_s)
+        self._finished(job, result)
+        return _outcome(result, Rung.LOCAL, started_s - queued_s)
+
+    def _finished(self, job: TokenJob, result: Tokenized) -> None:
+        if self._room:
+            # Once the pool has taken this job off its books.
+            asyncio.get_running_loop().call_soon(self._room.made)
+        if (
+            result.prompt is not None
+            and job.key
+            and (result.prompt.block_tokens == self._block_tokens)
+        ):
+            self.cache.put(job.key, result.prompt)
+
+
+async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokenized:
+    """Runs a job's steps, letting the loop breathe whenever the next could exceed the budget."""
+    slice_s = started_s
+    longest_s = 0.0
+    try:
+        while True:
+            before_s = time.perf_counter()
+            next(steps)
+            now_s = time.perf_counter()
+            longest_s = max(longest_s, now_s - before_s)
+            if now_s - slice_s + longest_s > budget_s:
+                LOOP.mark(OTHER)
+                await asyncio.sleep(0)
+                LOOP.mark(TOKENIZE_LOCAL)
+                slice_s = time.perf_counter()
+    except StopIteration as end:
+        return Tokenized(end.value, None, time.perf_counter() - started_s)
+    except (RequestError, Unrenderable) as problem:
+        return Tokenized(None, problem, time.perf_counter() - started_s)
+
+
+def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
+    if isinstance(result.error, RequestError):
+        raise result.error
+    if result.error is not None:
+        return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
+    return Outcome(result.prompt, rung, "", queue_s, result.seconds)

@@ -1,0 +1,354 @@
+"""A model's tokenizer: the ids of its requests, exactly as vLLM 0.32 makes them.
+
+Invariants:
+- Loaded once, off the request path; afterwards nothing in it changes, so threads share it.
+- Exact or silent: what is not known to equal vLLM's ids raises Unrenderable, and the request is
+  routed without ids. See `tokenlane.tokens.folder` for what a folder's files do not decide.
+- Per request: fields -> conversation -> text (`chat_text`) -> pieces -> ids. Each step can run
+  alone, so that a caller with a budget can yield between them.
+- `add_special_tokens` is false for chat, true for completions; truncation keeps the end.
+"""
+
+import logging
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tokenlane.errors import ConfigError, RequestError
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.prompt_fields import (
+    ChatFields,
+    CompletionFields,
+    Conversation,
+    ResponsesFields,
+    Unrenderable,
+)
+from tokenlane.tokens import folder, probe
+from tokenlane.tokens.caches.shapes import MakeResidual, ShapeCache, shape_of
+from tokenlane.tokens.chat import anthropic_messages, conversation, openai_responses
+from tokenlane.tokens.chat.template import Template
+from tokenlane.tokens.demo import demo_folder as demo_folder  # noqa: PLC0414 - who loads it asks here
+from tokenlane.tokens.encode import line_cuts
+from tokenlane.tokens.encode.encoder import Encoder
+from tokenlane.tokens.encode.engines import FastPaths, FastTemplate
+from tokenlane.tokens.ids import pack
+
+log = logging.getLogger(__name__)
+
+EFFORTS = frozenset("none minimal low medium high xhigh max".split())
+# Request-level values that win over chat_template_kwargs of the same name.
+OVERRULED = frozenset(("add_generation_prompt", "continue_final_message"))
+# Names in chat_template_kwargs that steer transformers itself, or that vLLM refuses.
+STEERING = frozenset(
+    "model_config tokenizer conversation conversations messages tools chat_template tokenize "
+    "padding truncation max_length return_tensors return_dict return_assistant_tokens_mask "
+    "tokenizer_kwargs self compiled_template".split()
+)
+
+
+class Tokenizer:
+    """Ids of one model's requests.
+
+    max_model_tokens: context length as far as the folder says; the replica's own word beats it.
+    specials: bos_token and so on, as templates see them. volatile: the chat template asks for the
+    time, so that a chat's ids must not be cached. doubts: why ids may differ from vLLM's
+    nevertheless; empty for the well-trodden folders. fast: which engines do the work.
+    """
+
+    def __init__(self, model: str, read: folder.Folder) -> None:
+        self.model = model
+        self.encoder = Encoder(read.backend)
+        self.max_model_tokens = read.max_model_tokens
+        self.doubts = read.doubts
+        self.specials = read.specials
+        self._own_renderer = read.own_renderer
+        self._chats_elsewhere = (
+            not read.harmony
+            if read.own_renderer
+            else not read.templates and read.processor_template is None
+        )
+        self._own_tokenizer = read.own_tokenizer
+        self._templates = {name: Template(text) for name, text in read.templates.items()}
+        self._processor_template = (
+            None if read.processor_template is None else Template(read.processor_template)
+        )
+        made = [*self._templates.values(), self._processor_template]
+        self.volatile = any(template is not None and template.volatile for template in made)
+        literals = [text for template in made if template for text in template.literals]
+        self.encoder.cut_lines(line_cuts.marks(literals, self.encoder.added))
+        self.fast = FastPaths()
+        self._fast_templates: dict[Template, FastTemplate] = {}
+
+    @classmethod
+    def load(
+        cls, model: str, path: Path, *, cache_dir: Path | None = None, fast: bool = True
+    ) -> "Tokenizer":
+        """Reads a model's folder. Raises ConfigError, one sentence that names the model.
+
+        fast: with faster engines where a probe shows them equal; what it finds is kept in
+        cache_dir, by default the user's cache.
+        """
+        try:
+            made = cls(model, folder.read(path))
+        except ConfigError as error:
+            raise ConfigError(f"tokenizer of {model}: {error}") from None
+        if fast:
+            made._hasten(probe.Findings(cache_dir))
+        return made
+
+    def _hasten(self, findings: probe.Findings) -> None:
+        why = {}
+        encoder, engine, why["encoder"] = probe.fast_encoder(self.encoder, findings)
+        if encoder is not None:
+            self.encoder.use(encoder)
+        templates = {f"template {name}": made for name, made in self._templates.items()}
+        if self._processor_template is not None:
+            templates["template of the processor"] = self._processor_template
+        if self._own_renderer:
+            why["template"], templates = "vLLM renders with code of its own", {}
+        elif not templates:
+            why["template"] = "there is none"
+        for part, template in templates.items():
+            made, why[part] = probe.fast_template(template, self.specials, findings)
+            if made is not None:
+                self._fast_templates[template] = made
+        why = {part: reason for part, reason in why.items() if reason}
+        self.fast = FastPaths(
+            encoder=engine,
+            template=(
+                "replica"
+                if self._chats_elsewhere
+                else "jinja2"
+                if why.keys() - {"encoder"}
+                else "minijinja"
+            ),
+            why=why,
+        )
+        log.info("tokenizer of %s: %s and %s", self.model, self.fast.encoder, self.fast.template)
+        for part, reason in why.items():
+            log.info("tokenizer of %s: no fast path for its %s: %s", self.model, part, reason)
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer {self.model} {self.encoder!r} templates={sorted(self._templates)}>"
+
+    def made_elsewhere(self, request: Conversation | CompletionFields) -> bool:
+        """Whether these files do not say how vLLM makes this request's ids, and its `/tokenize`
+        does: code of its own, or a template that is not in the folder."""
+        if isinstance(request, CompletionFields):
+            return self._own_tokenizer
+        return self._chats_elsewhere
+
+    # Chat
+
+    def chat_text(
+        self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
+    ) -> str:
+        """The rendered prompt. shapes: what is known of others' renderings, and learns from this
+        one unless that takes long and is `hasty`. Raises RequestError(400) as vLLM would, or
+        Unrenderable."""
+        if self._own_renderer:
+            raise Unrenderable("own-renderer")
+        request = self.as_chat(asked)
+        given, converted = prompt_fields.value(request.messages), request is not asked
+        shape = None if shapes is None else shape_of(request, given, converted=converted)
+        if shapes is None or shape is None:
+            return self._rendered(request, given, converted=converted)[0]
+        text = shapes.text(shape)
+        if text is None:
+            text, residual = self._rendered(request, given, converted=converted)
+            if residual is not None:
+                shapes.learn(shape, text, residual, hasty=hasty)
+        return text
+
+    def _rendered(
+        self, request: ChatFields, given: Any, *, converted: bool
+    ) -> tuple[str, MakeResidual | None]:
+        """The text of these messages, and what makes the residual of it, where there can be one."""
+        self._refuse_request_template(request)
+        tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
+        template = self._template(with_tools=tools is not None)
+        turns = conversation.conversation(given, template.content_format)
+        if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
+            turns = conversation.developer_as_system(turns)
+        variables = self._variables(request, template, tools)
+        begun = prompt_fields.flag(request.add_generation_prompt, True)
+        text = template.render(
+            turns,
+            variables,
+            add_generation_prompt=begun,
+            continue_final_message=prompt_fields.flag(request.continue_final_message, False),
+            fast=self._fast_templates.get(template),
+        )
+        if template.volatile:
+            return text, None
+        seen = {**variables, "add_generation_prompt": begun}
+        return text, partial(template.residual, variables=seen)
+
+    def as_chat(self, request: Conversation) -> ChatFields:
+        """A request of any dialect as the chat that vLLM makes of it. Raises Unrenderable."""
+        if isinstance(request, ChatFields):
+            return request
+        if isinstance(request, ResponsesFields):
+            return openai_responses.as_chat(request)
+        return anthropic_messages.as_chat(
+            request, system_first=self._system_first, effort_of_none=lambda: self._effort_of_none
+        )
+
+    @cached_property
+    def _system_first(self) -> bool:
+        templates = {self._template(with_tools=with_tools) for with_tools in (False, True)}
+        return any(template.system_first for template in templates)
+
+    @cached_property
+    def _effort_of_none(self) -> str:
+        """What vLLM takes for thinking switched off: the least effort where the template refuses
+        `none`, or takes it for one of the others."""
+
+        def shown(effort: str) -> str | None:
+            hi = anthropic_messages.encoded([{"role": "user", "content": "Hi"}])
+            probe = ChatFields(messages=hi, reasoning_effort=anthropic_messages.encoded(effort))
+            try:
+                return self.chat_text(probe)
+            except (RequestError, Unrenderable):
+                return None
+
+        none = shown("none")
+        same = none is None or any(shown(effort) == none for effort in anthropic_messages.EFFORTS)
+        return anthropic_messages.EFFORTS[0] if same else "none"
+
+    def chat_ids(self, request: Conversation) -> bytes:
+        """Packed ids of a chat request: `chat_text`, encoded, truncated."""
+        special = prompt_fields.flag(request.add_special_tokens, False)
+        cut = prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
+        return self._truncated(self.chat_text(request), special, cut)
+
+    def _refuse_request_template(self, request: ChatFields) -> None:
+        # vLLM refuses a template from a request unless told to trust it: only it knows.
+        if prompt_fields.value(request.chat_template) is not None:
+            raise Unrenderable("request-template")
+        # The replica takes forwarded ids instead of the messages.
+        if b"prompt_token_ids" in bytes(request.kv_transfer_params):
+            raise Unrenderable("forwarded-ids")
+
+    def _template(self, *, with_tools: bool) -> Template:
+        if not with_tools and self._processor_template is not None:
+            return self._processor_template
+        found = self._templates.get("tool_use") if with_tools else None
+        found = found or self._templates.get("default")
+        if found is None:
+            raise Unrenderable("no-chat-template")
+        return found
+
+    def _variables(
+        self, request: ChatFields, template: Template, tools: list[dict[str, Any]] | None
+    ) -> dict[str, Any]:
+        """The template's variables: special tokens, then the request's, each only if known."""
+        given = prompt_fields.value(request.chat_template_kwargs)
+        given = {} if given is None else given
+        if not isinstance(given, dict) or not STEERING.isdisjoint(given):
+            raise Unrenderable("template-kwargs")
+        documents = prompt_fields.documents(request.documents)
+        effort = prompt_fields.value(request.reasoning_effort)
+        if effort is not None and effort not in EFFORTS:
+            raise Unrenderable("field-shape")
+        asked = {name: value for name, value in given.items() if name not in OVERRULED}
+        if effort is not None:
+            asked.setdefault("enable_thinking", effort != "none")
+            asked["reasoning_effort"] = effort
+        if documents is not None:
+            asked["documents"] = documents
+        elif not prompt_fields.are_objects(asked.get("documents")):
+            raise Unrenderable("template-kwargs")
+        # vLLM takes None and "auto" for "not given", whatever the variable means by them.
+        known = {
+            name: value
+            for name, value in asked.items()
+            if value is not None
+            and value != "auto"
+            and (name in template.variables or name == "documents")
+        }
+        return {**self.specials, "tools": tools, "documents": None, **known}
+
+    # Completions
+
+    def prompts(self, request: CompletionFields) -> tuple[str | bytes, ...]:
+        """As `given`, text only where it can be encoded here. Raises Unrenderable."""
+        prompts = self.given(request)
+        if self._own_tokenizer and any(isinstance(prompt, str) for prompt in prompts):
+            raise Unrenderable("own-renderer")
+        return prompts
+
+    @staticmethod
+    def given(request: CompletionFields) -> tuple[str | bytes, ...]:
+        """A completion's prompts: text, or packed ids as the client sent them. Raises Unrenderable,
+        RequestError 400."""
+        if prompt_fields.value(request.prompt_embeds) is not None:
+            raise Unrenderable("multimodal")
+        if prompt_fields.value(request.suffix) is not None:
+            raise Unrenderable("suffix")
+        given = prompt_fields.value(request.prompt)
+        if isinstance(given, str):
+            return (given,)
+        if not isinstance(given, list) or not given:
+            raise Unrenderable("field-shape")
+        if isinstance(given[0], int):
+            return (_given_ids(given),)
+        return tuple(one if isinstance(one, str) else _given_ids(one) for one in given)
+
+    def completion_ids(self, request: CompletionFields) -> tuple[bytes, ...]:
+        """Packed ids of each prompt of a completion request."""
+        special = prompt_fields.flag(request.add_special_tokens, True)
+        cut = prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
+        return tuple(
+            self._truncated(prompt, special, cut) if isinstance(prompt, str) else _kept(prompt, cut)
+            for prompt in self.prompts(request)
+        )
+
+    # Encoding
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """Packed little-endian uint32 ids of a whole text."""
+        return self.encoder.encode(text, add_special_tokens=add_special_tokens)
+
+    def pieces(self, text: str) -> list[str]:
+        """Exact cuts of a text; see `Encoder`."""
+        return self.encoder.pieces(text)
+
+    def encode_pieces(self, pieces: list[str], *, add_special_tokens: bool) -> bytes:
+        """Packed ids of all pieces of a text; equal to `encode` of the text."""
+        return self.encoder.encode_pieces(pieces, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: bytes) -> str:
+        """Text of packed ids, special tokens included."""
+        return self.encoder.decode(ids)
+
+    def _truncated(self, text: str, special: bool, cut: tuple[int, str | None] | None) -> bytes:
+        if cut is None or cut[1] is not None or not special:
+            return _kept(self.encode(text, add_special_tokens=special), cut)
+        # Without a side, the tokenizer itself truncates, and leaves room for what it adds.
+        affixes = self.encoder.affixes
+        if affixes is None:
+            raise Unrenderable("truncation")
+        before, after = affixes
+        room = cut[0] - (len(before) + len(after)) // 4
+        if room < 1:
+            raise Unrenderable("truncation")
+        body = _kept(self.encode(text, add_special_tokens=False), (room, "left"))
+        return before + body + after
+
+
+def _kept(ids: bytes, cut: tuple[int, str | None] | None) -> bytes:
+    if cut is None or len(ids) <= cut[0] * 4:
+        return ids
+    return ids[: cut[0] * 4] if cut[1] == "right" else ids[-cut[0] * 4 :]
+
+
+def _given_ids(ids: Any) -> bytes:
+    try:
+        return pack(msgspec.convert(ids, list[int], strict=True))
+    except (msgspec.ValidationError, OverflowError):
+        raise RequestError(
+            400, "`prompt` must be a string, token ids, or a list of either.", param="prompt"
+        ) from None

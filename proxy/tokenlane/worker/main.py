@@ -1,0 +1,278 @@
+"""A worker: one data loop, composed and run.
+
+The supervisor starts it as `python -m tokenlane.worker.main CHANNEL_FD`; tokenlane.channel has what
+they say to each other.
+
+Invariants:
+- Nothing is served before everything is loaded: tokenizers first, then the port, then Ready.
+- The loop does data work only; the control plane's part arrives as whole snapshots.
+- If the control plane goes away, the worker serves on with what it knows.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from functools import partial
+
+import uvloop
+
+from tokenlane.admission.auth import Door, dropped_fields
+from tokenlane.channel.ends import WorkerEnd
+from tokenlane.channel.messages import Hello, Reload
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import CacheChange, FleetState
+from tokenlane.gateway.explain import Explainer
+from tokenlane.gateway.recorder import Recorder
+from tokenlane.gateway.request import Gateway
+from tokenlane.gateway.request_record import Life, in_hand
+from tokenlane.http.exchange import Exchange
+from tokenlane.http.server import HttpServer
+from tokenlane.runtime import cpu_scheduling, malloc_arenas
+from tokenlane.runtime.ports import share
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.log.setup import setup_logs
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.segment import MetricsSegment
+from tokenlane.telemetry.stalls import planted
+from tokenlane.telemetry.stalls.monitor import StallMonitor
+from tokenlane.telemetry.stalls.stages import LOOP, METRICS, OTHER
+from tokenlane.tokens.service import TokenService
+from tokenlane.worker.gauges import Sampler
+from tokenlane.worker.reload import Swap
+from tokenlane.worker.resources import Loaded, Tokenizers, load_tokenizers
+
+log = logging.getLogger(__name__)
+
+_SAMPLE_PERIOD_S = 1.0
+# Requests of each period that are shown on the live page.
+_SHOWN_COUNT = 4
+
+
+class Worker:
+    """Everything one data loop owns."""
+
+    def __init__(self, channel_descriptor: int) -> None:
+        self._descriptor = channel_descriptor
+        self._drain = asyncio.Event()
+        self._gateway: Gateway | None = None
+        self._waiting: FleetState | None = None
+        # What is known of caches is taken in piece by piece, a turn of the loop for each.
+        self._changes: deque[CacheChange] = deque()
+        self._end = WorkerEnd(
+            on_fleet=self._fleet,
+            on_learned=self._learned,
+            on_cached=self._cached,
+            on_drain=self._drain.set,
+            on_lost=self._lost,
+            on_explain=self._explain,
+            on_reload=self._reload,
+        )
+        self._swap: Swap | None = None
+        # Of a worker that does not serve yet, the last one.
+        self._reload_waiting: Reload | None = None
+        self._reloading: set[asyncio.Task[None]] = set()
+        self._explainer: Explainer | None = None
+
+    def drain(self) -> None:
+        """Stops listening, finishes what is in flight, exits."""
+        self._drain.set()
+
+    async def run(self) -> int:
+        """Serves until told to drain; returns the exit code."""
+        hello = await self._end.connect(self._descriptor)
+        try:
+            loaded = Loaded.of(hello)
+            tokenizers = await asyncio.to_thread(load_tokenizers, hello.settings.tokens)
+            # Only now: a listener that nobody accepts from would still be dealt connections.
+            listener = share(hello.host, hello.port)
+            planted.install()
+        except (ConfigError, OSError) as error:
+            self._end.failed(str(error))
+            self._end.close()
+            return 2
+        return await self._serve(hello, listener, loaded, tokenizers)
+
+    async def _serve(
+        self, hello: Hello, listener: socket.socket, loaded: Loaded, tokenizers: Tokenizers
+    ) -> int:
+        settings = hello.settings
+        segment = MetricsSegment(hello.metrics_fd)
+        _show_engines(segment, tokenizers)
+        recorder = Recorder(segment, settings.prices, loaded.access, loaded.tracer)
+        tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
+        gateway = self._gateway = self._compose(hello, loaded, tokens, recorder)
+        explainer = self._explainer = self._explaining(hello, gateway, tokens)
+        self._fleet(self._waiting or hello.fleet)
+        if self._changes:
+            asyncio.get_running_loop().call_soon(self._take_change)
+        server = HttpServer(
+            gateway.handle,
+            settings.server,
+            guarded=True,
+            on_refused=partial(_refused, recorder),
+            dropped=dropped_fields(loaded.keys, loaded.replica_key),
+        )
+        await server.listen(listener, loaded.server_tls)
+        monitor = self._watching(hello, gateway, segment)
+        malloc_arenas.settle()
+        monitor.start()
+        sampler = Sampler(segment, gateway, server, tokens, loaded.access, loaded.tracer)
+        swap = self._swap = Swap(
+            hello.worker, settings, loaded,
+            gateway=gateway, server=server, recorder=recorder,
+            sampler=sampler, explainer=explainer,
+        )  # fmt: skip
+        self._end.ready()
+        if self._reload_waiting is not None:
+            self._reload(self._reload_waiting)
+        await self._until_drained(sampler, recorder, monitor)
+        gateway.draining = True
+        cut = await server.drain(swap.settings.server.drain_deadline_s)
+        swap.loaded.close()
+        self._sample(sampler, recorder)
+        monitor.sample()
+        monitor.stop()
+        explainer.close()
+        gateway.close()
+        tokens.close()
+        self._end.close()
+        if cut:
+            log.warning("drain ended with %d connections cut", cut)
+        return 0
+
+    async def _until_drained(
+        self, sampler: Sampler, recorder: Recorder, monitor: StallMonitor
+    ) -> None:
+        while not self._drain.is_set():
+            self._sample(sampler, recorder)
+            self._end.beats(monitor.sample())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SAMPLE_PERIOD_S):
+                    await self._drain.wait()
+
+    def _compose(
+        self, hello: Hello, loaded: Loaded, tokens: TokenService, recorder: Recorder
+    ) -> Gateway:
+        several = hello.settings.server.workers > 1
+        return Gateway(
+            hello.settings,
+            tokens,
+            SharedBoard(hello.board_fd, hello.worker),
+            recorder,
+            on_routed=self._end.learned if several else None,
+            on_suspect=self._end.suspect,
+            door=Door(loaded.keys, recorder.unauthorized) if loaded.keys is not None else None,
+            replica_key=loaded.replica_key,
+            tls=loaded.upstream_tls,
+        )
+
+    def _explaining(self, hello: Hello, gateway: Gateway, tokens: TokenService) -> Explainer:
+        return Explainer(
+            gateway.fleet,
+            gateway.router,
+            tokens,
+            gateway.asking,
+            self._end.explained,
+            gateway.naming.names,
+            check_context=hello.settings.tokens.context_check,
+        )
+
+    def _watching(self, hello: Hello, gateway: Gateway, segment: MetricsSegment) -> StallMonitor:
+        return StallMonitor(
+            hello.settings.stalls,
+            segment,
+            hello.worker,
+            histogram=segment.histogram(families.LOOP_STALL, str(hello.worker)),
+            in_hand=lambda: in_hand(gateway.in_hand),
+            on_stall=self._end.stalled,
+        )
+
+    def _sample(self, sampler: Sampler, recorder: Recorder) -> None:
+        LOOP.mark(METRICS)
+        sampler.sample()
+        samples = recorder.take_samples(_SHOWN_COUNT)
+        if samples:
+            self._end.routed(samples)
+        LOOP.mark(OTHER)
+
+    def _fleet(self, state: FleetState) -> None:
+        if self._gateway is None:
+            self._waiting = state
+        else:
+            self._gateway.update(state)
+            self._gateway.parity.update(state, self._gateway.fleet)
+
+    def _learned(self, slot: int, blocks: bytes, tenant: str) -> None:
+        if self._gateway is not None:
+            self._gateway.router.learn(slot, blocks, time.monotonic(), tenant)
+
+    def _cached(self, change: CacheChange) -> None:
+        self._changes.append(change)
+        if len(self._changes) == 1 and self._gateway is not None:
+            asyncio.get_running_loop().call_soon(self._take_change)
+
+    def _take_change(self) -> None:
+        assert self._gateway is not None
+        self._gateway.router.cached(self._changes.popleft())
+        if self._changes:
+            asyncio.get_running_loop().call_soon(self._take_change)
+
+    def _explain(self, number: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+        if self._explainer is not None:
+            self._explainer.ask(number, headers, body)
+
+    def _reload(self, reload: Reload) -> None:
+        if self._swap is None:
+            self._reload_waiting = reload
+            return
+        task = asyncio.get_running_loop().create_task(self._swapped(self._swap, reload))
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    async def _swapped(self, swap: Swap, reload: Reload) -> None:
+        self._end.reloaded(reload.number, await swap.apply(reload))
+
+    def _lost(self) -> None:
+        log.warning("the control plane is gone; serving on with what is known")
+
+
+def _show_engines(segment: MetricsSegment, tokenizers: Tokenizers) -> None:
+    for model, tokenizer in tokenizers.items():
+        for part, engine in tokenizer.fast.engines():
+            segment.gauge(families.TOKENIZER_PATH, model, part, engine).set(1.0)
+
+
+def _refused(recorder: Recorder, exchange: Exchange) -> None:
+    """A request that the server answered by itself is recorded too."""
+    life = Life(exchange.started_s)
+    life.request_id = exchange.request_id
+    life.outcome = "gateway_error"
+    life.ended_s = time.monotonic()
+    if exchange.status == 503:
+        recorder.shed("", "memory")
+    recorder.record(life, exchange.status)
+
+
+def main() -> None:
+    """Entry point of the worker process."""
+    setup_logs("worker")
+    cpu_scheduling.take_soon()
+    malloc_arenas.share()
+    # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def run() -> int:
+        worker = Worker(int(sys.argv[1]))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.drain)
+        return await worker.run()
+
+    sys.exit(uvloop.run(run()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Other settings in a worker that serves.
+
+Invariants:
+- Everything that can fail is made first, beside the loop; then all is swapped in one turn of it.
+  What cannot be made changes nothing.
+- Requests that are under way go on as they began: none is cut, none waits.
+"""
+
+import asyncio
+import logging
+
+from tokenlane.admission.auth import Door, dropped_fields
+from tokenlane.channel.messages import Reload
+from tokenlane.config.keyring import replica_key
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import LogSettings, Settings
+from tokenlane.config.tls import renew, tls_files
+from tokenlane.errors import ConfigError
+from tokenlane.gateway.explain import Explainer
+from tokenlane.gateway.recorder import Recorder
+from tokenlane.gateway.request import Gateway
+from tokenlane.http.server import HttpServer
+from tokenlane.runtime.file_times import Stamps, stamps
+from tokenlane.telemetry.log.access_log import AccessLog
+from tokenlane.worker.gauges import Sampler
+from tokenlane.worker.resources import Loaded, upstream_tls
+
+log = logging.getLogger(__name__)
+
+
+def _sink(settings: LogSettings) -> tuple[object, ...]:
+    """What a log has to be opened anew for."""
+    kind = settings.access, settings.format, settings.prefix_block_tokens
+    return *kind, settings.queue_limit_lines
+
+
+class Swap:
+    """What a worker was started with, and what of it is replaced. loaded: as of now."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: Settings,
+        loaded: Loaded,
+        *,
+        gateway: Gateway,
+        server: HttpServer,
+        recorder: Recorder,
+        sampler: Sampler,
+        explainer: Explainer,
+    ) -> None:
+        self._number = number
+        self._gateway = gateway
+        self._server = server
+        self._recorder = recorder
+        self._sampler = sampler
+        self._explainer = explainer
+        self._one_at_a_time = asyncio.Lock()
+        self._stamps = stamps(tls_files(settings.server, settings.upstream))
+        self.settings = settings
+        self.loaded = loaded
+
+    async def apply(self, reload: Reload) -> str:
+        """Puts it in force; else the sentence that says why not."""
+        async with self._one_at_a_time:
+            try:
+                made, seen = await asyncio.to_thread(self._make, reload)
+                self._put(reload.settings, made)
+            except (ConfigError, OSError, ValueError) as error:
+                return str(error) or "unknown"
+            before, self.loaded, self._stamps = self.loaded, made, seen
+            if before.access is not None and before.access is not made.access:
+                await asyncio.to_thread(before.access.close)
+            return ""
+
+    def _make(self, reload: Reload) -> tuple[Loaded, Stamps]:
+        """In a thread. Raises ConfigError."""
+        settings, now, was = reload.settings, self.loaded, self.settings
+        key: Secret | None = replica_key(settings.upstream)
+        if now.replica_key is not None and now.replica_key.same(key):
+            key = now.replica_key
+        seen, upstream, access = (
+            stamps(tls_files(settings.server, settings.upstream)),
+            now.upstream_tls,
+            now.access,
+        )
+        tls_of = settings.upstream.tls_ca_file, settings.upstream.tls_cert_file
+        if seen != self._stamps or tls_of != (
+            was.upstream.tls_ca_file, was.upstream.tls_cert_file,
+        ):  # fmt: skip
+            upstream = upstream_tls(settings.upstream, settings.backends)
+            if now.server_tls is not None:
+                renew(now.server_tls, settings.server)
+        if _sink(settings.log) != _sink(was.log):
+            off = settings.log.access == "off"
+            access = None if off else AccessLog(settings.log, self._number)
+        made = now._replace(keys=reload.keys, replica_key=key, upstream_tls=upstream, access=access)
+        return made, seen
+
+    def _put(self, settings: Settings, made: Loaded) -> None:
+        """On the loop, in one turn. Raises before anything is different."""
+        recorder = self._recorder
+        door = Door(made.keys, recorder.unauthorized) if made.keys is not None else None
+        self._gateway.configure(settings, door, made.replica_key, made.upstream_tls)
+        self._server.configure(settings.server, dropped_fields(made.keys, made.replica_key))
+        recorder.configure(settings.prices, made.access, settings.log)
+        if made.access is not self.loaded.access:
+            self._sampler.access.follow(made.access)
+        self._explainer.names = self._gateway.naming.names
+        self.settings = settings

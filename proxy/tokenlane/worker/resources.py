@@ -1,0 +1,70 @@
+"""What a worker reads from files before it serves: the key for replicas, certificates, tokenizers;
+and opens: its log and its traces.
+
+Invariants:
+- A mistake in any of it is one ConfigError, before the port is opened.
+"""
+
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from tokenlane.channel.messages import Hello
+from tokenlane.config.keyring import replica_key
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import Key, TokenSettings, UpstreamSettings
+from tokenlane.config.tls import server_context, upstream_context
+from tokenlane.telemetry.log.access_log import AccessLog
+from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.tokens.tokenizer import Tokenizer
+
+Tokenizers = dict[str, Tokenizer]
+
+
+class Loaded(NamedTuple):
+    """keys: of clients, None where all may come in. replica_key: shown to replicas. access,
+    tracer: None where off."""
+
+    keys: tuple[Key, ...] | None
+    replica_key: Secret | None
+    server_tls: ssl.SSLContext | None
+    upstream_tls: ssl.SSLContext | None
+    access: AccessLog | None
+    tracer: Tracer | None
+
+    @classmethod
+    def of(cls, hello: Hello) -> Self:
+        """Raises ConfigError."""
+        settings = hello.settings
+        return cls(
+            hello.keys,
+            replica_key(settings.upstream),
+            server_context(settings.server),
+            upstream_tls(settings.upstream, settings.backends),
+            AccessLog(settings.log, hello.worker) if settings.log.access != "off" else None,
+            Tracer(settings.tracing, hello.worker) if settings.tracing.endpoint else None,
+        )
+
+    def close(self) -> None:
+        """Writes what is left to be told."""
+        for teller in (self.access, self.tracer):
+            if teller is not None:
+                teller.close()
+
+
+def upstream_tls(settings: UpstreamSettings, backends: Iterable[str]) -> ssl.SSLContext | None:
+    """For https:// backends, where there are any or could be. Raises ConfigError."""
+    set_up = settings.tls_ca_file or settings.tls_cert_file
+    https = any(url.startswith("https:") for url in backends)
+    return upstream_context(settings) if set_up or https else None
+
+
+def load_tokenizers(settings: TokenSettings) -> Tokenizers:
+    """Of every model with a folder, by the model's name. Raises ConfigError."""
+    tokenizers = {}
+    for model, folder in settings.folders.items():
+        tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
+        # The first encode builds tables; nobody's request should pay for it.
+        tokenizers[model].encode("warm up", add_special_tokens=True)
+    return tokenizers

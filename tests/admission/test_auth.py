@@ -1,0 +1,338 @@
+"""Keys: who may in, told apart before a byte of a body is read; what replicas see of them."""
+
+import ast
+import asyncio
+import inspect
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.raw import CHAT, MESSAGES, Upstream, answering, chat, get, json_bytes, ok, post
+from tests.support import demo_tokenizer, gateway
+from tokenlane.admission import auth
+from tokenlane.admission.auth import Door, tenant_salt
+from tokenlane.config.keyring import client_keys, replica_key
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import AuthSettings, Key, Settings, Tenant, UpstreamSettings
+from tokenlane.errors import ConfigError, RequestError
+from tokenlane.gateway.id_bodies import with_salt
+from tokenlane.protocols.bodies import Kind
+from tokenlane.protocols.bodies import inspect as read_body
+from tokenlane.protocols.routes import ROUTES, UNSERVED, Route
+from tokenlane.telemetry.metrics import families
+
+NOW_S = 1_700_000_000.0
+ALICE, BOB, OLD = b"sk-alice-Xq7canary", b"sk-bob-Xq7canary", b"sk-old-Xq7canary"
+
+
+def key(plain: bytes, tenant: str, *, ends_in_s: float | None = None) -> Key:
+    """As an operator writes it. ends_in_s: seconds from NOW_S."""
+    ends = None
+    if ends_in_s is not None:
+        ends = datetime.fromtimestamp(NOW_S, UTC) + timedelta(seconds=ends_in_s)
+    return Key(digest=sha256(plain).hexdigest(), tenant=tenant, expires=ends)
+
+
+KEYS = (key(ALICE, "alice"), key(BOB, "bob"), key(OLD, "alice", ends_in_s=0))
+AUTH = AuthSettings(keys=KEYS)
+POSTED = [path for path, route in ROUTES.items() if "POST" in route.methods]
+
+
+def door(reasons: list[str] | None = None) -> Door:
+    return Door(KEYS, (reasons if reasons is not None else []).append)
+
+
+def bearer(plain: bytes) -> str:
+    return f"authorization: Bearer {plain.decode()}\r\n"
+
+
+REFUSED = {
+    "none": ([], "missing"),
+    "empty": ([(b"authorization", b"")], "malformed"),
+    "basic": ([(b"authorization", b"Basic " + ALICE)], "malformed"),
+    "bare": ([(b"authorization", ALICE)], "malformed"),
+    "no space": ([(b"authorization", b"Bearer" + ALICE)], "malformed"),
+    "twice": ([(b"authorization", b"Bearer " + ALICE)] * 2, "malformed"),
+    "two kinds": ([(b"authorization", b"Bearer " + ALICE), (b"x-api-key", ALICE)], "malformed"),
+    "wrong": ([(b"authorization", b"Bearer sk-alice")], "unknown"),
+    "longer": ([(b"authorization", b"Bearer " + ALICE + b"x")], "unknown"),
+    "huge": ([(b"authorization", b"Bearer " + b"x" * 1_000_000)], "unknown"),
+    "latin": ([(b"authorization", b"Bearer \xe9\xff")], "unknown"),
+    "its digest": ([(b"authorization", b"Bearer " + KEYS[0].digest.encode())], "unknown"),
+    "expired": ([(b"x-api-key", OLD)], "expired"),
+    "cookie": ([(b"cookie", b"authorization=Bearer " + ALICE)], "missing"),
+}
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize(("headers", "reason"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("route", [*ROUTES.values(), UNSERVED], ids=lambda route: route.path)
+def test_without_a_good_key(route: Route, headers: list[tuple[bytes, bytes]], reason: str) -> None:
+    reasons: list[str] = []
+    if route.public:
+        assert door(reasons).tenant(route, headers, NOW_S) == ""
+        assert not reasons
+        return
+    with pytest.raises(RequestError) as refused:
+        door(reasons).tenant(route, headers, NOW_S)
+    assert (refused.value.status, refused.value.code) == (401, "invalid_api_key")
+    assert "canary" not in refused.value.message
+    assert reasons == [reason]
+
+
+@pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer ", b"BEARER  "])
+def test_with_one(scheme: bytes) -> None:
+    route = ROUTES[CHAT]
+    assert door().tenant(route, [(b"authorization", scheme + ALICE)], NOW_S) == "alice"
+    assert door().tenant(route, [(b"x-api-key", BOB)], NOW_S) == "bob"
+    assert door().tenant(route, [(b"x-api-key", OLD)], NOW_S - 1) == "alice"
+    assert door().tenants == {"alice", "bob"}
+
+
+def test_only_health_is_public() -> None:
+    assert [path for path, route in ROUTES.items() if route.public] == ["/health"]
+
+
+@pytest.mark.row("S3")
+def test_no_comparison_touches_a_key() -> None:
+    """What is compared is a header's scheme and two times; keys are hashed and looked up."""
+    compared = {
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(inspect.getsource(auth)))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(one, ast.Eq | ast.NotEq) for one in node.ops)
+    }
+    assert compared == {
+        "name == b'authorization'",
+        "value[:7].lower() != _SCHEME",
+        "reason == 'missing'",
+    }
+
+
+@pytest.mark.row("S2")
+@pytest.mark.parametrize("path", [*POSTED, "/v1//chat/completions", "/v1/%63hat/completions", "/x"])
+async def test_refused_before_the_body(path: str) -> None:
+    """The body never comes, and the answer does; a replica hears nothing of it."""
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=Settings(auth=AUTH)) as bench:
+            for headers in ("", bearer(OLD), "authorization: Bearer x\r\n"):
+                client = await bench.client()
+                head = f"POST {path} HTTP/1.1\r\nhost: g\r\n{headers}content-length: 9\r\n\r\n"
+                await client.send(head.encode())
+                answer = await client.answer()
+                assert answer.status == 401
+                if path.startswith(MESSAGES):
+                    assert answer.refusal["type"] == "authentication_error"
+                else:
+                    assert answer.error["code"] == "invalid_api_key"
+                assert answer.headers["www-authenticate"] == "Bearer"
+                assert b"canary" not in answer.body
+                client.close()
+            assert bench.metric(families.UNAUTHORIZED, "missing") == 1
+            assert bench.metric(families.UNAUTHORIZED, "expired") == 1
+            assert bench.metric(families.TENANT_REQUESTS, "other", "gateway_error") == 3
+    assert not upstream.asked
+
+
+@pytest.mark.row("S2")
+async def test_methods_and_targets_get_around_nothing() -> None:
+    """Another method, another spelling of the target: 401 as well, and 404 or 405 with a key."""
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=Settings(auth=AUTH)) as bench:
+            for target, status in (
+                (CHAT, 405), ("/v1/models", 200), ("/v1/models/", 404),
+                ("/v1/models/..;/health", 404), ("/health/../v1/models", 404), ("/metrics", 404),
+                ("http://g/v1/models", 200),
+            ):  # fmt: skip
+                extra = "x-http-method-override: POST\r\nx-original-url: /health\r\n"
+                assert (await bench.ask(get(target, extra), "GET")).status == 401
+                assert (await bench.ask(get(target, extra + bearer(BOB)), "GET")).status == status
+            for method in ("OPTIONS", "DELETE", "PUT"):
+                request = get("/v1/models").replace(b"GET", method.encode(), 1)
+                assert (await bench.ask(request, method)).status == 401
+            assert (await bench.ask(get("/health"), "GET")).status == 200
+    assert not upstream.asked
+
+
+async def test_without_keys_all_may_come_in() -> None:
+    async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
+        assert (await bench.ask(post(CHAT, chat(), bearer(b"whatever")))).status == 200
+        assert upstream.asked[0].values(b"authorization") == [b"Bearer whatever"]
+        assert bench.metric(families.TENANT_REQUESTS, "other", "ok") == 0
+
+
+@pytest.mark.row("S5")
+@pytest.mark.parametrize("clients", [True, False])
+@pytest.mark.parametrize("replicas", [True, False])
+async def test_keys_end_at_the_gateway(clients: bool, replicas: bool) -> None:
+    settings = Settings(auth=AUTH) if clients else Settings()
+    own = Secret(b"sk-replica") if replicas else None
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=settings, replica_key=own) as bench:
+            answer = await bench.ask(post(CHAT, chat(), bearer(ALICE)))
+            assert "sk-replica" not in str(answer)
+    sent = [b"Bearer sk-replica"] if replicas else [] if clients else [b"Bearer " + ALICE]
+    assert upstream.asked[0].values(b"authorization") == sent
+    assert bool(upstream.asked[0].values(b"x-api-key")) is False
+
+
+@pytest.mark.row("S8")
+async def test_tenants_share_no_prefix() -> None:
+    """The same prompt by another tenant is cold, here and, by its cache_salt, in the replica."""
+    async with Upstream(answering(ok())) as upstream:
+        settings = Settings(auth=AUTH)
+        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+            cached = []
+            for plain in (ALICE, ALICE, BOB, BOB):
+                answer = await bench.ask(post(CHAT, chat("words " * 100), bearer(plain)))
+                cached.append(int(answer.headers["x-tokenlane-cached-tokens"]))
+            assert bench.metric(families.TENANT_REQUESTS, "bob", "ok") == 2
+            assert bench.metric(families.TENANT_TOKENS, "bob", "prompt") > 100
+    assert cached[0] == cached[2] == 0
+    assert cached[1] == cached[3] > 0
+    salts = [json.loads(asked.body)["cache_salt"] for asked in upstream.asked]
+    assert salts == [tenant_salt("alice", None)] * 2 + [tenant_salt("bob", None)] * 2
+    assert salts[0] != salts[2]
+
+
+@pytest.mark.row("S8")
+@given(st.sampled_from(["a", "b"]), st.none() | st.text(), st.none() | st.text())
+def test_no_tenant_has_the_salt_of_another(tenant: str, one: str | None, other: str | None) -> None:
+    mine, theirs = tenant_salt(tenant, one), tenant_salt(tenant + "x", other)
+    assert mine != theirs
+    # Nor by sending it.
+    assert tenant_salt(tenant + "x", mine) != mine
+
+
+_json = st.recursive(
+    st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=2)
+)
+
+
+@pytest.mark.row("P3")
+@given(
+    st.dictionaries(st.sampled_from(["model", "cache_salt", "x", "}", "é"]), _json, max_size=4),
+    st.sampled_from(["", " ", "\r\n\t"]),
+    st.sampled_from([None, 1]),
+)
+def test_a_salt_changes_nothing_else(
+    fields: dict[str, Any], around: str, indent: int | None
+) -> None:
+    raw = (around + json.dumps(fields, indent=indent) + around).encode()
+    made = with_salt(raw, "salt")
+    assert json.loads(made) == {**fields, "cache_salt": "salt"}
+    assert made.startswith(raw.rstrip()[:-1])
+
+
+async def test_the_salt_given_by_a_client_is_made_its_tenants() -> None:
+    """However it is spelled: `null` and escapes do not lead around it."""
+    spelled = (b'"cache_salt":"s"', b'"cache_salt":null', b'"c\\u0061che_salt":"s"', b'"n":1')
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=Settings(auth=AUTH)) as bench:
+            for one in spelled:
+                body = b'{"model":"demo","messages":[],' + one + b"}"
+                assert (await bench.ask(post(CHAT, body, bearer(ALICE)))).status == 200
+            body = json_bytes({"model": "demo", "input": "x"})
+            await bench.ask(post("/v1/responses", body, bearer(ALICE)))
+            message = json_bytes({"model": "demo", "messages": [], "max_tokens": 1})
+            await bench.ask(post(MESSAGES, message, f"x-api-key: {ALICE.decode()}\r\n"))
+            await bench.ask(post("/v1/embeddings", body, bearer(ALICE)))
+    salts = [json.loads(asked.body).get("cache_salt") for asked in upstream.asked]
+    given_s, none = tenant_salt("alice", "s"), tenant_salt("alice", None)
+    assert salts == [given_s, none, given_s, none, none, none, None]
+    replicas_view = read_body(Kind.CHAT, upstream.asked[2].body)
+    assert getattr(replicas_view, "cache_salt", None) == given_s
+
+
+@pytest.mark.row("S4")
+def test_a_secret_is_not_shown() -> None:
+    secret = Secret(b"sk-canary")
+    assert (repr(secret), repr([secret])) == ("***", "[***]")
+    for show in (str, format, "{}".format, "%s".__mod__, json.dumps):
+        with pytest.raises(TypeError) as refused:
+            show(secret)
+        assert "canary" not in str(refused.value)
+    assert secret.reveal() == b"sk-canary"
+    assert not hasattr(secret, "__dict__")
+
+
+@pytest.mark.row("S4")
+def test_where_the_replicas_key_comes_from(tmp_path: Path) -> None:
+    none: Mapping[str, str] = {}
+    assert replica_key(UpstreamSettings(), none) is None
+    found = replica_key(UpstreamSettings(), {"TOKENLANE_UPSTREAM_API_KEY": "sk-1"})
+    assert found is not None
+    assert found.reveal() == b"sk-1"
+    file = tmp_path / "key"
+    file.write_text("sk-2\n")
+    found = replica_key(UpstreamSettings(api_key_file=str(file)), none)
+    assert found is not None
+    assert found.reveal() == b"sk-2"
+    for wrong in ("", "two words", "a\nb", "clé"):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError) as refused:
+            replica_key(UpstreamSettings(api_key_file=str(file)), none)
+        assert not wrong or wrong not in str(refused.value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        replica_key(UpstreamSettings(api_key_file=str(tmp_path / "none")), none)
+
+
+def test_a_file_of_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    settings = AuthSettings(keys=KEYS[:1], keys_file=str(file))
+    digest = sha256(BOB).hexdigest()
+    file.write_text(f"- {{digest: {digest}, tenant: bob, expires: 2027-01-31T00:00:00Z}}\n")
+    keys = client_keys(settings)
+    assert keys is not None
+    assert [one.tenant for one in keys] == ["alice", "bob"]
+    assert keys[1].expires == datetime(2027, 1, 31, tzinfo=UTC)
+    file.write_text("")
+    assert client_keys(settings) == KEYS[:1]
+    # An empty list of keys is no open door.
+    assert client_keys(AuthSettings(keys_file=str(file))) == ()
+    assert client_keys(AuthSettings()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- {digest: sk-canary, tenant: a}", "regex"),
+        ("- sk-canary", "Expected `object`"),
+        ("- {digest: " + "a" * 64 + "}", "tenant"),
+        ("- {digest: " + "a" * 64 + ", tenant: a, exprires: 1}", "unknown field `exprires`"),
+        ("- {digest: " + "a" * 64 + ", tenant: 'a b'}", "regex"),
+        ("{sk-canary: [}", "is not YAML"),
+        (f"- {{digest: {KEYS[0].digest}, tenant: b}}", "given twice"),
+    ],
+)
+def test_a_wrong_file_of_keys(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words) as refused:
+        client_keys(AuthSettings(keys=KEYS[:1], keys_file=str(file)))
+    assert "canary" not in str(refused.value)
+
+
+def test_tenants_without_a_key_are_a_mistake() -> None:
+    for settings in (
+        AuthSettings(tenants={"alice": Tenant()}),
+        AuthSettings(keys=KEYS, tenants={"carol": Tenant()}),
+    ):
+        with pytest.raises(ConfigError, match="auth"):
+            client_keys(settings)
+
+
+async def test_many_tenants_at_once_keep_apart() -> None:
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=Settings(auth=AUTH)) as bench:
+            requests = [post(CHAT, chat(), bearer(plain)) for plain in (ALICE, BOB, b"no")] * 10
+            answers = await asyncio.gather(*map(bench.ask, requests))
+            assert [answer.status for answer in answers] == [200, 200, 401] * 10
+            assert bench.metric(families.TENANT_REQUESTS, "alice", "ok") == 10

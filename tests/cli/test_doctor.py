@@ -1,0 +1,117 @@
+"""`tokenlane doctor`, in front of what a new user meets."""
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tokenlane.cli.doctor import Report, check_machine, check_variables, examine
+from tokenlane.config.settings import (
+    AdminSettings,
+    ModelSettings,
+    ServerSettings,
+    Settings,
+    TokenSettings,
+)
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
+from tokenlane.tokens.tokenizer import demo_folder
+
+
+def settings(*backends: str, port: int = 0, **folders: str) -> Settings:
+    return Settings(
+        backends=backends,
+        server=ServerSettings(port=port),
+        admin=AdminSettings(port=0),
+        tokens=TokenSettings(folders=folders),
+    )
+
+
+@pytest.fixture
+def nobody() -> str:
+    """A URL that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_what_would_not_serve(nobody: str, tmp_path: Path) -> None:
+    lines: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = examine(settings(nobody, port=port, m=str(tmp_path)), {}, lines.append)
+    assert code == 1
+    text = "\n".join(lines)
+    for said in (
+        f"FAIL  settings: the tokenizer of m: {tmp_path}/tokenizer.json cannot be read",
+        f"FAIL  data port: port {port} on 127.0.0.1 is already taken; choose another --port",
+        "ok    admin port",
+        f"FAIL  replica {nobody}: nothing listens there; is vLLM running, and is the port right?",
+        "The gateway would not serve",
+    ):
+        assert said in text
+
+
+def test_no_replica_given() -> None:
+    lines: list[str] = []
+    assert examine(settings(), {}, lines.append) == 1
+    assert "FAIL  settings: no replica to serve from; give at least one --backend" in "\n".join(
+        lines
+    )
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[FleetProcess]:
+    with FleetProcess(1, free_ports(1)) as fleet:
+        yield fleet
+
+
+@pytest.mark.slow
+def test_what_would_serve(fleet: FleetProcess) -> None:
+    [url] = fleet.urls
+    lines: list[str] = []
+    assert examine(settings(url, demo=str(demo_folder())), {}, lines.append) == 0
+    text = "\n".join(lines)
+    assert f"ok    replica {url}: up, serves demo" in text
+    assert f"ok    tokenizer of demo: {demo_folder()} (given; fastokens and minijinja)" in text
+    assert "FAIL" not in text
+
+
+@pytest.mark.slow
+def test_a_model_without_a_tokenizer_and_a_tokenizer_without_a_model(fleet: FleetProcess) -> None:
+    lines: list[str] = []
+    assert examine(settings(*fleet.urls, dmeo=str(demo_folder())), {}, lines.append) == 0
+    text = "\n".join(lines)
+    assert "warn  tokenizer of demo: " in text
+    assert f"{fleet.urls[0]}/tokenize answers; its replicas are asked until" in text
+    assert "--tokenizer demo=DIR names its folder" in text
+    assert "warn  tokenizer of dmeo: no replica serves this model; is the name right?" in text
+    assert "The gateway would serve" in text
+
+
+def test_names_of_models_that_nobody_serves(fleet: FleetProcess) -> None:
+    lines: list[str] = []
+    models = ModelSettings(aliases={"gpt-4o": "demo", "gpt-5": "dmeo"})
+    examine(msgspec.structs.replace(settings(*fleet.urls), models=models), {}, lines.append)
+    assert "  ok    models: demo, that gpt-4o means, is served" in lines
+    assert "  warn  models: no replica serves dmeo, that gpt-5 means; served: demo" in lines
+
+
+def test_variables_that_mean_nothing() -> None:
+    lines: list[str] = []
+    check_variables(Report(lines.append), {"TOKENLANE_PROT": "1", "TOKENLANE_CONFIG": "x"})
+    [line] = lines
+    assert "TOKENLANE_PROT means nothing" in line
+
+
+def test_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
+    check_machine(Report(lines.append), Settings(server=ServerSettings(workers=5)))
+    assert "5 workers share 2; --workers 2 serves better" in lines[0]
+    assert "at most 1024" in lines[1]
+    assert "ulimit -n 16384" in lines[1]

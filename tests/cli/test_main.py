@@ -1,0 +1,349 @@
+"""The command line: flags over file over defaults, and one sentence for what is wrong."""
+
+import argparse
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from tokenlane import __version__
+from tokenlane.cli.main import VERBS, Verb, main, parser
+from tokenlane.cli.verbs.simulate import ABOUT
+from tokenlane.config.options import OPTIONS
+from tokenlane.config.settings import Settings
+from tokenlane.errors import error_body
+from tokenlane.simulator.profile import SimulatorSettings
+from tokenlane.tokens.tokenizer import demo_folder
+
+BACKEND = ("--backend", "http://127.0.0.1:9")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root, raises = logging.getLogger(), logging.raiseExceptions
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], logging.raiseExceptions = handlers, raises
+    root.setLevel(level)
+
+
+def test_python_dash_m() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenlane", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"tokenlane {__version__}\n"
+
+
+def test_help_names_the_verbs_there_are() -> None:
+    text = parser().format_help()
+    verbs = "serve demo simulate explain replay check-config print-config healthcheck doctor top"
+    for verb in [*verbs.split(), "completion"]:
+        assert verb in text
+
+
+@pytest.mark.parametrize("verb", ["serve", "demo", "simulate", "healthcheck", "top"])
+def test_help_shows_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    assert "default: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_says_what_each_flag_is(verb: Verb) -> None:
+    made = argparse.ArgumentParser()
+    verb.flags(made)
+    for action in made._actions:
+        if action.option_strings:
+            assert action.help
+            assert action.help == argparse.SUPPRESS or re.match(r"[a-zA-Z`]", action.help)
+    assert "default: )" not in made.format_help()
+
+
+def test_every_setting_of_a_simulated_replica_has_a_flag() -> None:
+    names = {field.name for field in msgspec.structs.fields(SimulatorSettings)}
+    assert set(ABOUT) == names - {"model", "folder"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["serve"], "give at least one --backend"),
+        (["serve", "--backend", "ftp://x"], "must look like http://HOST:PORT"),
+        (["serve", *BACKEND, *BACKEND], "listed twice"),
+        (
+            ["serve", *BACKEND, "--policy", "best"],
+            "routing.policy: 'best' is unknown; choose one of affinity",
+        ),
+        (["serve", *BACKEND, "--workers", "0"], "--workers must be between"),
+        (
+            ["serve", *BACKEND, "--tokenizer", "m=/nowhere"],
+            "/nowhere/tokenizer.json cannot be read; --tokenizer m=DIR names the folder",
+        ),
+        (["serve", *BACKEND, "--config", "/nowhere.yaml"], "directory); check --config"),
+        (["serve", *BACKEND, "--host", "no.such.host.invalid"], "check --host"),
+        (["serve", *BACKEND, "--port", "70000"], "70000 is no port number"),
+        (["serve", *BACKEND, "--tokenizer", "m"], "--tokenizer: 'm' must look like MODEL=DIR"),
+        (["serve", *BACKEND, "--port", "many"], "--port: 'many' must be a whole number"),
+        (["print-config", "--config", "/nowhere.yaml"], "cannot be read"),
+        (["serve", "--backend", "h:80"], "; did you mean http://h:80?"),
+        (["serve", "--backend", "http://h:80/v1"], "after its port; did you mean http://h:80?"),
+        (["simulate", "--replicas", "0"], "--replicas must be at least 1"),
+        (["simulate", "--port", "65535"], "do not make a range"),
+        (["simulate", "--block-tokens", "many"], "block_tokens"),
+        (["simulate", "--block-tokens", "0"], "block_tokens"),
+        (["top", "--admin", "127.0.0.1:8081"], "must look like http://HOST:PORT"),
+        (["demo", "--replicas", "0"], "--replicas must be at least 1"),
+    ],
+)
+def test_one_sentence_and_exit_code_2(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    [line] = said.err.splitlines()
+    assert line.startswith("tokenlane: ")
+    assert sentence in line
+
+
+def test_a_flag_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--bakend", "http://127.0.0.1:1"])
+    said = capsys.readouterr().err
+    assert said.endswith("--bakend http://127.0.0.1:1; did you mean --backend?\n")
+
+
+def test_a_verb_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["server"])
+    assert (
+        "there is no 'server'; did you mean serve? It is one of serve," in capsys.readouterr().err
+    )
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "say whether the settings would serve" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLANE_PROT", "80")
+    assert main(["check-config", *BACKEND]) == 0
+    assert capsys.readouterr().err == (
+        "tokenlane: the variable TOKENLANE_PROT means nothing; did you mean TOKENLANE_PORT?\n"
+    )
+
+
+@pytest.mark.parametrize("flag", ["--port", "--admin-port"])
+def test_a_taken_port(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        free = {"--port": "0", "--admin-port": "0"} | {flag: port}
+        assert main(["serve", *BACKEND, *(word for pair in free.items() for word in pair)]) == 2
+    assert f"port {port} on 127.0.0.1 is already taken; choose another {flag}" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "add http://127.0.0.1:1 --admin-port 9",
+        "add --admin-port 9 http://127.0.0.1:1",
+        "--admin-port 9 add http://127.0.0.1:1",
+        "--admin-port 9",
+        "list --admin-port 9",
+    ],
+)
+def test_flags_stand_where_they_like(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replicas", *words.split()]) == 1
+    assert "no gateway answers at 127.0.0.1:9" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_taken_port_of_the_demo_is_told_for_make_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        assert main(["demo", "--replicas", "1", "--port", port, "--admin-port", "0"]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"port {port} on 127.0.0.1 is already taken; choose another --port (make run PORT=8090)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["fly"], ["serve", "--port"], ["serve", "--por", "1"], ["completion", "csh"]]
+)
+def test_bad_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    assert "usage: tokenlane" in capsys.readouterr().err
+
+
+def test_flags_over_file_over_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(
+        "backends: [http://a:1, http://b:2]\n"
+        "server: {port: 1000, workers: 3}\n"
+        "tokens: {folders: {m: /m, n: /n}}\n"
+    )
+    argv = ["print-config", "--config", str(file), "--port", "2000", "--tokenizer", "n=/other"]
+    assert main(argv) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["backends"] == ["http://a:1", "http://b:2"]
+    assert (shown["server"]["port"], shown["server"]["workers"]) == (2000, 3)
+    assert shown["server"]["host"] == Settings().server.host
+    assert shown["tokens"]["folders"] == {"m": "/m", "n": "/other"}
+    assert main([*argv, *BACKEND]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["backends"] == ["http://127.0.0.1:9"]
+
+
+def test_print_config_says_where_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("server: {port: 1000}\n")
+    monkeypatch.setenv("TOKENLANE_CONFIG", str(file))
+    monkeypatch.setenv("TOKENLANE_WORKERS", "3")
+    assert main(["print-config", *BACKEND]) == 0
+    printed = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "backends: ['http://127.0.0.1:9'] # --backend" in lines
+    assert f"port: 1000 # {file}:1; restart" in lines
+    assert "workers: 3 # TOKENLANE_WORKERS; restart" in lines
+    assert "policy: affinity # default" in lines
+    # And it is a file again.
+    (tmp_path / "printed.yaml").write_text(printed)
+    monkeypatch.delenv("TOKENLANE_WORKERS")
+    assert main(["print-config", "--config", str(tmp_path / "printed.yaml")]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(printed)
+
+
+def test_print_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["print-config", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "tokenlane"
+
+
+@pytest.mark.parametrize("flag", ["--backend", "--worker-urls", "--static-backends"])
+@pytest.mark.parametrize(
+    "words", [("http://a:1,http://b:2",), ("http://a:1", "http://b:2")], ids=["commas", "words"]
+)
+def test_other_routers_words_for_replicas(
+    flag: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["print-config", flag, *words]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["backends"] == ["http://a:1", "http://b:2"]
+
+
+def test_every_setting_is_in_the_help_with_its_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for option in OPTIONS.values():
+        # Python 3.13 names the value once, behind all spellings of a flag.
+        assert f"{option.flag} " in text or f"{option.flag}, " in text
+        assert f"[{option.variable}, {option.path}]" in text
+        if option.default_text:
+            assert f"default: {option.default_text})" in text
+    assert "(seconds; default: 4.0) [TOKENLANE_UPSTREAM_IDLE_DEADLINE_S" in text
+
+
+def test_a_variable_with_a_typo_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOKENLANE_PROT", "9000")
+    assert main(["serve"]) == 2
+    assert "the variable TOKENLANE_PROT means nothing" in capsys.readouterr().err
+
+
+def test_check_config_names_all_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("server:\n  prot: 1\n  workers: two\n")
+    assert main(["check-config", "--config", str(file)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        f"tokenlane: {file}:2: server.prot: there is no such setting; did you mean server.port?",
+        f"tokenlane: {file}:3: server.workers: must be a whole number, and is text",
+    ]
+    assert main(["serve", "--config", str(file)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "(and 1 more: tokenlane check-config names them all)" in line
+
+
+def test_check_config_loads_the_tokenizers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", *BACKEND, "--tokenizer", f"demo={demo_folder()}"]) == 0
+    assert capsys.readouterr().out == "ok: 1 replica(s), 1 tokenizer(s), policy affinity\n"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert main(["check-config", *BACKEND, "--tokenizer", f"demo={tmp_path}"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert main(["check-config"]) == 1
+    assert "give at least one --backend" in capsys.readouterr().err
+
+
+def test_check_config_may_ask_the_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    assert main(["check-config", "--backend", url, "--probe"]) == 1
+    said = capsys.readouterr().out
+    assert f"FAIL  replica {url}: nothing listens there; is vLLM running" in said
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "said"),
+    [
+        (200, b"{}", 0, "ready\n"),
+        (503, error_body("No replica is up.", "server_error"), 1, "not ready: No replica is up.\n"),
+        (500, b"<html>", 1, "not ready: status 500\n"),
+    ],
+)
+def test_healthcheck(
+    status: int, body: bytes, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/readyz"
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert main(["healthcheck", "--admin-port", str(server.server_port)]) == code
+        thread.join()
+    captured = capsys.readouterr()
+    assert captured.out + captured.err == said
+
+
+def test_healthcheck_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert main(["healthcheck", "--admin-port", str(port)]) == 1
+    assert capsys.readouterr().err == (
+        f"not ready: no gateway answers at 127.0.0.1:{port} (Connection refused);"
+        " is it running, and is this its admin port?\n"
+    )

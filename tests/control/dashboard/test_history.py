@@ -1,0 +1,183 @@
+"""What the live page is told, out of real metrics segments and a real load board."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from tests.control.dashboard.test_reasons import sample
+from tokenlane import __version__
+from tokenlane.config.settings import RoutingSettings, Settings
+from tokenlane.control.dashboard.history import (
+    DECISION_LIMIT,
+    HISTORY_PERIODS,
+    WINDOW_PERIODS,
+    Watch,
+)
+from tokenlane.control.dashboard.live import Live
+from tokenlane.control.fleet import FleetTable, Probe
+from tokenlane.control.replica_metrics import Scrape
+from tokenlane.control.workers import Worker
+from tokenlane.telemetry.load_board import SharedBoard, create_board
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.exposition import Totals
+from tokenlane.telemetry.metrics.segment import MetricsSegment, create_segment
+from tokenlane.telemetry.routing_sample import CandidateSample
+
+SETTINGS = Settings(
+    backends=("http://127.0.0.1:9", "http://127.0.0.1:10"), routing=RoutingSettings(alpha=0.2)
+)
+
+
+@dataclass
+class Bench:
+    watch: Watch
+    table: FleetTable
+    segment: MetricsSegment
+    board: SharedBoard
+    now_s: float
+
+    def ticks(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.now_s += 1.0
+            self.watch.tick(self.now_s)
+
+    def live(self) -> Live:
+        live = self.watch.live(url="u", uptime_s=5.0, unready=None, workers=[Worker(0)])
+        # As a page of another process reads it.
+        return msgspec.json.decode(msgspec.json.encode(live), type=Live)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    board_fd, metrics_fd = create_board(8, 1), create_segment()
+    table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
+    segment = MetricsSegment(metrics_fd)
+    totals.adopt(0, metrics_fd)
+    watch = Watch(SETTINGS, table, totals, SharedBoard(board_fd, None))
+    yield Bench(watch, table, segment, SharedBoard(board_fd, 0), time.monotonic())
+    totals.retire(0)
+    os.close(board_fd)
+    os.close(metrics_fd)
+
+
+def test_before_anything_happened(bench: Bench) -> None:
+    live = bench.live()
+    assert live.version == __version__
+    assert live.now.requests_per_s == 0
+    assert live.now.ttft_p50_s is live.now.hit_rate is live.now.late_worst_s is None
+    assert [row.state for row in live.replicas] == ["down", "down"]
+    assert not any((live.stalls, live.reasons, live.models, live.decisions))
+    assert {row.rung for row in live.rungs} >= {"threads", "bail"}
+
+
+def test_rates_are_over_the_window_and_history_is_kept(bench: Bench) -> None:
+    requests = bench.segment.counter(families.REQUESTS, "/v1/completions", "200", "ok")
+    for _ in range(WINDOW_PERIODS):
+        requests.inc(20)
+        bench.ticks()
+    assert bench.live().now.requests_per_s == pytest.approx(20, rel=0.1)
+    bench.ticks(WINDOW_PERIODS)
+    live = bench.live()
+    assert live.now.requests_per_s == 0
+    points = [point for point in live.series["requests_per_s"] if point is not None]
+    assert points[1:] == pytest.approx([20.0] * (WINDOW_PERIODS - 1) + [0.0] * WINDOW_PERIODS)
+    bench.ticks(HISTORY_PERIODS)
+    assert {len(points) for points in bench.live().series.values()} == {HISTORY_PERIODS}
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "failed"),
+    [
+        ("200", "ok", False),
+        ("404", "gateway_error", False),
+        ("429", "gateway_error", False),
+        ("499", "client_gone", False),
+        ("503", "gateway_error", True),
+        ("502", "upstream_error", True),
+        ("200", "truncated", True),
+        ("500", "ok", True),  # the replica's own answer, passed on whole
+    ],
+)
+def test_what_counts_as_failed(bench: Bench, status: str, outcome: str, failed: bool) -> None:
+    bench.segment.counter(families.REQUESTS, "/v1/completions", status, outcome).inc(100)
+    bench.ticks()
+    assert bool(bench.live().now.failed_per_s) == failed
+
+
+def test_loops_ladder_reasons_and_models(bench: Bench) -> None:
+    segment = bench.segment
+    segment.histogram(families.LOOP_STALL, "0").observe(0.04)
+    for _ in range(99):
+        segment.histogram(families.LOOP_STALL, "0").observe(0.0)
+    segment.histogram(families.TOKENIZE, "threads", "m").observe(0.002)
+    segment.histogram(families.TOKENIZE, "bail", "m").observe(0.0)
+    segment.counter(families.BAILS, "too-long").inc()
+    segment.counter(families.ROUTED, "affinity", "prefix").inc(3)
+    segment.counter(families.ROUTED, "affinity", "cold").inc(1)
+    segment.counter(families.OUTPUT_TOKENS, "m").inc(50)
+    segment.histogram(families.TTFT, "m").observe(0.3)
+    bench.ticks()
+    live = bench.live()
+    [worker] = live.workers
+    assert worker.late_worst_s == live.now.late_worst_s == 0.05
+    assert worker.late_p50_s is not None
+    assert worker.late_p50_s <= 0.0001
+    shares = {row.rung: row.share for row in live.rungs if row.share}
+    assert shares == {"threads": 0.5, "bail": 0.5}
+    assert [(row.word, row.share) for row in live.reasons] == [("prefix", 0.75), ("cold", 0.25)]
+    assert [row.word for row in live.bails] == ["too-long"]
+    [model] = live.models
+    assert model.model == "m"
+    assert model.ttft_p50_s is not None
+    assert 0.25 <= model.ttft_p50_s <= 0.5
+
+
+def scrape(queried_tokens: float, hit_tokens: float) -> Probe:
+    found = Scrape(
+        running=2, kv_usage=0.5, block_tokens=16, cache_blocks=100,
+        queried_tokens=queried_tokens, hit_tokens=hit_tokens,
+    )  # fmt: skip
+    return Probe("ok", ("m",), scrape=found)
+
+
+def test_replicas(bench: Bench) -> None:
+    bench.table.observe(0, scrape(1000, 400))
+    bench.ticks()
+    bench.table.observe(0, scrape(2000, 1200))
+    bench.board.add(0, 3, 900)
+    bench.ticks()
+    live = bench.live()
+    first, second = live.replicas
+    assert (first.state, first.running, first.kv_usage, first.cache_tokens) == ("up", 2, 0.5, 1600)
+    assert (first.in_flight, first.queued_tokens) == (3, 900)
+    assert first.hit_rate == live.now.hit_rate == 0.8
+    assert (second.state, second.hit_rate, second.cache_tokens) == ("down", None, None)
+    # It was started anew: what it counts now is all there is.
+    bench.table.observe(0, scrape(100, 10))
+    bench.ticks()
+    assert bench.live().replicas[0].hit_rate == 0.1
+
+
+def test_decisions_the_newest_first(bench: Bench) -> None:
+    rows = CandidateSample(0, 64, 1, 0, 10.0), CandidateSample(7, 0, 0, 0, 74.0)
+    bench.watch.routed([sample("prefix", *rows)])
+    bench.watch.routed([sample("cold", *rows)] * (DECISION_LIMIT + 5))
+    bench.watch.routed([sample("prefix", *rows)])
+    live = bench.live()
+    assert len(live.decisions) == DECISION_LIMIT
+    assert [row.number for row in live.decisions[:2]] == [DECISION_LIMIT + 7, DECISION_LIMIT + 6]
+    newest = live.decisions[0]
+    assert newest.replica == "127.0.0.1:9"
+    assert newest.why.startswith("it holds 64 of 5,000 prompt tokens")
+    # A replica that is not in the table any more.
+    assert [row.replica for row in newest.candidates] == ["127.0.0.1:9", "slot 7"]
+
+
+def test_settings_in_force(bench: Bench) -> None:
+    rows = {row.path: row for row in bench.live().settings}
+    assert (rows["routing.alpha"].value, rows["routing.alpha"].is_default) == ("0.2", False)
+    assert (rows["server.port"].value, rows["server.port"].is_default) == ("8080", True)

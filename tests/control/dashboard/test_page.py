@@ -1,0 +1,173 @@
+"""The live page: as files, and in a real browser in front of a real gateway."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests import browser
+from tests.support import listener
+from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.page import page_routes
+from tokenlane.runtime.ports import free_ports
+from tokenlane.simulator.subprocess_fleet import FleetProcess
+from tokenlane.tokens.tokenizer import demo_folder
+
+LIMIT_BYTES = 100_000
+PATHS = ("/", "/style.css", "/page.js")
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[aiohttp.ClientSession]:
+    """The files alone."""
+
+    def nothing() -> Live:
+        raise AssertionError("not asked for")
+
+    app = web.Application()
+    app.add_routes(page_routes(nothing))
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+    await runner.setup()
+    sock = listener()
+    await web.SockSite(runner, sock).start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:
+        yield session
+    await runner.cleanup()
+
+
+async def test_the_page_is_small_and_asks_nobody_else() -> None:
+    size_bytes = 0
+    async with served() as session:
+        for path in PATHS:
+            async with session.get(path) as response:
+                assert response.status == 200
+                text = await response.text()
+                policy = response.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            size_bytes += len(text.encode())
+            elsewhere = re.findall(r"(?:https?:)?//[\w.-]+", re.sub(r"//? .*", "", text))
+            assert set(elsewhere) <= {"http://www.w3.org"}  # the name of SVG, never fetched
+            assert "innerHTML" not in text
+    assert size_bytes < LIMIT_BYTES
+
+
+ASK = {"model": "demo", "stream": True, "max_tokens": 3}
+SYSTEM = "You answer with care. " * 60
+
+needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="needs chromium")
+
+
+@asynccontextmanager
+async def gateway() -> AsyncIterator[tuple[str, str, asyncio.subprocess.Process]]:
+    """URLs of the data and the admin port, and the process."""
+    with FleetProcess(2, free_ports(2)) as fleet:
+        backends = [word for url in fleet.urls for word in ("--backend", url)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tokenlane", "serve", *backends,
+            "--tokenizer", f"demo={demo_folder()}", "--port", "0", "--admin-port", "0",
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            said = [(await process.stdout.readline()).decode() for _ in range(2)]
+            data, admin = (re.findall(r"http://[\d.:]+", line)[0] for line in said)
+            yield data, admin, process
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            assert process.stdout is not None
+            await process.stdout.read()
+            await process.wait()
+
+
+async def chat(url: str) -> None:
+    """A conversation of two turns, so that there is a cold prompt and one with a prefix."""
+    async with aiohttp.ClientSession(url) as session:
+        for turns in (1, 3):
+            content = [{"role": "user", "content": SYSTEM}] * turns
+            async with session.post(
+                "/v1/chat/completions", json=ASK | {"messages": content}
+            ) as answer:
+                assert answer.status == 200
+                await answer.read()
+
+
+@needs_browser
+@pytest.mark.slow
+async def test_the_page_in_a_browser() -> None:
+    async with gateway() as (data, admin, _), browser.browser() as page:
+        await page.look()
+        await page.go(admin)
+        await page.until("document.querySelector('#state')?.textContent === 'serving'")
+        await chat(data)
+        await page.until("document.querySelectorAll('#decisions details').length >= 2")
+        text = await page.run("document.body.innerText")
+        for shown in ("affinity", "2 of 2 up", "token-input", "threads", "Loop lateness", "demo"):
+            assert shown in text
+        async with aiohttp.ClientSession(admin) as session, session.get("/live.json") as answer:
+            live = json.loads(await answer.read())
+        for row in live["replicas"]:
+            assert row["id"] in text
+
+        # A decision opens into its sentence and its table, and stays open while others come.
+        await page.run("document.querySelector('#decisions details').open = true")
+        await page.until("document.querySelectorAll('#decisions .more tr').length === 3")
+        await chat(data)
+        await page.until("document.querySelectorAll('#decisions details').length >= 4")
+        assert await page.run("document.querySelectorAll('#decisions details[open]').length") == 1
+        why = live["decisions"][0]["why"]
+        assert why in await page.run("document.querySelector('#decisions .more').textContent")
+
+        # Settings in force, those that were given first.
+        await page.run("document.querySelector('#config').open = true")
+        await page.until("document.querySelectorAll('#settings tr').length > 40")
+        assert await page.run("document.querySelector('#settings td').textContent") == "backends"
+
+        # On a phone nothing sticks out; in the dark the ground is dark.
+        await page.look(360, 740, dark=True)
+        assert await page.run("document.documentElement.scrollWidth") <= 360
+        sticks_out = (
+            "[...document.querySelectorAll('main *')].filter(one =>"
+            " one.getBoundingClientRect().right > 361).map(one => one.outerHTML.slice(0, 200))"
+        )
+        assert await page.run(sticks_out) == []
+        ground = await page.run("getComputedStyle(document.documentElement).backgroundColor")
+        assert max(int(part) for part in re.findall(r"\d+", ground)) < 60
+
+        assert page.complaints == []
+        assert {url.removeprefix(admin).lstrip("/") for url in page.requests} <= {
+            "", "style.css", "page.js", "live.json",
+        } | {url for url in page.requests if url.startswith("data:")}  # fmt: skip
+
+
+@needs_browser
+@pytest.mark.slow
+async def test_names_from_elsewhere_are_text_and_a_lost_gateway_is_said() -> None:
+    # A model may be called anything.
+    evil = "<img src=x onerror=alert(1)>"
+    async with gateway() as (_, admin, process), browser.browser() as page:
+        await page.look(800)
+        await page.go(admin)
+        await page.until("document.querySelector('#state')?.textContent === 'serving'")
+        await page.run(
+            f"live.policy = live.replicas[0].id = {json.dumps(evil)}; paused = true;"
+            "live.stalls = [{cause: 'gc', count: 1, total: 5}, {cause: 'os', count: 0, total: 0}];"
+            "draw()"
+        )
+        stalls = await page.run("document.querySelector('#stalls').innerText")
+        assert "gc" in stalls
+        assert "1 just now" in stalls
+        assert "os" not in stalls.split()
+        assert evil in await page.run("document.body.innerText")
+        assert await page.run("document.querySelectorAll('img').length") == 0
+        assert page.complaints == []
+        process.terminate()
+        await page.run("paused = false")
+        await page.until("document.querySelector('#state').textContent.startsWith('no answer')")

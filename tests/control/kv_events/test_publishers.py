@@ -1,0 +1,96 @@
+"""Where events are published: what replicas say of it, and what the settings say."""
+
+from typing import Any
+
+import pytest
+
+from tokenlane.config.settings import KvSource
+from tokenlane.control.kv_events.publishers import Endpoint, configured, described
+from tokenlane.errors import ConfigError
+
+
+def source(endpoint: Any, replay: Any = None, **more: Any) -> dict[str, Any]:
+    return {"publisher": "zmq", "endpoint": endpoint, "replay_endpoint": replay, **more}
+
+
+def test_a_server_of_version_0_32() -> None:
+    answer = {
+        "0": source("tcp://*:5561", "tcp://*:5562", topic="t", buffer_steps=10_000),
+        "1": source("tcp://*:5562", "tcp://*:5563", topic="t", buffer_steps=10_000),
+    }
+    assert described(answer, "10.0.0.1") == (
+        Endpoint(0, "tcp://10.0.0.1:5561", "tcp://10.0.0.1:5562", "t"),
+        Endpoint(1, "tcp://10.0.0.1:5562", "tcp://10.0.0.1:5563", "t"),
+    )
+
+
+def test_the_same_address_for_every_rank_is_that_of_the_first() -> None:
+    answer = {str(rank): source("tcp://*:5561", "tcp://*:6561") for rank in (0, 1)}
+    assert [(one.live, one.replay) for one in described(answer, "h")] == [
+        ("tcp://h:5561", "tcp://h:6561"),
+        ("tcp://h:5562", "tcp://h:6562"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "live"),
+    [
+        ("tcp://*:5561", "tcp://h:5561"),
+        ("tcp://[::]:5561", "tcp://h:5561"),
+        ("tcp://10.9.9.9:5561", "tcp://h:5561"),  # never another host than the replica's
+        ("tcp://collector:5561", None),
+        ("tcp://*:0", None),
+        ("tcp://*:99999", None),
+        ("ipc:///tmp/x", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_addresses(endpoint: Any, live: str | None) -> None:
+    assert [one.live for one in described({"0": source(endpoint)}, "h")] == ([live] if live else [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        [],
+        None,
+        5,
+        {"x": source("tcp://*:1")},
+        {"0": 5},
+        {"0": source("tcp://*:1", publisher="null")},
+        {"1000": source("tcp://*:1")},
+    ],
+)
+def test_no_source(answer: Any) -> None:
+    assert described(answer, "h") == ()
+
+
+def test_an_ipv6_host_is_bracketed_and_no_buffer_is_no_replay() -> None:
+    (one,) = described({"0": source("tcp://*:5", "tcp://*:6", buffer_steps=0)}, "::1")
+    assert one == Endpoint(0, "tcp://[::1]:5")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"endpoint": "10.0.0.1:5557"},
+        {"endpoint": "tcp://h:5557", "replay_endpoint": "h:1"},
+        {"endpoint": "tcp://h:5557", "data_parallel_ranks": 0},
+    ],
+)
+def test_wrong_settings_are_said_to_be_wrong(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="kv_events: "):
+        configured(KvSource(**fields))
+
+
+def test_the_settings() -> None:
+    given = KvSource(endpoint="tcp://h:5", replay_endpoint="tcp://h:15", data_parallel_ranks=2)
+    assert configured(given) == (
+        Endpoint(0, "tcp://h:5", "tcp://h:15"),
+        Endpoint(1, "tcp://h:6", "tcp://h:16"),
+    )
+    assert configured(KvSource(endpoint="tcp://*:5", bind=True)) == (
+        Endpoint(0, "tcp://*:5", bind=True),
+    )

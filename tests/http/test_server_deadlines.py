@@ -1,0 +1,81 @@
+"""Deadlines of a client connection: slow heads and bodies, idling, answers nobody reads."""
+
+import asyncio
+
+import pytest
+
+from tests.http.handlers import TEXT, echo
+from tests.raw import Client, get, post, until
+from tests.support import serving
+from tokenlane.config.settings import ServerSettings
+from tokenlane.http.server import Exchange
+
+
+@pytest.mark.row("T1", "T2")
+async def test_408_for_a_slow_head_and_a_slow_body() -> None:
+    settings = ServerSettings(head_deadline_s=0.05, body_deadline_s=0.05)
+    async with serving(echo, settings) as served:
+        head, body = await served.client(), await served.client()
+        await head.send(b"GET / HT")
+        await body.send(post("/", b"hello")[:-1])
+        for client, code in ((head, "head_timeout"), (body, "body_timeout")):
+            answer = await client.answer()
+            assert (answer.status, answer.error["code"]) == (408, code)
+            assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.row("T1", "T2")
+async def test_a_byte_now_and_then_buys_no_time() -> None:
+    settings = ServerSettings(head_deadline_s=0.1, body_deadline_s=0.1)
+    async with serving(echo, settings) as served:
+        for request in (get("/", "a: b\r\n" * 50), post("/", b"x" * 300)):
+            client = await served.client()
+            dripping = asyncio.get_running_loop().create_task(drip(client, request))
+            assert (await client.answer()).status == 408
+            dripping.cancel()
+
+
+async def drip(client: Client, data: bytes) -> None:
+    for at in range(len(data)):
+        await client.send(data[at : at + 1])
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.row("T1")
+async def test_idle_connections_are_closed() -> None:
+    async with serving(echo, ServerSettings(idle_deadline_s=0.05)) as served:
+        silent, used = await served.client(), await served.client()
+        assert (await used.ask(get("/"), "GET")).status == 200
+        assert await silent.rest() == b""
+        assert await used.rest() == b""
+
+
+@pytest.mark.row("T3")
+async def test_a_client_that_never_reads_is_cut() -> None:
+    settings = ServerSettings(write_stall_deadline_s=0.05)
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, b"x" * 8_000_000)
+
+    async with serving(handler, settings, send_bytes=16 * 1024) as served:
+        client = await served.client(receive_bytes=16 * 1024)
+        await client.send(get("/"))
+        await until(lambda: served.server.connections)
+        await until(lambda: not served.server.connections)
+        answer = await client.answer("GET")
+        assert not answer.whole
+
+
+@pytest.mark.parametrize("headers", ["", "Connection: close\r\n"])
+async def test_a_small_answer_that_is_never_read_does_not_stay(headers: str) -> None:
+    """Below the high-water mark nobody is told to pause, and a close waits for its bytes."""
+    settings = ServerSettings(write_stall_deadline_s=0.05, idle_deadline_s=0.05)
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, b"x" * 250_000)
+
+    async with serving(handler, settings, send_bytes=8 * 1024) as served:
+        client = await served.client(receive_bytes=8 * 1024)
+        await client.send(get("/", headers))
+        await until(lambda: served.server.connections)
+        await until(lambda: not served.server.connections)

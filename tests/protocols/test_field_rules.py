@@ -1,0 +1,93 @@
+"""What bodies may not ask of replicas: dropped, refused, capped; everything else as it came."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.raw import CHAT, Upstream, answering, chat, ok, post
+from tests.support import gateway
+from tokenlane.config.settings import RequestSettings, Settings
+from tokenlane.errors import RequestError
+from tokenlane.protocols.field_rules import Rules
+
+SETTINGS = RequestSettings(
+    stripped_fields=("priority", "mm_processor_kwargs"),
+    refused_fields=("chat_template", "prompt_embeds"),
+    output_limit_tokens=100,
+    choice_limit_count=4,
+)
+RULES = Rules(SETTINGS)
+HUGE = 10**30
+CHANGED = {
+    "stripped": ('{"prompt":"","max_tokens":1,"priority":-5}', {"prompt": "", "max_tokens": 1}),
+    "escaped": ('{"max_tokens":1,"prior\\u0069ty":-5}', {"max_tokens": 1}),
+    "twice": ('{"n":1,"n":9,"max_tokens":1}', {"n": 4, "max_tokens": 1}),
+    "n": ('{"n":1000000,"max_tokens":1}', {"n": 4, "max_tokens": 1}),
+    "best_of": (f'{{"best_of":{HUGE},"max_tokens":1}}', {"best_of": 4, "max_tokens": 1}),
+    "output": ('{"max_tokens":101}', {"max_tokens": 100}),
+    "both": (
+        '{"max_tokens":9,"max_completion_tokens":9999}',
+        {"max_tokens": 9, "max_completion_tokens": 100},
+    ),
+    "null": ('{"max_tokens":null}', {"max_tokens": 100}),
+    "text": ('{"max_tokens":"5000"}', {"max_tokens": 100}),
+    "left out": ('{"messages":[]}', {"messages": [], "max_tokens": 100}),
+}
+
+
+@pytest.mark.row("P2")
+@pytest.mark.parametrize(("raw", "made"), CHANGED.values(), ids=CHANGED)
+def test_changed(raw: str, made: dict[str, Any]) -> None:
+    assert json.loads(RULES.apply(raw.encode())) == made
+
+
+@pytest.mark.row("P2")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b' {"messages" : [] , "max_tokens":100 } ',
+        b'{"input":"x"}',
+        b'{"max_tokens":"5","n":4}',
+        b"[1]",
+        b"no json",
+        b'{"a":"\xff"}',
+        b"[" * 100_000,
+    ],
+)
+def test_left_alone(raw: bytes) -> None:
+    assert RULES.apply(raw) == raw
+
+
+@pytest.mark.row("P2")
+@pytest.mark.parametrize("raw", ['{"chat_template":1}', '{"a":1,"prompt_emb\\u0065ds":null}'])
+def test_refused(raw: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        RULES.apply(raw.encode())
+    assert refused.value.status == 400
+    assert refused.value.param in SETTINGS.refused_fields
+
+
+@pytest.mark.row("P2")
+@given(st.binary() | st.text().map(str.encode) | st.integers().map(lambda n: b'{"n":%d}' % n))
+def test_any_bytes(raw: bytes) -> None:
+    made = RULES.apply(raw)
+    assert RULES.apply(made) == made
+
+
+@pytest.mark.row("P2")
+async def test_over_the_wire() -> None:
+    settings = Settings(requests=SETTINGS)
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=settings) as bench:
+            for padding in ("", "x" * 10_000):  # on the loop, and beside it
+                answer = await bench.ask(post(CHAT, chat(padding, n=50, priority=1)))
+                assert answer.status == 200
+                fields = json.loads(upstream.asked[-1].body)
+                assert (fields["n"], fields["max_tokens"]) == (4, 100)
+                assert "priority" not in fields
+                answer = await bench.ask(post(CHAT, chat(padding, chat_template="{{x}}")))
+                assert (answer.status, answer.error["param"]) == (400, "chat_template")
+    assert len(upstream.asked) == 2

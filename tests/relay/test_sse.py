@@ -1,0 +1,208 @@
+"""Events seen in passing: the same facts however a stream is cut."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.raw import ABORTED, DONE, EVENTS, LAST, ROLE, TOKEN, USAGE
+from tokenlane.relay.sse import EventScanner
+from tokenlane.relay.usage import Usage, read_answer
+
+ERROR = b'data: {"error":{"message":"dead","code":500}}\n\n'
+SPACED_ERROR = b'data: {"error": {"message": "dead"}}\n\n'
+COMMENT = b": keep-alive\n\n"
+NULL_USAGE = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def said(content: str) -> bytes:
+    """A token whose text tries to look like something else."""
+    return event({"choices": [{"delta": {"content": content}, "finish_reason": None}]})
+
+
+ABORTED_WORD = event({"choices": [{"delta": {"content": "a"}, "finish_reason": "abort"}]})
+LIES = [
+    said('"usage":{"prompt_tokens":99}'),
+    said('data: {"error":{"message":"no"}}\n\n'),
+    said('"finish_reason":"abort"'),
+    said("abort"),
+    said("usage"),
+    said("data: [DONE]"),
+    said('{"error": 1}'),
+]
+
+
+def facts(pieces: list[bytes]) -> dict[str, Any]:
+    scanner = EventScanner()
+    for piece in pieces:
+        scanner.feed(piece)
+    return {
+        "boundary": scanner.at_boundary,
+        "failed": scanner.failed,
+        "done": scanner.done,
+        "tokens": scanner.token_events,
+        "seen": scanner.tokens_seen,
+        "usage": scanner.usage(),
+    }
+
+
+def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in itertools.pairwise(places)]
+
+
+STREAMS = st.lists(
+    st.sampled_from(
+        [ROLE, TOKEN, LAST, USAGE, DONE, ERROR, ABORTED, ABORTED_WORD, COMMENT, NULL_USAGE, *LIES]
+    ),
+    max_size=8,
+)
+CUTS = st.lists(st.integers(0, 2000), max_size=8)
+
+
+@given(STREAMS, CUTS, st.booleans())
+def test_any_split_gives_the_same_facts(events: list[bytes], cuts: list[int], crlf: bool) -> None:
+    data = b"".join(events)
+    if crlf:
+        events = [one.replace(b"\n", b"\r\n") for one in events]
+        data = data.replace(b"\n", b"\r\n")
+    one_by_one = facts(events)
+    assert facts(pieces_of(data, cuts)) == one_by_one
+    assert facts([data]) == one_by_one
+
+
+def test_byte_by_byte() -> None:
+    data = b"".join(EVENTS)
+    seen = facts([data[at : at + 1] for at in range(len(data))])
+    assert seen == facts(list(EVENTS))
+    assert seen["usage"] == Usage(prompt_tokens=3, completion_tokens=2)
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_boundaries(newline: bytes) -> None:
+    scanner = EventScanner()
+    assert scanner.at_boundary
+    data = TOKEN.replace(b"\n", newline)
+    for at in range(len(data)):
+        scanner.feed(data[at : at + 1])
+        assert scanner.at_boundary == (at == len(data) - 1)
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_text_is_never_taken_for_keys(lie: bytes) -> None:
+    seen = facts([ROLE, lie, LAST])
+    assert (seen["failed"], seen["usage"]) == (False, None)
+
+
+@pytest.mark.parametrize("failure", [ERROR, SPACED_ERROR, ABORTED, ERROR.replace(b"\n", b"\r\n")])
+def test_failures_are_seen(failure: bytes) -> None:
+    assert facts([failure])["failed"]
+    assert facts([ROLE, TOKEN, failure, DONE])["failed"]
+
+
+@pytest.mark.parametrize(
+    ("events", "seen", "tokens"),
+    [
+        ([], False, 0),
+        ([ROLE], False, 0),
+        ([COMMENT, COMMENT], False, 0),
+        ([ROLE, ABORTED], False, 0),
+        ([ROLE, TOKEN], True, 1),
+        ([ROLE, ROLE, TOKEN, TOKEN], True, 2),
+        ([ROLE, TOKEN, ABORTED], True, 2),
+        ([TOKEN], True, 1),
+        ([DONE], False, 0),
+        ([USAGE, DONE], False, 0),
+        (list(EVENTS), True, 3),
+        ([TOKEN, NULL_USAGE, USAGE, DONE], True, 2),
+    ],
+)
+def test_tokens(events: list[bytes], seen: bool, tokens: int) -> None:
+    for cut in (events, [b"".join(events)]):
+        found = facts(cut)
+        assert (found["seen"], found["tokens"]) == (seen, tokens)
+
+
+@pytest.mark.parametrize(
+    ("events", "done"),
+    [
+        (EVENTS, True),
+        ([DONE], True),
+        ([TOKEN, TOKEN, DONE, COMMENT], True),
+        ([TOKEN, DONE.replace(b"\n", b"\r\n")], True),
+        ([TOKEN, TOKEN], False),
+        ([TOKEN, *LIES], False),
+        ([TOKEN, b"data: [DONE]\n"], False),
+        ([TOKEN, b": [DONE]\n\n"], False),
+    ],
+)
+def test_the_end_is_known_by_its_marker(events: list[bytes], done: bool) -> None:
+    data = b"".join(events)
+    for pieces in (events, [data], [data[at : at + 1] for at in range(len(data))]):
+        assert facts(list(pieces))["done"] == done
+
+
+def test_usage_is_the_last_that_was_said() -> None:
+    first = event({"choices": [], "usage": {"prompt_tokens": 7}})
+    full = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}
+    last = event({"choices": [], "usage": full})
+    usage = facts([first, last, NULL_USAGE, DONE])["usage"]
+    assert (usage.prompt_tokens, usage.cached_tokens) == (9, 4)
+    assert Usage().cached_tokens is None
+
+
+@pytest.mark.parametrize("piece_bytes", [1000, 300_000, 10_000_000])
+def test_a_huge_event_is_followed_to_its_boundary(piece_bytes: int) -> None:
+    huge = said("x" * 1_000_000)
+    data = ROLE + huge + USAGE
+    scanner = EventScanner()
+    for at in range(0, len(data), piece_bytes):
+        scanner.feed(data[at : at + piece_bytes])
+        assert len(scanner._carry) < 600_000
+    assert scanner.usage() == Usage(prompt_tokens=3, completion_tokens=2)
+    boundaries = [scanner.at_boundary]
+    for piece in (huge[:-1], huge[-1:]):
+        scanner.feed(piece)
+        boundaries.append(scanner.at_boundary)
+    assert boundaries == [True, False, True]
+
+
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"\n", b"\r", b"\n\n", b"data:"])))
+def test_nothing_raises(pieces: list[bytes]) -> None:
+    facts(pieces)
+
+
+BROKEN = [
+    b"",
+    b"[]",
+    b"\xff",
+    b'{"usage":{"prompt_tokens":"many"}}',
+    b'{"usage":{"prompt_tokens":1e400}}',
+    b'{"choices":[{"finish_reason":"\xff"}]}',
+    b'{"choices":[{"finish_reason":"\\ud800"}]}',
+    b'{"choices":' + b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("body", BROKEN, ids=range(len(BROKEN)))
+def test_an_answer_that_is_none(body: bytes) -> None:
+    assert read_answer(body) is None
+    facts([b"data: " + body + b"\n\n", b'data: {"usage": {' + body + b'"abort"\n\n'])
+
+
+def test_an_answer() -> None:
+    answer = read_answer(
+        b'{"id":"x","choices":[{"finish_reason":"stop"},{"finish_reason":"abort"}],'
+        b'"usage":{"prompt_tokens":5,"completion_tokens":0,"total_tokens":5}}'
+    )
+    assert answer is not None
+    assert answer.aborted
+    assert answer.usage == Usage(prompt_tokens=5, completion_tokens=0)
+    assert read_answer(b"{}") is not None

@@ -1,0 +1,90 @@
+"""Ports: held for the workers, noticed when taken, explained when impossible."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tokenlane.errors import ConfigError
+from tokenlane.runtime import ports
+
+Bind = Callable[[str, int], socket.socket]
+
+
+def test_workers_share_what_the_supervisor_holds() -> None:
+    with ports.reserve("127.0.0.1", 0) as held:
+        host, port = ports.address_of(held)
+        with ports.share(host, port), ports.share(host, port) as second:
+            with socket.create_connection((host, port), timeout=1):
+                pass
+            assert ports.address_of(second) == (host, port)
+
+
+def test_nobody_answers_on_a_held_port() -> None:
+    with ports.reserve("127.0.0.1", 0) as held, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(ports.address_of(held), timeout=1)
+
+
+@pytest.mark.parametrize("bind", [ports.reserve, ports.admin_listener])
+def test_a_taken_port(bind: Bind) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is already taken"):
+            bind("127.0.0.1", port)
+
+
+def test_another_gateways_port_is_taken_too() -> None:
+    """Both set SO_REUSEPORT, so the kernel alone would let them share it."""
+    with ports.reserve("127.0.0.1", 0) as held:
+        host, port = ports.address_of(held)
+        with ports.share(host, port), pytest.raises(ConfigError, match="already taken"):
+            ports.reserve(host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "sentence"),
+    [
+        ("no.such.host.invalid", 0, "is not known here; check --host"),
+        ("a" * 300, 0, "is not known here"),
+        ("192.0.2.1", 0, "this machine has no address 192.0.2.1"),
+        ("127.0.0.1", -1, "no port number"),
+        ("127.0.0.1", 65536, "no port number"),
+    ],
+)
+def test_impossible_addresses(host: str, port: int, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ports.reserve(host, port)
+
+
+def test_a_shared_port_is_shared_by_those_who_want_it() -> None:
+    with ports.reserve("127.0.0.1", 0) as held:
+        host, port = ports.address_of(held)
+        with ports.share(host, port), ports.reserve(host, port, shared=True) as other:
+            assert ports.address_of(other) == (host, port)
+            with pytest.raises(ConfigError, match="taken"):
+                ports.reserve(host, port)
+
+
+def test_a_shared_port_is_not_taken_from_others() -> None:
+    with ports.admin_listener("127.0.0.1", 0) as foreign:
+        with pytest.raises(ConfigError, match="taken"):
+            ports.reserve(*ports.address_of(foreign), shared=True)
+
+
+def test_localhost_is_ipv4() -> None:
+    with ports.reserve("localhost", 0) as held:
+        assert ports.address_of(held)[0] == "127.0.0.1"
+
+
+def test_free_ports_are_neighbours() -> None:
+    first = ports.free_ports(4)
+    for port in range(first, first + 4):
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+@pytest.mark.parametrize(
+    ("address", "url"),
+    [(("127.0.0.1", 80), "http://127.0.0.1:80"), (("::1", 80), "http://[::1]:80")],
+)
+def test_url(address: tuple[str, int], url: str) -> None:
+    assert ports.url_of(*address) == url

@@ -1,0 +1,206 @@
+"""Segments: what is written is read, by another process too, and a full one never raises."""
+
+import os
+import signal
+import subprocess
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.families import FAMILIES, OTHER
+from tokenlane.telemetry.metrics.segment import (
+    _PUBLISHED_BYTES,
+    Counter,
+    MetricsSegment,
+    SegmentReader,
+    create_segment,
+)
+
+Values = dict[tuple[str, tuple[str, ...]], list[float]]
+
+
+@pytest.fixture
+def descriptor() -> Iterator[int]:
+    made = create_segment()
+    yield made
+    os.close(made)
+
+
+def read(descriptor: int) -> Values:
+    reader = SegmentReader(descriptor)
+    values = {(family.name, labels): cells for family, labels, cells in reader.samples()}
+    reader.close()
+    return values
+
+
+def test_counter_gauge_histogram(descriptor: int) -> None:
+    segment = MetricsSegment(descriptor)
+    segment.counter(families.BAILS, "no-tokenizer").inc()
+    segment.counter(families.BAILS, "no-tokenizer").inc(2)
+    segment.gauge(families.CONNECTIONS).set(7)
+    segment.gauge(families.CONNECTIONS).add(-3)
+    stage = segment.histogram(families.STAGE, "route")
+    for value in (0.0, 0.00001, 0.000011, 1e9):
+        stage.observe(value)
+    values = read(descriptor)
+    assert values[families.BAILS.name, ("no-tokenizer",)] == [3.0]
+    assert values[families.CONNECTIONS.name, ()] == [4.0]
+    total, *counts = values[families.STAGE.name, ("route",)]
+    assert total == 1e9 + 0.000021
+    # An upper bound belongs to its bucket, as Prometheus' `le` says.
+    assert (counts[0], counts[1], counts[-1], sum(counts)) == (2, 1, 1, 4)
+
+
+@given(st.lists(st.floats(0, 1000)))
+def test_histogram_counts_like_the_definition(observed: list[float]) -> None:
+    descriptor = create_segment()
+    try:
+        child = MetricsSegment(descriptor).histogram(families.TTFT, "m")
+        for value in observed:
+            child.observe(value)
+        total, *counts = read(descriptor)[families.TTFT.name, ("m",)]
+    finally:
+        os.close(descriptor)
+    bounds = families.TTFT.buckets
+    expected = [0.0] * (len(bounds) + 1)
+    for value in observed:
+        expected[bisect_left(bounds, value)] += 1
+    assert counts == expected
+    assert total == pytest.approx(sum(observed))
+
+
+def test_the_same_labels_are_the_same_child(descriptor: int) -> None:
+    segment = MetricsSegment(descriptor)
+    assert segment.counter(families.RETRIES, "a") is segment.counter(families.RETRIES, "a")
+    assert segment.counter(families.RETRIES, "a") is not segment.counter(families.RETRIES, "b")
+
+
+@pytest.mark.parametrize(
+    ("bind", "why"),
+    [
+        (lambda segment: segment.gauge(families.RETRIES, "x"), "wrong kind"),
+        (lambda segment: segment.counter(families.RETRIES), "too few labels"),
+        (lambda segment: segment.counter(families.RETRIES, "x", "y"), "too many labels"),
+        (lambda segment: segment.gauge(families.REPLICA_UP, "x"), "not the worker's"),
+    ],
+)
+def test_misuse_is_a_bug_seen_at_binding(
+    bind: Callable[[MetricsSegment], object], why: str, descriptor: int
+) -> None:
+    with pytest.raises(TypeError):
+        bind(MetricsSegment(descriptor))
+
+
+@pytest.mark.row("S7")
+def test_a_family_past_its_limit_counts_as_other(descriptor: int) -> None:
+    segment = MetricsSegment(descriptor)
+    limit = families.BAILS.child_limit
+    for index in range(limit + 50):
+        segment.counter(families.BAILS, f"reason-{index}").inc()
+    values = read(descriptor)
+    assert values[families.BAILS.name, (OTHER,)] == [50.0]
+    assert sum(cells[0] for (name, _), cells in values.items() if name == families.BAILS.name) == (
+        limit + 50
+    )
+    assert len(segment._children) < limit + len(FAMILIES)
+
+
+def overflow_bytes() -> int:
+    """What the journal of a segment takes before anything is counted."""
+    segment = MetricsSegment.private()
+    return int(segment._head[_PUBLISHED_BYTES])
+
+
+@pytest.mark.parametrize(
+    ("spare_cells", "spare_journal_bytes"), [(30, 1 << 16), (4096, 50), (4096, 700)]
+)
+def test_a_full_segment_never_raises(spare_cells: int, spare_journal_bytes: int) -> None:
+    cells = sum(family.cells for family in FAMILIES if family.where == "worker")
+    journal_bytes = (overflow_bytes() + spare_journal_bytes) // 8 * 8 + 8  # whole words
+    descriptor = create_segment(cells + spare_cells, journal_bytes)
+    try:
+        segment = MetricsSegment(descriptor)
+        for index in range(300):
+            segment.counter(families.REQUESTS, str(index), "200", "ok").inc()
+            segment.histogram(families.TOKENIZE, "threads", str(index)).observe(1.0)
+        values = read(descriptor)
+    finally:
+        os.close(descriptor)
+    requests = [cells for (name, _), cells in values.items() if name == families.REQUESTS.name]
+    assert sum(cells[0] for cells in requests) == 300
+    assert len(requests) < 300
+
+
+def test_a_segment_too_small_to_start_with_is_refused() -> None:
+    descriptor = create_segment(8, 64)
+    try:
+        with pytest.raises(ValueError, match="too small"):
+            MetricsSegment(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def test_something_else_is_not_a_segment() -> None:
+    descriptor = create_segment()
+    try:
+        os.pwrite(descriptor, bytes(8), 0)
+        with pytest.raises(ValueError, match="not a metrics segment"):
+            SegmentReader(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+WRITER = """
+import sys
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.segment import MetricsSegment
+
+segment = MetricsSegment(int(sys.argv[1]))
+print("up", flush=True)
+index = 0
+while True:
+    index += 1
+    segment.counter(families.BAILS, f"reason-{index % 100}").inc()
+    segment.histogram(families.STAGE, "route").observe(0.001)
+    if index == 50:
+        print("going", flush=True)
+"""
+
+
+def test_another_process_writes_and_is_killed(descriptor: int) -> None:
+    """Read while it writes: entries are whole, counts never go back; all is there after SIGKILL."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(descriptor)],
+        pass_fds=[descriptor],
+        stdout=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    reader = SegmentReader(descriptor)
+    with writer:
+        assert writer.stdout.readline() == b"up\n"
+        assert writer.stdout.readline() == b"going\n"
+        seen: Values = {}
+        for _ in range(200):
+            now = {(family.name, labels): cells for family, labels, cells in reader.samples()}
+            assert set(seen) <= set(now)
+            for key, cells in seen.items():
+                assert all(a <= b for a, b in zip(cells, now[key], strict=True)), key
+            seen = now
+        writer.send_signal(signal.SIGKILL)
+    after = {(family.name, labels): cells for family, labels, cells in reader.samples()}
+    bails = sum(cells[0] for (name, _), cells in after.items() if name == families.BAILS.name)
+    observed = sum(after[families.STAGE.name, ("route",)][1:])
+    assert bails >= 50
+    assert bails - observed in (0, 1)
+    reader.close()
+
+
+def test_private_segment_is_usable() -> None:
+    child = MetricsSegment.private().counter(families.RETRIES, "x")
+    child.inc()
+    assert isinstance(child, Counter)

@@ -1,0 +1,69 @@
+"""The cache: a dictionary with two bounds, against a model of one."""
+
+from collections import OrderedDict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenlane.prompt import Prompt
+from tokenlane.tokens.caches.lru import Budget, PromptCache
+
+
+def prompt(tokens: int) -> Prompt:
+    return Prompt((b"\0\0\0\0" * tokens,), b"", 16, tokens)
+
+
+def cache(entries: int = 100, limit_bytes: int = 100_000, entry_bytes: int = 50_000) -> PromptCache:
+    return PromptCache(Budget(entries, limit_bytes, entry_bytes))
+
+
+def test_it_counts() -> None:
+    made = cache()
+    assert made.get(b"a") is None
+    assert made.put(b"a", prompt(3))
+    assert made.get(b"a") == prompt(3)
+    assert (made.hits, made.misses, len(made), made.evictions) == (1, 1, 1, 0)
+    assert made.size_bytes == prompt(3).size_bytes
+    made.clear()
+    assert (len(made), made.size_bytes, made.evictions) == (0, 0, 0)
+
+
+def test_an_entry_over_its_limit_is_not_taken_in() -> None:
+    made = cache(entry_bytes=prompt(10).size_bytes)
+    assert made.put(b"a", prompt(10))
+    assert not made.put(b"b", prompt(11))
+    assert len(made) == 1
+    assert not cache(limit_bytes=100).put(b"a", prompt(10))
+    assert not cache(entries=0).put(b"a", prompt(1))
+
+
+# Equal keys stand for equal prompts.
+TOKENS = {"a": 0, "b": 10, "c": 35, "d": 60, "e": 80, "f": 200}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(TOKENS)), st.booleans()), max_size=40))
+def test_it_forgets_the_least_recently_used(operations: list[tuple[str, bool]]) -> None:
+    limit_bytes, entries = 1000, 3
+    made = cache(entries, limit_bytes, 800)
+    model: OrderedDict[bytes, Prompt] = OrderedDict()
+    evictions = 0
+    for name, put in operations:
+        key = name.encode()
+        if not put:
+            assert made.get(key) == model.get(key)
+            if key in model:
+                model.move_to_end(key)
+            continue
+        new = prompt(TOKENS[name])
+        if made.put(key, new):
+            model[key] = new
+            model.move_to_end(key)
+            while sum(one.size_bytes for one in model.values()) > limit_bytes:
+                model.popitem(last=False)
+                evictions += 1
+            if len(model) > entries:
+                model.popitem(last=False)
+                evictions += 1
+        assert len(made) == len(model) <= entries
+        assert made.size_bytes == sum(one.size_bytes for one in model.values()) <= limit_bytes
+    assert made.evictions == evictions

@@ -1,0 +1,130 @@
+"""OpenAI's responses as chats: what vLLM makes of each shape, and what is left to it.
+
+`tests/vllm/test_dialects.py` holds the same against real vLLM.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support import demo_tokenizer
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.prompt_fields import ResponsesFields, Unrenderable
+from tokenlane.tokens.chat import openai_responses
+
+
+def read(body: dict[str, Any]) -> ResponsesFields:
+    return msgspec.json.decode(msgspec.json.encode(body), type=ResponsesFields)
+
+
+def chat(**body: Any) -> dict[str, Any]:
+    """What it becomes, decoded."""
+    made = openai_responses.as_chat(read({"input": "hi", **body}))
+    return {
+        name: prompt_fields.value(getattr(made, name))
+        for name in made.__struct_fields__
+        if bytes(getattr(made, name))
+    }
+
+
+USER = {"role": "user", "content": "hi"}
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+ANSWER = {"type": "function_call_output", "call_id": "c1", "output": "4"}
+THOUGHT = {
+    "type": "reasoning",
+    "summary": [],
+    "content": [{"type": "reasoning_text", "text": "hm"}],
+}
+MADE_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CHATS: list[tuple[Any, list[Any]]] = [
+    ("hi", [USER]),
+    ([USER], [USER]),
+    ([{"type": "message", **USER}], [USER]),
+    (
+        [{"role": "developer", "content": [{"type": "input_text", "text": "a"}]}],
+        [{"role": "developer", "content": [{"type": "text", "text": "a"}]}],
+    ),
+    ([USER, SAID], [USER, {"role": "assistant", "content": "so"}]),
+    (
+        [THOUGHT, SAID, CALL, CALL, ANSWER],
+        [
+            {
+                "role": "assistant",
+                "reasoning": "hm",
+                "content": "so",
+                "tool_calls": [MADE_CALL, MADE_CALL],
+            },
+            {"role": "tool", "content": "4", "tool_call_id": "c1"},
+        ],
+    ),
+    (
+        [SAID, SAID, THOUGHT | {"content": None, "summary": []}],
+        [
+            {"role": "assistant", "content": "so"},
+            {"role": "assistant", "content": "so", "reasoning": ""},
+        ],
+    ),
+    ([CALL], [{"role": "assistant", "tool_calls": [MADE_CALL]}]),
+]
+
+
+@pytest.mark.parametrize(("given", "made"), CHATS, ids=str)
+def test_input(given: Any, made: list[Any]) -> None:
+    assert chat(input=given)["messages"] == made
+
+
+def test_instructions_and_effort() -> None:
+    made = chat(instructions="s", reasoning={"effort": "low", "summary": "auto"})
+    assert made["messages"] == [{"role": "system", "content": "s"}, USER]
+    assert made["reasoning_effort"] == "low"
+    assert chat(instructions="", reasoning={}, truncation="disabled") == chat()
+
+
+def test_tools() -> None:
+    (made,) = chat(tools=[{"type": "function", "name": "f", "parameters": {"a": 1}}])["tools"]
+    assert made["function"]["name"] == "f"
+    assert made["function"]["parameters"] == {"a": 1}
+    assert "tools" not in chat(tools=[])
+
+
+UNKNOWN: list[tuple[str, dict[str, Any]]] = [
+    ("stored-response", {"previous_response_id": "resp_1"}),
+    ("truncation", {"truncation": "auto"}),
+    ("truncation", {"truncation": None}),
+    ("message-shape", {"previous_input_messages": []}),
+    ("message-shape", {"input": 5}),
+    ("message-shape", {"input": ["x"]}),
+    ("message-shape", {"input": [{"role": "tool", "content": "x"}]}),
+    ("message-shape", {"input": [SAID | {"status": "incomplete"}]}),
+    ("message-shape", {"input": [CALL | {"name": None}]}),
+    ("message-shape", {"input": [ANSWER | {"output": []}]}),
+    ("message-shape", {"instructions": 5}),
+    ("content-part", {"input": [{"type": "web_search_call"}]}),
+    ("content-part", {"input": [{k: v for k, v in SAID.items() if k != "type"}]}),
+    ("content-part", {"input": [THOUGHT | {"encrypted_content": "x"}]}),
+    ("content-part", {"input": [{"role": "user", "content": [{"type": "output_text"}]}]}),
+    ("multimodal", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+    ("tool-shape", {"input": [CALL | {"namespace": "n"}]}),
+    ("tool-shape", {"tools": [{"type": "web_search"}]}),
+    ("tool-shape", {"tools": "x"}),
+    ("field-shape", {"reasoning": "low"}),
+]
+
+
+@pytest.mark.parametrize(("reason", "body"), UNKNOWN, ids=str)
+def test_left_to_the_replica(reason: str, body: dict[str, Any]) -> None:
+    with pytest.raises(Unrenderable) as unknown:
+        chat(**body)
+    assert unknown.value.reason == reason
+
+
+def test_a_response_has_the_ids_of_its_chat() -> None:
+    tokenizer = demo_tokenizer()
+    messages = [{"role": "system", "content": "Be brief."}, USER]
+    plain = msgspec.json.decode(
+        msgspec.json.encode({"messages": messages}), type=prompt_fields.ChatFields
+    )
+    asked = read({"input": "hi", "instructions": "Be brief."})
+    assert tokenizer.chat_ids(asked) == tokenizer.chat_ids(plain)

@@ -1,0 +1,322 @@
+"""A residual is its template's rendering for every conversation that its guards let through."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tokenlane.errors import RequestError
+from tokenlane.tokens.chat.conversation import conversation, told
+from tokenlane.tokens.chat.residual import Residual, Unknown
+from tokenlane.tokens.chat.template import Template
+
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "é <b>", "parameters": {}}}]
+
+# Templates with the features of real ones.
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+HEADERS = """\
+{% if not date is defined %}{% set date = '26 Jul 2024' %}{% endif %}
+{% if messages[0]['role'] == 'system' %}
+    {% set system = messages[0]['content'] | trim %}{% set messages = messages[1:] %}
+{% else %}{% set system = '' %}{% endif %}
+{{ '<|begin|><|header|>system<|end|>\n\nToday: ' + date + '\n' + system + '<|eot|>' }}
+{% for message in messages %}
+    {{- '<|header|>' ~ message.role ~ '<|end|>\n\n' ~ message.content | trim ~ '<|eot|>' }}
+{% endfor %}
+{{- '<|header|>assistant<|end|>\n\n' if add_generation_prompt }}"""
+THINKING = """\
+{%- if tools %}
+    {{- '<|system|>\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- '<|end|>\n' }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|system|>\n' + messages[0].content + '<|end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(open=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- set text = message.content %}
+    {%- if ns.open and message.role == "user" and text is string
+        and not (text.startswith('<answer>') and text.endswith('</answer>')) %}
+        {%- set ns.open = false %}{%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if message.role == "user" or (message.role == "system" and not loop.first) %}
+        {{- '<|' + message.role + '|>\n' + content + '<|end|>\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set reasoning = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0] %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and (loop.last or reasoning) %}
+            {{- '<|assistant|>\n<think>' + reasoning.strip('\n') + '</think>' }}
+            {{- content.lstrip('\n') }}
+        {%- else %}
+            {{- '<|assistant|>\n' + content }}
+        {%- endif %}
+        {{- '<|end|>\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|user|>' }}
+        {%- endif %}
+        {{- '\n<answer>\n' }}{{- content }}{{- '\n</answer>' }}
+        {%- if loop.last or loop.nextitem.role != "tool" %}{{- '<|end|>\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|assistant|>\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think></think>' }}
+    {%- endif %}
+{%- endif %}"""
+MERGED = """\
+{% set ns = namespace(system='') %}
+{% for m in messages %}{% if m['role'] == 'system' %}
+{% set ns.system = ns.system + '\n\n' + m['content'] if ns.system else m['content'] %}
+{% endif %}{% endfor %}
+<s>{{ ns.system }}
+{%- for m in messages if m.role != 'system' %}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns!') }}{% endif %}
+{%- if m.role == 'user' %}{{ ' [INST] ' + m.content + ' [/INST]' }}
+{%- elif m.content == '' %}{% continue %}
+{%- else %}{{ ' ' + m.content.strip() + '</s>' }}{% endif %}
+{%- else %}nobody{% endfor %}"""
+PARTS = """\
+{% for message in messages %}[{{ message.role }}]
+{% if message.content is string %}{{ message.content }}
+{% else %}{% for part in message.content %}
+{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}
+{% endfor %}"""
+TEMPLATES = {
+    "chatml": CHATML, "headers": HEADERS, "thinking": THINKING, "merged": MERGED, "parts": PARTS,
+}  # fmt: skip
+COMPILED = {name: Template(source) for name, source in TEMPLATES.items()}
+
+ROLES = st.lists(st.sampled_from(("system", "user", "assistant", "user", "tool")), max_size=6)
+PLAIN = st.sampled_from(("a", "b c", "Ünï", "{{ x }}"))
+ODDITIES = (
+    "", " ", "\n", " a", "a\n", "\x1c", "\ud800", "<answer>", "<answer>1</answer>", "</answer>",
+    "</think>", "<think>r</think>\n\na", "r</think>", "</think>\n",
+)  # fmt: skip
+ODD = st.sampled_from(ODDITIES)
+VARIABLES: tuple[dict[str, Any], ...] = (
+    {},
+    {"tools": TOOLS},
+    {"tools": None, "enable_thinking": False},
+    {"date": "x"},
+    {"add_generation_prompt": False},
+)
+TEXTS = st.lists(PLAIN | ODD, min_size=6, max_size=6)
+
+
+def messages_of(template: Template, roles: list[str], texts: list[str]) -> list[dict[str, Any]]:
+    asked = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    plainly = told(asked)
+    assert plainly == (tuple(roles), texts)
+    return conversation(asked, template.content_format)
+
+
+def rendered(
+    template: Template, roles: list[str], texts: list[str], variables: dict[str, Any]
+) -> str | None:
+    """The reference's text; None where it refuses."""
+    given = {name: value for name, value in variables.items() if name != "add_generation_prompt"}
+    try:
+        return template.render(
+            messages_of(template, roles, texts),
+            given,
+            add_generation_prompt=variables.get("add_generation_prompt", True),
+            continue_final_message=False,
+        )
+    except RequestError:
+        return None
+
+
+def residual_of(
+    template: Template, roles: list[str], texts: list[str], variables: dict[str, Any]
+) -> Residual | None:
+    try:
+        return template.residual(tuple(roles), texts, {"add_generation_prompt": True, **variables})
+    except Unknown:
+        return None
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    name=st.sampled_from(sorted(TEMPLATES)),
+    roles=ROLES.filter(bool),
+    texts=TEXTS,
+    others=st.lists(TEXTS, min_size=1, max_size=4),
+    variables=st.sampled_from(VARIABLES),
+)
+def test_what_fits_renders_as_the_template_does(
+    name: str,
+    roles: list[str],
+    texts: list[str],
+    others: list[list[str]],
+    variables: dict[str, Any],
+) -> None:
+    template, count = COMPILED[name], len(roles)
+    made = residual_of(template, roles, texts[:count], variables)
+    if made is None:
+        return
+    assert made.fits(texts[:count])
+    for these in (texts, *others):
+        if made.fits(these[:count]):
+            assert made.filled(these[:count]) == rendered(template, roles, these[:count], variables)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    name=st.sampled_from(sorted(TEMPLATES)),
+    turns=st.integers(0, 3),
+    system=st.booleans(),
+    texts=st.lists(PLAIN, min_size=10, max_size=10),
+    others=st.lists(PLAIN, min_size=10, max_size=10),
+)
+def test_plain_conversations_have_one(
+    name: str, turns: int, system: bool, texts: list[str], others: list[str]
+) -> None:
+    roles = ["system"] * system + ["user", "assistant"] * turns + ["user"]
+    count, template = len(roles), COMPILED[name]
+    made = residual_of(template, roles, texts[:count], {"tools": TOOLS})
+    assert made is not None
+    assert made.fits(others[:count])
+    assert made.filled(others[:count]) == rendered(
+        template, roles, others[:count], {"tools": TOOLS}
+    )
+    assert {part for part in made.parts if isinstance(part, int)} == set(range(count))
+
+
+FOLLOWED = [
+    "{{ messages[0].get('content') }}|{{ messages[-1]['content'] }}",
+    "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}",
+    "{{ [messages[0].content, 1][0] }}{{ {'a': messages[1].content}['a'] }}",
+    "{% for m in messages %}{{ loop.index }}{{ loop.previtem is defined }}{% endfor %}",
+    "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.content }}{% endfor %}",
+    "{% for m in [] %}x{% else %}{{ messages[0].content }}{% endfor %}",
+    "{% set x = 1 %}{% for m in messages %}{{ x }}{% set x = x + 1 %}{{ x }}{% endfor %}{{ x }}",
+    "{% if true %}{% set x = messages[0].content %}{% endif %}{{ x }}",
+    "{{ 1 < 2 < 3 }}{{ 'a' not in ['b'] }}{{ -3 // 2 }}{{ 7 % 4 * 2 }}{{ not none }}{{ none }}",
+    "{{ 'yes' if messages[0].content else 'no' }}{{ 'x' if false }}",
+    "{{ messages[0].content or 'nothing' }}{{ messages[0].content and 'some' }}",
+    "{{ ('-' + messages[0].content) or 'never' }}",
+    "{{ messages[0].content == 'text 0' }}{{ 'text 0' != messages[0].content }}",
+    "{{ 'xt' in messages[0].content }}{{ 'zz' not in messages[0].content }}",
+    "{{ messages[0].content.strip('\\n') }}|{{ messages[0].content | trim | string }}",
+    "{{ messages[0].content is mapping }}{{ messages[0].content is iterable }}{{ x is defined }}",
+    "{{ messages[0].missing | default('d') }}{{ messages[0].content | default('d') }}",
+    "{{ tools | tojson }}{{ tools[0].function.name | upper }}{{ tools | length }}",
+    "{{ 'a b'.split(' ')[-1] }}{{ range(3) | list }}{{ (1, 2)[1] }}{{ 'abc'[1:] }}",
+    "{% set a, b = 1, messages[0].content %}{{ a }}{{ b }}{{ b is not none }}",
+    "{% set n = namespace(a=0) %}{% for m in messages %}{% set n.a = 1 %}{% endfor %}{{ n.a }}",
+    "{{ messages | length }}{{ (messages | first).content }}{{ (messages | last).role }}",
+]
+NOT_FOLLOWED = [
+    "{{ messages[0].content | length }}",
+    "{{ messages[0].content | upper }}",
+    "{{ messages | tojson }}",
+    "{{ messages }}",
+    "{{ messages[0] }}",
+    "{{ messages[0].content[0] }}",
+    "{{ messages[0].content[1:] }}",
+    "{{ messages[0].content.x }}",
+    "{{ messages[0].content.upper() }}",
+    "{{ messages[0].content.split('x')[0] }}",
+    "{{ messages[0].content > 'a' }}",
+    "{{ messages[0].content == messages[1].content }}",
+    "{{ messages[0].content in ['text 0'] }}",
+    "{{ messages[0].content in 'text 0 and more' }}",
+    "{{ 'text 0'.startswith(messages[0].content) }}",
+    "{{ (messages[0].content ~ 'x').startswith('t') }}",
+    "{{ messages[0].content * 2 }}",
+    "{{ messages[0].content + 1 }}",
+    "{{ {messages[0].content: 1} }}",
+    "{{ [messages[0].content] }}",
+    "{{ [1][messages[0].content] }}",
+    "{{ {'a': 1}[messages[0].content] }}",
+    "{{ 'abc'[messages[0].content] }}",
+    "{{ '%s' % messages[0].content }}",
+    "{{ range(messages[0].content) | list }}",
+    "{{ messages[0].content | default('d', true) }}",
+    "{{ '%s' | format(messages[0].content) }}",
+    "{{ messages | map(attribute='content') | join(',') }}",
+    "{{ messages | selectattr('content', 'string') | list | length }}",
+    "{{ messages[0].content is eq 'text 0' }}",
+    "{% for c in messages[0].content %}{{ c }}{% endfor %}",
+    "{% macro m(x) %}{{ x }}{% endmacro %}{{ m(messages[0].content) }}",
+    "{% set x %}{{ messages[0].content }}{% endset %}{{ x }}",
+    "{% for m in messages recursive %}{{ m.role }}{% endfor %}",
+    "{% set n = namespace(a=1) %}{% for m in messages if n.a %}{% set n.a = 0 %}{% endfor %}",
+    "{% for m in messages %}{{ loop.cycle('a', 'b') }}{% endfor %}",
+    "{% if strftime_now is defined %}now{% endif %}",
+    "{{ strftime_now('%Y') }}",
+    "{{ raise_exception('no') }}",
+    "{{ messages[0].content | safe }}",
+    "{{ undefined_name.attribute }}",
+    "{{ 1 / 2 }}",
+    "{% generation %}x{% endgeneration %}",
+    "{{ messages[0].items }}",
+    "{{ dict(a=1) }}",
+    "{{ self }}",
+    "{{ range(*[1]) }}",
+]
+ALIKE = ["system", "user"]
+
+
+@pytest.mark.parametrize("source", FOLLOWED)
+def test_constructs_that_are_followed(source: str) -> None:
+    template, texts = Template(source), ["text 0", "text 1"]
+    made = residual_of(template, ALIKE, texts, {"tools": TOOLS})
+    assert made is not None
+    for these in (texts, ["other", "text"], ["", ""], [" x\n", "y"], ["text 0", "text 0"]):
+        if made.fits(these):
+            assert made.filled(these) == rendered(template, ALIKE, these, {"tools": TOOLS})
+    assert made.fits(texts)
+
+
+@pytest.mark.parametrize("source", NOT_FOLLOWED)
+def test_constructs_that_are_not(source: str) -> None:
+    with pytest.raises(Unknown):
+        Template(source).residual(tuple(ALIKE), ["text 0", "text 1"], {})
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "others_that_fit", "others_that_do_not"),
+    [
+        ("{{ 'a' if messages[0].content else 'b' }}", "x", ["y"], [""]),
+        ("{{ messages[0].content | trim }}", "x", ["y", "y z", ""], [" y", "y\n"]),
+        ("{{ messages[0].content.rstrip('.') }}", "x", [" y", ".y"], ["y.", "."]),
+        ("{{ 'q' in messages[0].content }}", "x", ["y", ""], ["q", "aqa"]),
+        ("{{ messages[0].content == 'x' }}", "x", ["x"], ["y", ""]),
+        ("{{ messages[0].content != 'x' }}", "y", ["z"], ["x"]),
+        ("{{ messages[0].content.startswith('x') }}", "xy", ["x"], ["y", ""]),
+        ("{{ messages[0].content.endswith('x') }}", "y", ["xy"], ["x", "yx"]),
+        ("{{ messages[0].content }}", "x", ["", "anything"], []),
+    ],
+)
+def test_guards_let_through_what_answers_alike(
+    source: str, text: str, others_that_fit: list[str], others_that_do_not: list[str]
+) -> None:
+    made = residual_of(Template(source), ["user"], [text], {})
+    assert made is not None
+    assert [made.fits([other]) for other in others_that_fit] == [True] * len(others_that_fit)
+    assert [made.fits([other]) for other in others_that_do_not] == [False] * len(others_that_do_not)
+
+
+def test_what_a_guard_asks_is_asked_once() -> None:
+    template = Template("{% for n in range(3) %}{{ messages[0].content | trim }}{% endfor %}")
+    made = residual_of(template, ["user"], ["a"], {})
+    assert made is not None
+    assert len(made.guards) == 1
+    assert made.parts == (0, 0, 0)

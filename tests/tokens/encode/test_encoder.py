@@ -1,0 +1,176 @@
+"""Encoding, and that cuts are exact."""
+
+from array import array
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
+
+from tests.tokens.models import SHARED_NAMES, shared
+from tokenlane.errors import RequestError
+from tokenlane.tokens.encode.encoder import Encoder
+from tokenlane.tokens.ids import pack, unpack
+from tokenlane.tokens.tokenizer import demo_folder
+
+NAMES = ("demo", *SHARED_NAMES)
+
+
+def folder(name: str) -> Path:
+    return demo_folder() if name == "demo" else shared(name)
+
+
+@cache
+def backend_text(name: str) -> str:
+    return (folder(name) / "tokenizer.json").read_text(encoding="utf-8")
+
+
+@cache
+def encoder(name: str, *, affixes: bool = False) -> Encoder:
+    backend = Backend.from_str(backend_text(name))
+    if affixes:
+        first = min(backend.get_added_tokens_decoder())
+        token = backend.id_to_token(first)
+        backend.post_processor = TemplateProcessing(
+            single=f"{token} $A {token}", special_tokens=[(token, first)]
+        )
+    return Encoder(backend)
+
+
+def texts(name: str) -> st.SearchStrategy[str]:
+    """Texts that mix characters of all kinds with the tokenizer's added tokens and their parts."""
+    added = [
+        token.content
+        for token in Backend.from_str(backend_text(name)).get_added_tokens_decoder().values()
+    ][:60]
+    halves = [token[: len(token) // 2] for token in added[:10]]
+    words = [
+        "\n",
+        " ",
+        "  ",
+        "a",
+        " the",
+        "é",
+        "e\u0301",
+        "\u0301",
+        "日本",
+        "👩‍👩‍👧",
+        "▁",
+        "123",
+        "don't",
+    ]
+    piece = st.sampled_from([*added, *halves, *words]) | st.text(max_size=6)
+    return st.lists(piece, max_size=12).map("".join)
+
+
+def test_packing_is_little_endian() -> None:
+    assert pack([1, 0x01020304]) == b"\x01\0\0\0\x04\x03\x02\x01"
+    assert unpack(pack([5, 6])).tolist() == [5, 6]
+    with pytest.raises(OverflowError):
+        pack([-1])
+
+
+@pytest.mark.row("P5")
+@pytest.mark.parametrize("name", NAMES)
+def test_encoding_equals_the_library(name: str) -> None:
+    backend = Backend.from_file(str(folder(name) / "tokenizer.json"))
+    for text in ("", "a", " Hello,\n world! é 日本 123", "<|im_start|>user\nhi<|im_end|>[INST] x"):
+        for special in (True, False):
+            expected = backend.encode(text, add_special_tokens=special).ids
+            assert (
+                unpack(encoder(name).encode(text, add_special_tokens=special)).tolist() == expected
+            )
+
+
+@pytest.mark.parametrize("affixes", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_pieces_are_exact(name: str, affixes: bool) -> None:
+    made = encoder(name, affixes=affixes)
+    assert made.affixes is not None
+
+    @settings(max_examples=150, deadline=None)
+    @given(text=texts(name), special=st.booleans())
+    def exact(text: str, special: bool) -> None:
+        pieces = made.pieces(text)
+        assert "".join(pieces) == text
+        assert all(pieces) or pieces == [""]
+        joined = made.encode_pieces(pieces, add_special_tokens=special)
+        assert joined == made.encode(text, add_special_tokens=special)
+
+    exact()
+
+
+def test_cuts_stand_before_added_tokens() -> None:
+    text = "x<|im_start|>user\nhi<|im_end|><|im_end|>\n"
+    assert encoder("demo").pieces(text) == [
+        "x", "<|im_start|>user\nhi", "<|im_end|>", "<|im_end|>\n",
+    ]  # fmt: skip
+    assert encoder("demo").pieces("") == [""]
+    assert encoder("demo").pieces("plain") == ["plain"]
+
+
+def test_the_longest_of_overlapping_tokens_is_cut_whole() -> None:
+    backend = Backend.from_str(backend_text("demo"))
+    backend.add_tokens([AddedToken("<think>>", normalized=False)])
+    made = Encoder(backend)
+    text = "a<think>>b<think>c"
+    assert made.pieces(text) == ["a", "<think>>b", "<think>c"]
+    assert made.encode_pieces(made.pieces(text), add_special_tokens=False) == made.encode(
+        text, add_special_tokens=False
+    )
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "single_word"])
+def test_no_cuts_where_a_token_looks_to_its_left(flag: str) -> None:
+    backend = Backend.from_str(backend_text("demo"))
+    backend.add_tokens([AddedToken("<x>", normalized=False, **{flag: True})])
+    made = Encoder(backend)
+    assert made.pieces("a <x><|im_end|>") == ["a <x><|im_end|>"]
+    assert "cuts=none" in repr(made)
+
+
+def test_no_cuts_where_special_tokens_are_split() -> None:
+    backend = Backend.from_str(backend_text("demo"))
+    backend.encode_special_tokens = True
+    assert Encoder(backend).pieces("a<|im_end|>") == ["a<|im_end|>"]
+
+
+def test_a_token_may_strip_to_its_right() -> None:
+    backend = Backend.from_str(backend_text("demo"))
+    backend.add_tokens([AddedToken("<r>", normalized=False, rstrip=True)])
+    made = Encoder(backend)
+    for text in ("a<r>  b", "<r> \n<r>  <|im_end|>  x"):
+        pieces = made.pieces(text)
+        assert len(pieces) > 1
+        assert made.encode_pieces(pieces, add_special_tokens=True) == made.encode(
+            text, add_special_tokens=True
+        )
+
+
+def test_truncation_and_padding_of_the_file_are_cleared() -> None:
+    backend = Backend.from_str(backend_text("demo"))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=8)
+    ids = Encoder(backend).encode("one two three four five six seven", add_special_tokens=True)
+    assert len(ids) // 4 > 4
+    assert array("I", ids)[-1] != 0
+
+
+def test_text_that_is_no_unicode_is_refused_without_an_echo() -> None:
+    with pytest.raises(RequestError) as refused:
+        encoder("demo").encode("secret \ud800", add_special_tokens=False)
+    assert refused.value.status == 400
+    assert "secret" not in refused.value.message
+
+
+def test_decoding_shows_special_tokens_and_drops_unknown_ids() -> None:
+    made = encoder("demo")
+    text = "<|im_start|>user\nhé<|im_end|>"
+    ids = made.encode(text, add_special_tokens=False)
+    assert made.decode(ids) == text
+    assert made.decode(ids + pack([10_000_000])) == text
+    assert made.token_strings(pack([10_000_000])) == [""]

@@ -1,0 +1,148 @@
+"""The short rung and its openings: what it finishes, what it hands over, what it keeps."""
+
+from typing import Any
+
+import pytest
+
+from tests.support import demo_tokenizer
+from tests.tokens.test_job import job_of
+from tokenlane.errors import RequestError
+from tokenlane.protocols.bodies import ChatBody
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.caches.lru import Budget
+from tokenlane.tokens.caches.openings import Opening, OpeningCache
+from tokenlane.tokens.job import Tokenized
+from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.rungs import short
+
+ROOT = b"root"
+SYSTEM = "You are of help. " * 80
+LONG_S = 1e9
+
+
+def openings(entries: int = 100, limit_bytes: int = 1_000_000) -> OpeningCache:
+    return OpeningCache(Budget(entries, limit_bytes, limit_bytes))
+
+
+def chat(question: str, **fields: Any) -> dict[str, Any]:
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
+    return {"messages": messages, **fields}
+
+
+def run(value: dict[str, Any], kept: OpeningCache, speed: Speed | None = None) -> Tokenized | None:
+    return short.run(job_of(value), speed or Speed(), kept, LONG_S, LONG_S)
+
+
+def test_an_opening_is_kept_from_its_second_sight() -> None:
+    kept = openings()
+    sights = []
+    for number in range(4):
+        run(chat(f"question {number}"), kept)
+        sights.append((len(kept), kept.hits))
+    assert sights == [(0, 0), (1, 0), (1, 1), (1, 2)]
+    run(chat("question", cache_salt="another's"), kept)
+    assert kept.hits == 2
+
+
+def test_what_costs_too_much_is_handed_over_with_its_text() -> None:
+    speed, kept = Speed(), openings()
+    value = chat("word " * 1000)
+    job = job_of(value)
+    assert short.run(job, speed, kept, 0.0, LONG_S) is None
+    assert isinstance(job.body, ChatBody)
+    assert job.text == demo_tokenizer().chat_text(job.body)
+    assert job.run().prompt == job_of(value).run().prompt
+
+
+def test_what_is_known_does_not_count() -> None:
+    """The limit is for the text behind the opening."""
+    kept, limit_s = openings(), Speed().encode_s(600)
+    for number in range(2):
+        run(chat(f"question {number}"), kept)
+    made = short.run(job_of(chat("another")), Speed(), kept, limit_s, 0.0)
+    assert made is not None
+    assert made.prompt == job_of(chat("another")).run().prompt
+    assert short.run(job_of(chat("another")), Speed(), openings(), limit_s, 0.0) is None
+
+
+def test_an_opening_too_long_for_the_loop_is_not_encoded_there() -> None:
+    kept = openings()
+    results = [
+        short.run(job_of(chat(f"question {number}")), Speed(), kept, LONG_S, 0.0)
+        for number in range(2)
+    ]
+    assert results[0] is not None
+    assert results[1] is None
+    assert len(kept) == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"prompt": [1, 2, 3]},
+        {"prompt": ["one", "two"]},
+        {"prompt": "a prompt", "truncate_prompt_tokens": 1},
+        {"prompt": "a prompt", "add_special_tokens": False},
+        chat("question", truncate_prompt_tokens=5),
+    ],
+)
+def test_other_prompts_are_made_by_the_job(value: dict[str, Any]) -> None:
+    made = run(value, openings())
+    assert made is not None
+    assert made.prompt == job_of(value).run().prompt
+
+
+def test_other_prompts_keep_to_the_limit() -> None:
+    value = {"prompt": ["word " * 1000, "two"]}
+    assert short.run(job_of(value), Speed(), openings(), 0.001, LONG_S) is None
+
+
+def test_refusals_and_unknown_shapes_are_told() -> None:
+    refused = run({"messages": []}, openings())
+    assert refused is not None
+    assert isinstance(refused.error, RequestError)
+    unknown = run({"prompt": "a", "suffix": "b"}, openings())
+    assert unknown is not None
+    assert isinstance(unknown.error, Unrenderable)
+
+
+def test_a_text_that_goes_on_without_a_cut_has_no_opening() -> None:
+    encoder, kept = demo_tokenizer().encoder, openings()
+    kept.put(ROOT, Opening(SYSTEM, b"", b""))
+    assert kept.find(encoder, ROOT, SYSTEM + "<|im_end|>") is not None
+    assert kept.find(encoder, ROOT, SYSTEM + "and more") is None
+    assert kept.find(encoder, ROOT, SYSTEM) is None
+    assert kept.find(encoder, b"other", SYSTEM + "<|im_end|>") is None
+
+
+def test_the_longest_of_its_like_is_found() -> None:
+    encoder, kept = demo_tokenizer().encoder, openings()
+    longer = SYSTEM + "<|im_end|>more"
+    for text in (SYSTEM, longer):
+        kept.put(ROOT, Opening(text, b"", b""))
+    found = kept.find(encoder, ROOT, longer + "<|im_end|>")
+    assert found is not None
+    assert found.text == longer
+
+
+def test_openings_that_begin_alike_are_bounded() -> None:
+    encoder, kept = demo_tokenizer().encoder, openings()
+    for number in range(9):
+        kept.put(ROOT, Opening(f"{SYSTEM} {number}", b"", b""))
+    assert (len(kept), kept.evictions) == (4, 5)
+    assert kept.find(encoder, ROOT, f"{SYSTEM} 8<|im_end|>") is not None
+
+
+def test_the_least_recently_used_goes() -> None:
+    encoder, kept = demo_tokenizer().encoder, openings(entries=2)
+    texts = [f"{number} {SYSTEM}" for number in range(3)]
+    for text in texts[:2]:
+        kept.put(ROOT, Opening(text, b"", b""))
+    assert kept.find(encoder, ROOT, texts[0] + "<|im_end|>") is not None
+    kept.put(ROOT, Opening(texts[2], b"", b""))
+    found = [kept.find(encoder, ROOT, text + "<|im_end|>") is not None for text in texts]
+    assert found == [True, False, True]
+    assert kept.size_bytes == 2 * Opening(texts[0], b"", b"").size_bytes
+    kept = openings(limit_bytes=100)
+    kept.put(ROOT, Opening(SYSTEM, b"", b""))
+    assert len(kept) == 0
