@@ -18,7 +18,7 @@ COMPILED = [
     "proxy/tokenlane/gateway/answer_headers.py",
     "proxy/tokenlane/gateway/query_builder.py",
     "proxy/tokenlane/gateway/attempt.py",
-    "proxy/tokenlane/gateway/upstreams.py",
+    "proxy/tokenlane/gateway/fleet.py",
     "proxy/tokenlane/gateway/request.py",
     "proxy/tokenlane/gateway/request_record.py",
     "proxy/tokenlane/gateway/prompt_reader.py",

@@ -47,7 +47,7 @@ _LATE = {
 def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
     """All of it, ready for JSON."""
     cpu_scheduling.take_soon()  # this, the heap and what is settled below: as in a worker
-    malloc_arenas.share()
+    malloc_arenas.use_one_arena()
     models = {}
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():

@@ -21,7 +21,7 @@ from tests.tokens.encode import adversarial
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 
 NAMES = ("demo", *SHARED_NAMES)
@@ -108,7 +108,7 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(name: str) -> AsyncIterator[Scene]:
-    async with Fleet(SimulatorSettings(), tokenizer(name, fast=False)) as fleet:
+    async with SimulatedFleet(SimulatorSettings(), tokenizer(name, fast=False)) as fleet:
         (url,) = await fleet.start(1)
         port = int(url.rpartition(":")[2])
         async with (

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.vllm.processes import ROOT, Server, vllm_server, write_model
+from tests.paths import ROOT
+from tests.vllm.processes import Server, vllm_server, write_model
 from tokenlane.runtime.ports import free_ports
 from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
 

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.paths import ROOT
 from tests.vllm.conftest import Report
-from tests.vllm.processes import ROOT, VLLM_ENVIRONMENT, write_model
+from tests.vllm.processes import VLLM_ENVIRONMENT, write_model
 from tests.vllm.prompts import TEXTS, chats
 from tests.vllm.shapes import Shapes
 from tokenlane.errors import RequestError

@@ -18,7 +18,7 @@ import msgspec
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import ControlSettings
-from tokenlane.control.fleet import Probe
+from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024

@@ -7,7 +7,7 @@ Invariants:
 from tokenlane.routing.decision import Decision
 
 
-class AnswerLines:
+class AnswerHeaders:
     """Header lines, made once for each replica and reason."""
 
     def __init__(self) -> None:

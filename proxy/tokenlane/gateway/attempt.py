@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import UpstreamError
+from tokenlane.gateway.fleet import Replica
 from tokenlane.gateway.recorder import Recorder
-from tokenlane.gateway.upstreams import Replica
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
 from tokenlane.routing.decision import Choice, Decision
@@ -20,7 +20,7 @@ from tokenlane.routing.lease import Lease
 from tokenlane.routing.retry import Ending, Phase, Step, may_replace, next_step
 from tokenlane.routing.retry_budget import RetryBudget
 from tokenlane.routing.router import Router
-from tokenlane.telemetry.tracing.trace_context import Trace
+from tokenlane.telemetry.tracing.trace_context import TraceContext
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Attempt:
 
 
 def head_for(
-    replica: Replica, exchange: Exchange, lease: Lease, trace: Trace | None, body_bytes: int
+    replica: Replica, exchange: Exchange, lease: Lease, trace: TraceContext | None, body_bytes: int
 ) -> bytes:
     """The request's head as this replica gets it."""
     head = exchange.head

@@ -14,7 +14,7 @@ from tokenlane.admission.auth import tenant_salt
 from tokenlane.gateway import id_bodies
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import Body, ChatBody, CompletionBody, Kind, OtherBody
-from tokenlane.protocols.field_rules import Rules
+from tokenlane.protocols.field_rules import FieldRules
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER, ROUTE
 
 # Bodies that are rewritten faster than a thread is asked to do it: to decode and change, to take
@@ -36,7 +36,7 @@ async def with_model(body: bytes, model: str) -> bytes:
     return await _made(make, len(body) <= _NAMED_BODY_BYTES, INSPECT) or body
 
 
-async def by_rules(body: bytes, rules: Rules, kind: Kind) -> bytes:
+async def by_rules(body: bytes, rules: FieldRules, kind: Kind) -> bytes:
     """The body as the settings let it go on; raises RequestError 400."""
     made = await _made(partial(rules.apply, body, kind), len(body) <= _SHORT_BODY_BYTES, INSPECT)
     assert made is not None

@@ -29,7 +29,7 @@ class PromptDetails(msgspec.Struct):
     multimodal_tokens: None | UnsetType = None
 
 
-class Usage(msgspec.Struct):
+class UsagePayload(msgspec.Struct):
     """usage."""
 
     prompt_tokens: int
@@ -67,7 +67,7 @@ class _Chat(msgspec.Struct):
     choices: list[_ChatChoice]
     service_tier: None
     system_fingerprint: str
-    usage: Usage
+    usage: UsagePayload
     prompt_logprobs: None
     prompt_token_ids: Ids
     prompt_text: None = None
@@ -96,7 +96,7 @@ class _Text(msgspec.Struct):
     choices: list[_TextChoice]
     service_tier: None
     system_fingerprint: str
-    usage: Usage
+    usage: UsagePayload
     kv_transfer_params: None = None
     ec_transfer_params: None = None
     metrics: None = None
@@ -132,7 +132,7 @@ class _Chunk(msgspec.Struct):
     created: int
     model: str
     choices: list[_ChatStreamChoice | _TextStreamChoice] | list[None]
-    usage: Usage | UnsetType = UNSET
+    usage: UsagePayload | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     prompt_token_ids: Ids | UnsetType = UNSET
     prompt_text: None | UnsetType = UNSET
@@ -150,10 +150,10 @@ class _Embeddings(msgspec.Struct):
     created: int
     model: str
     data: list[_Embedding]
-    usage: Usage
+    usage: UsagePayload
 
 
-class Choice(msgspec.Struct):
+class ChoicePayload(msgspec.Struct):
     """One finished answer. prompt_ids, ids: only where the request asked for ids."""
 
     index: int
@@ -179,7 +179,7 @@ class Shapes:
         self.created = created
         self.model = model
 
-    def whole(self, choices: list[Choice], usage: Usage, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
         """The answer to a request that does not stream."""
         if self.chat:
             chats = [
@@ -205,7 +205,7 @@ class Shapes:
             )
         )  # fmt: skip
 
-    def role(self, index: int, prompt_ids: Ids, usage: Usage | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
         """The first events of each choice of a chat: one."""
         chunk = self._chunk([_ChatStreamChoice(index, _Delta("assistant", ""))], usage)
         chunk.prompt_token_ids = prompt_ids
@@ -225,7 +225,7 @@ class Shapes:
         finish: str | None = None,
         ids: Ids = None,
         prompt_ids: Ids = None,
-        usage: Usage | UnsetType = UNSET,
+        usage: UsagePayload | UnsetType = UNSET,
         fingerprint: bool = False,
     ) -> bytes:
         """An event with text. finish: it is the choice's last."""
@@ -244,7 +244,7 @@ class Shapes:
         """The events that come before the first token."""
         return []
 
-    def closing(self, choices: list[Choice], usage: Usage | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
         """The events that come after the last token."""
         return [DONE] if usage is None else [self.usage(usage), DONE]
 
@@ -253,14 +253,14 @@ class Shapes:
         info = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return [b"data: %b\n\n" % json.dumps({"error": info}).encode(), DONE]
 
-    def usage(self, usage: Usage) -> bytes:
+    def usage(self, usage: UsagePayload) -> bytes:
         """The event after the last choice, where stream_options.include_usage asked for it."""
         chunk = self._chunk([], usage)
         chunk.system_fingerprint = FINGERPRINT
         return _event(chunk)
 
     def _chunk(
-        self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: Usage | UnsetType
+        self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: UsagePayload | UnsetType
     ) -> _Chunk:
         name = "chat.completion.chunk" if self.chat else "text_completion"
         return _Chunk(self.id, name, self.created, self.model, choices, usage)
@@ -271,7 +271,7 @@ def embeddings(
 ) -> bytes:
     """The answer of /v1/embeddings."""
     rows = [_Embedding(index, "embedding", vector) for index, vector in enumerate(vectors)]
-    usage = Usage(tokens, tokens, 0, None, None)
+    usage = UsagePayload(tokens, tokens, 0, None, None)
     return msgspec.json.encode(_Embeddings(f"embd-{name}", "list", created, model, rows, usage))
 
 

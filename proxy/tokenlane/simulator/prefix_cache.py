@@ -34,7 +34,7 @@ def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") ->
     return tuple(blocks)
 
 
-class PrefixCache(Protocol):
+class BlockCache(Protocol):
     """What an engine needs of a cache."""
 
     evicted_blocks: int
@@ -66,14 +66,14 @@ class PrefixCache(Protocol):
 
 def prefix_cache(
     capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
-) -> PrefixCache:
+) -> BlockCache:
     """A cache of so many blocks; None: one that never evicts."""
     if capacity_blocks is None:
-        return EndlessCache()
-    return BoundedCache(capacity_blocks, on_evicted)
+        return EndlessBlockCache()
+    return BoundedBlockCache(capacity_blocks, on_evicted)
 
 
-class EndlessCache:
+class EndlessBlockCache:
     """Nothing is ever evicted, so nothing is counted per block: a prompt of 100,000 tokens costs
     the loop a set update. A block that two sequences hold counts twice in `used_blocks`."""
 
@@ -111,7 +111,7 @@ class EndlessCache:
         return True
 
 
-class BoundedCache:
+class BoundedBlockCache:
     """LRU over idle blocks, counts of holders for the others."""
 
     def __init__(

@@ -37,7 +37,7 @@ class Finished(Protocol):
     ended_s: float
 
 
-class Histogram:
+class SimulatedHistogram:
     """Counts by upper bound, the last one infinite."""
 
     def __init__(self, bounds: Row[float]) -> None:
@@ -69,14 +69,14 @@ class EngineStats:
         self.rejected = 0
         self.finished: Counter[str] = Counter()
         tokens = token_bounds(max_model_tokens)
-        self.prompt_tokens = Histogram(tokens)
-        self.output_tokens = Histogram(tokens)
-        self.ttft_s = Histogram(_TTFT_S)
-        self.token_s = Histogram(_TOKEN_S)
-        self.latency_s = Histogram(_LATENCY_S)
-        self.queue_s = Histogram(_LATENCY_S)
-        self.prefill_s = Histogram(_LATENCY_S)
-        self.decode_s = Histogram(_LATENCY_S)
+        self.prompt_tokens = SimulatedHistogram(tokens)
+        self.output_tokens = SimulatedHistogram(tokens)
+        self.ttft_s = SimulatedHistogram(_TTFT_S)
+        self.token_s = SimulatedHistogram(_TOKEN_S)
+        self.latency_s = SimulatedHistogram(_LATENCY_S)
+        self.queue_s = SimulatedHistogram(_LATENCY_S)
+        self.prefill_s = SimulatedHistogram(_LATENCY_S)
+        self.decode_s = SimulatedHistogram(_LATENCY_S)
 
     def started(self, prompt_tokens: int, cached_tokens: int) -> None:
         """A sequence got its blocks."""

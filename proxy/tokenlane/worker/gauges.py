@@ -68,7 +68,7 @@ class LineGrowth:
         self._failed.inc(now.failed - before.failed)
 
 
-class Sampler:
+class Gauges:
     """A worker's sizes and others' counts, and what has to be tidied now and then."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Sampler:
         self._tokens = tokens
         self._caches = CacheGrowth(segment)
         self.access = LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED)
-        self._lines = (
+        self._answer_headers = (
             self.access,
             LineGrowth(segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED),
         )
@@ -107,15 +107,15 @@ class Sampler:
         self._server.short_of_memory = self._memory.short()
         self._upstream_idle.set(idle)
         self._upstream_busy.set(gateway.fleet.open_connections - idle)
-        if gateway.gate is not None:
-            segment.gauge(families.ADMITTED).set(gateway.gate.admission.running)
-            segment.gauge(families.WAITING).set(gateway.gate.admission.waiting)
+        if gateway.admission_queue is not None:
+            segment.gauge(families.ADMITTED).set(gateway.admission_queue.admission.running)
+            segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
         for part, size_bytes in gateway.router.sizes_bytes().items():
             segment.gauge(families.INDEX_BYTES, part).set(size_bytes)
         self._ejections()
         for cache, counts in self._tokens.cache_counts().items():
             self._caches.write(cache, counts)
-        for lines in self._lines:
+        for lines in self._answer_headers:
             lines.write()
 
     def _ejections(self) -> None:
