@@ -34,8 +34,9 @@ from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment, SegmentReader, create_segment
 from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.service import TokenService
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 @cache

@@ -33,7 +33,8 @@ from bench.report import finish
 from bench.statistics import Cell, table
 from tokenlane.prompt import Rung
 from tokenlane.runtime import cpu_scheduling, malloc_arenas
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 _LATE = {
     "p50": "late p50 ms",

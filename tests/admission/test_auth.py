@@ -22,7 +22,7 @@ from tokenlane.config.keyring import client_keys, replica_key
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import AuthSettings, Key, Settings, Tenant, UpstreamSettings
 from tokenlane.errors import ConfigError, RequestError
-from tokenlane.gateway.id_bodies import with_salt
+from tokenlane.gateway.body_edits import with_salt
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.bodies import inspect as read_body
 from tokenlane.protocols.routes import ROUTES, UNSERVED, Route

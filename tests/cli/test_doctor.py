@@ -19,7 +19,7 @@ from tokenlane.config.settings import (
 )
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 
 def settings(*backends: str, port: int = 0, **folders: str) -> Settings:

@@ -16,7 +16,7 @@ from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics.segment import MetricsSegment
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,8 @@ from tokenlane.protocols.bodies import CompletionBody, Kind, OtherBody, inspect
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.telemetry.metrics import families
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 TEXT = "a long question about the tables of a database. " * 40
 HEAD = "content-type: application/json\r\n"

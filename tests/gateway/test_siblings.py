@@ -16,7 +16,7 @@ from tests.support import Bench, demo_tokenizer, gateway
 from tokenlane.admission.parents import Parents
 from tokenlane.admission.policy import Admission, Ticket
 from tokenlane.config.settings import AdmissionSettings, RoutingSettings, Settings
-from tokenlane.routing.siblings import Siblings
+from tokenlane.routing.lease import Siblings
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.simulated_fleet import SimulatedFleet
 

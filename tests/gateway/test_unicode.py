@@ -22,7 +22,8 @@ from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.simulated_fleet import SimulatedFleet
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 NAMES = ("demo", *SHARED_NAMES)
 SETTINGS = Settings(tokens=TokenSettings(forward_tokens="all"))

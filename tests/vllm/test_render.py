@@ -20,7 +20,8 @@ from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import ShapeCache
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 SHAPES_PER_TEMPLATE = 2000
 SHARED = ROOT.parent / "shared" / "tokenizers"

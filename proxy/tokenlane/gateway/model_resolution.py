@@ -6,7 +6,7 @@ Invariants:
 """
 
 from tokenlane.config.settings import ModelSettings, Settings
-from tokenlane.gateway import body_edits
+from tokenlane.gateway import body_rewriter
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.query_builder import QueryBuilder
@@ -57,7 +57,7 @@ class ModelResolver:
             self._recorder.named(name, model)
         if model != name:
             request.model = model
-            body = await body_edits.with_model(body, model)
+            body = await body_rewriter.with_model(body, model)
         if names.shadowed(model):
             key = key or names.key(request, exchange.headers, exchange.request_id, record.tenant)
             record.copy_to = names.shadow(model, key)

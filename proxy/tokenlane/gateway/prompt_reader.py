@@ -8,7 +8,7 @@ Invariants:
 import time
 
 from tokenlane.config.settings import Settings, TokenSettings
-from tokenlane.gateway import body_edits
+from tokenlane.gateway import body_rewriter
 from tokenlane.gateway.fleet import NO_LIMIT, Fleet
 from tokenlane.gateway.parity import Parity
 from tokenlane.gateway.query_builder import QueryBuilder
@@ -86,7 +86,7 @@ class PromptReader:
             if prompt.tokens > limit_tokens:
                 context_window.check(prompt, limit_tokens, text=not is_ids(request))
             if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
-                body = await body_edits.with_ids(body, request, prompt)
+                body = await body_rewriter.with_ids(body, request, prompt)
         headers, tenant = exchange.headers, record.tenant
         return (
             query_builder.query(

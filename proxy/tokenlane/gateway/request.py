@@ -12,18 +12,16 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from functools import partial
 
 from tokenlane.admission.auth import Authenticator
 from tokenlane.admission.policy import Admission, limited
-from tokenlane.admission.queue import AdmissionQueue, Permit
+from tokenlane.admission.queue import AdmissionQueue
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings
-from tokenlane.errors import INTERNAL, RequestError, UpstreamError
+from tokenlane.errors import INTERNAL, RequestError
 from tokenlane.fleet_state import FleetState
-from tokenlane.gateway import body_edits, refusals
-from tokenlane.gateway.answer_headers import AnswerHeaders
-from tokenlane.gateway.attempt import Attempt, Failures, head_for
+from tokenlane.gateway import body_rewriter, refusals
+from tokenlane.gateway.attempt import Attempt, Attempts
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.local_answers import LocalAnswers
 from tokenlane.gateway.model_resolution import ModelResolver
@@ -36,17 +34,15 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.protocols.bodies import OtherBody, goes_on_from, inspect
 from tokenlane.protocols.field_rules import FieldRules
-from tokenlane.protocols.routes import ROUTES, Action, Route, allow, kept_name, route_of
-from tokenlane.relay.response import Relay, RelayEnd
+from tokenlane.protocols.routes import Action, Route, allow, kept_name, route_of
 from tokenlane.routing.candidates import Eligible, Nobody
 from tokenlane.routing.decision import Query
-from tokenlane.routing.lease import Lease, LoadBoard
+from tokenlane.routing.lease import LoadBoard
 from tokenlane.routing.response_homes import ResponseHomes
-from tokenlane.routing.retry import Ending, Phase, Step
+from tokenlane.routing.retry import Ending, Step
 from tokenlane.routing.router import Router
-from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, METRICS, OTHER, RELAY, ROUTE
+from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, METRICS, OTHER, ROUTE
 from tokenlane.tokens.service import TokenService
 
 log = logging.getLogger(__name__)
@@ -54,8 +50,8 @@ log = logging.getLogger(__name__)
 
 class Gateway:
     """A worker's requests. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
-    on_suspect: told of a slot whose replica could not be reached. door: None where all may come
-    in. replica_key: shown to replicas. tls: towards them."""
+    on_suspect: told of a slot whose replica could not be reached. authenticator: None where all may
+    come in. replica_key: shown to replicas. tls: towards them."""
 
     def __init__(
         self,
@@ -74,11 +70,9 @@ class Gateway:
         self._tokens = tokens
         self._recorder = recorder
         self._tracer = recorder.tracer
-        self._on_routed = on_routed
         self._authenticator = authenticator
         self._rules = FieldRules(settings.requests)
         self._response_homes = ResponseHomes()
-        self._answer_headers = AnswerHeaders()
         self.admission_queue: AdmissionQueue | None = None
         self._limit(settings)
         self.fleet = Fleet(settings.upstream, replica_key, tls)
@@ -88,7 +82,9 @@ class Gateway:
             settings, self.fleet, self.router, tokens, self.query_builder, recorder
         )
         self._local_answers = LocalAnswers(self.fleet, tokens, self.model_resolver.names)
-        self._failures = Failures(settings.upstream, self.router, recorder, on_suspect)
+        self._attempts = Attempts(
+            settings.upstream, self.fleet, self.router, recorder, on_routed, on_suspect
+        )
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         self._prompts = PromptReader(
             settings, tokens, self.fleet, self.router, self.query_builder, self.parity
@@ -117,7 +113,7 @@ class Gateway:
         self._limit(settings)
         self.fleet.configure(settings.upstream, replica_key, tls)
         self.query_builder.configure(settings.routing)
-        self._failures.configure(settings.upstream)
+        self._attempts.configure(settings.upstream)
         if (settings.models, settings.routing) != (before.models, before.routing):
             # Copies that are under way end with the old one.
             self.model_resolver = ModelResolver(
@@ -228,7 +224,7 @@ class Gateway:
             return
 
         if self._rules.on:
-            body = await body_edits.by_rules(body, self._rules, route.kind)
+            body = await body_rewriter.by_rules(body, self._rules, route.kind)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
         request = inspect(route.kind, body)
         if self.model_resolver.on:
@@ -238,7 +234,7 @@ class Gateway:
             model = self.fleet.resolve(model)
         record.model = model if model in self.fleet.models else families.OTHER
         if record.tenant:
-            body = await body_edits.for_tenant(body, request, record.tenant)
+            body = await body_rewriter.for_tenant(body, request, record.tenant)
         record.inspected_s = time.monotonic()
 
         # The prompt's ids, and whether they fit: after the name, which says whose tokenizer reads
@@ -263,14 +259,14 @@ class Gateway:
         # Who may, who does, and why; again after a failure, as far as the retry table allows.
         among = self._eligible(model, record.tokens_s)
         tried: set[int] = set()
-        self._failures.budget.request()
+        self._attempts.budget.request()
         while among.slots:
             likely = self._response_homes.first(named, among) if named else among
             decision = record.decision = self.router.decide(query, likely, time.monotonic())
             tried.add(decision.choice.slot)
             left = len(among.slots) - 1
             attempt = Attempt(decision, len(tried), left, kept=left > 0 and named != "")
-            step = await self._attempt(exchange, body, attempt, record)
+            step = await self._attempts.run(exchange, body, attempt, record)
             if step is None:
                 self._prompts.compare(model, record)
                 self._remember(named, record, decision.choice.slot)
@@ -296,69 +292,6 @@ class Gateway:
             raise refusals.nobody(among.nobody)
         return among
 
-    async def _attempt(
-        self, exchange: Exchange, body: bytes, attempt: Attempt, record: RequestRecord
-    ) -> Step | None:
-        """One replica: lease, connection, request, answer. Returns what follows a failure, None
-        where there is nothing left to do."""
-        choice, query = attempt.choice, attempt.decision.query
-        replica = self.fleet[choice.slot]
-        record.replica, record.attempts = replica.state.id, attempt.number
-        record.routed_s = now_s = time.monotonic()
-        with self.router.attempt(choice, query, now_s) as lease:
-            LOOP.mark(OTHER)
-            await step_aside()
-            LOOP.mark(ROUTE)
-            connection = replica.pool.idle()
-            if connection is None:
-                LOOP.mark(OTHER)
-                try:
-                    connection = await replica.pool.connect()
-                except UpstreamError as error:
-                    LOOP.mark(ROUTE)
-                    self._failures.unreachable(replica, error)
-                    return self._failures.after(attempt, Phase.UNSENT, error.reason)
-            LOOP.mark(RELAY)
-            relay = Relay(
-                exchange,
-                connection,
-                self._answer_headers.of(replica.label, attempt.decision),
-                may_retry=self._failures.may_replace(attempt),
-                kept=attempt.kept,
-                marked=ROUTES[record.route].ends_marked,
-                told=ROUTES[record.route].action is Action.KEPT,
-                on_computed=partial(_computed, lease, record.permit),
-            )
-            record.relay = relay
-            exact = attempt.decision.exact
-            record.cached_tokens = choice.cached_tokens if exact else None
-            request = head_for(replica, exchange, lease, record.trace, len(body))
-            try:
-                connection.send(exchange.head.method, [request, body], relay)
-                record.sent_s = time.monotonic()
-                if exact and self._on_routed is not None:
-                    self._on_routed(choice.slot, query.blocks, query.tenant)
-                LOOP.mark(OTHER)
-                end = await relay.done
-                LOOP.mark(ROUTE)
-            except asyncio.CancelledError:
-                connection.abort(relay)
-                raise
-        if end is RelayEnd.COMPLETE:
-            if relay.failed:
-                if relay.aborted:
-                    record.outcome = "upstream_error"
-                self._failures.failed(replica, relay.happened())
-            elif self.router.health.troubled:
-                self.router.health.served(choice.slot)
-            return None
-        happened = relay.happened()
-        if happened == "empty":
-            self.router.doubt(choice.slot, time.monotonic())
-        if happened != "elsewhere":
-            self._failures.failed(replica, happened)
-        return self._failures.after(attempt, relay.phase(), happened)
-
     def _give_up(self, exchange: Exchange, step: Step, record: RequestRecord) -> None:
         """No further attempt: what the client gets."""
         record.outcome = "truncated" if step.ending is Ending.BREAK else "upstream_error"
@@ -369,13 +302,6 @@ class Gateway:
             )
         elif step.ending is Ending.ERROR:
             exchange.fail(refusals.upstream(step))
-
-
-def _computed(lease: Lease, permit: Permit | None) -> None:
-    # Not the life: it holds the relay that holds this, and a cycle is the collector's work.
-    lease.first_byte(time.monotonic())
-    if permit is not None:
-        permit.computed()
 
 
 async def _body(exchange: Exchange) -> bytes:

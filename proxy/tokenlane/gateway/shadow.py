@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from tokenlane.config.settings import ModelSettings
 from tokenlane.errors import RequestError, UpstreamError
-from tokenlane.gateway import body_edits
+from tokenlane.gateway import body_rewriter
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.http.exchange import Exchange
@@ -138,7 +138,7 @@ class ShadowTraffic:
 
     async def _send(self, copy: _Copy) -> str:
         """One request to one replica; what became of it. Raises RequestError, UpstreamError."""
-        body = await body_edits.with_model(copy.body, copy.to)
+        body = await body_rewriter.with_model(copy.body, copy.to)
         query = await self._query(copy)
         now_s = time.monotonic()
         among = self._router.eligible(copy.to, now_s)

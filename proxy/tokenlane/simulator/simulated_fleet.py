@@ -15,7 +15,8 @@ from tokenlane.simulator.executions import ExecutionLog
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.prompts import Prompts
 from tokenlane.simulator.replica import SimulatedReplica
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 def load_tokenizer(settings: SimulatorSettings) -> Tokenizer:

@@ -86,7 +86,7 @@ class Gauges:
         self._tokens = tokens
         self._caches = CacheGrowth(segment)
         self.access = LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED)
-        self._answer_headers = (
+        self._lines = (
             self.access,
             LineGrowth(segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED),
         )
@@ -115,7 +115,7 @@ class Gauges:
         self._ejections()
         for cache, counts in self._tokens.cache_counts().items():
             self._caches.write(cache, counts)
-        for lines in self._answer_headers:
+        for lines in self._lines:
             lines.write()
 
     def _ejections(self) -> None:

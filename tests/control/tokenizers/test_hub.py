@@ -10,7 +10,7 @@ from aiohttp import web
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.control.tokenizers import hub
 from tokenlane.control.tokenizers.resolution import TokenizerSource, discover
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 REVISION = "c0ffee" + 34 * "0"
 

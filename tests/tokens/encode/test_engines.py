@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.errors import RequestError
 from tokenlane.tokens.chat.template import Template, environment
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.encode import engines
 from tokenlane.tokens.encode.engines import FastTemplate, Refused
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 NAMES = ("demo", *SHARED_NAMES)
 METASPACE = "mistral-v0.3"
