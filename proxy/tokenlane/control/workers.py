@@ -36,7 +36,7 @@ from tokenlane.channel.messages import (
     WorkerReady,
 )
 from tokenlane.config.settings import Key, Settings
-from tokenlane.control.dashboard.stall_page import StallLog
+from tokenlane.control.stall_log import StallLog
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
 from tokenlane.telemetry.load_board import SharedBoard

@@ -23,10 +23,12 @@ from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens import probe_corpus
 from tokenlane.tokens.chat import conversation
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
 from tokenlane.tokens.encode.encoder import EncodeEngine, Encoder
-from tokenlane.tokens.encode.engines import FastEncoder, FastTemplate, Refused, versions
+from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
 from tokenlane.tokens.encode.words import WordEncoder
+from tokenlane.tokens.engines import Refused, versions
 
 
 class Findings:

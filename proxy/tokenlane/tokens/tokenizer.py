@@ -28,11 +28,12 @@ from tokenlane.protocols.prompt_fields import (
 from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.shapes import MakeResidual, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, openai_responses
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.chat.template_variables import template_variables
 from tokenlane.tokens.encode import line_cuts
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.engines import FastPaths, FastTemplate
+from tokenlane.tokens.engines import FastPaths
 from tokenlane.tokens.ids import pack
 
 log = logging.getLogger(__name__)

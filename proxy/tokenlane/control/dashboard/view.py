@@ -19,10 +19,10 @@ from tokenlane.config.settings import Settings
 from tokenlane.control import fleet_table
 from tokenlane.control.dashboard.history import RateHistory
 from tokenlane.control.dashboard.live import Live
-from tokenlane.control.dashboard.stall_page import StallLog
 from tokenlane.control.fleet_table import ADVICE, FleetTable
 from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
+from tokenlane.control.stall_log import StallLog
 from tokenlane.control.tokenizers.resolution import TokenizerSource, given
 from tokenlane.control.workers import WorkerPool, WorkerProcess
 from tokenlane.fleet_state import adapter_bases
