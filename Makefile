@@ -129,6 +129,12 @@ test-deploy: ## deploy/ by Helm's engine, Kubernetes' schemas, hadolint and Graf
 	$(MAKE) --no-print-directory VENV=.venv-deploy .venv-deploy/.stamp-deploy
 	.venv-deploy/bin/python -m pytest tests/deploy/test_tools.py $(ARGS)
 
+# build is not locked: it makes the wheel in an environment of its own, as an installer does.
+test-package: ## wheel and sdist: built, and the demo run from the wheel beside PyPI's proxy.py
+	$(MAKE) --no-print-directory VENV=.venv-package .venv-package/.stamp-dev
+	.venv-package/bin/python -m pip --disable-pip-version-check install -q 'build>=1.2'
+	.venv-package/bin/python -m pytest tests/deploy/test_package.py $(ARGS)
+
 test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of their own
 	sh scripts/test_vllm.sh
 
