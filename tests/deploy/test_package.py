@@ -1,4 +1,4 @@
-"""The wheel and the sdist, installed where a stranger would: beside another package named `proxy`."""
+"""The wheel and the sdist, installed as a user would: beside another package named `proxy`."""
 
 import contextlib
 import importlib.util
