@@ -7,10 +7,10 @@ import ast
 import runpy
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
+from bench.tools.paths import ROOT
 from bench.tools.processes import BenchError
 from bench.tools.suite import Member
 
@@ -20,23 +20,23 @@ TOOLS = ("build", "docs")
 
 def modules() -> dict[str, str]:
     """Return the modules that can be run, by their names."""
-    here = Path(__file__).parent
     found = {
         module.name: f"bench.{folder}.{module.name}"
         for folder in FOLDERS
-        for module in iter_modules([str(here / folder)])
+        for module in iter_modules([str(ROOT / "bench" / folder)])
     }
     return found | {name: f"bench.tools.{name}" for name in TOOLS}
 
 
+def source(module: str) -> Path:
+    """Return the file that `python -m` runs for a module."""
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def summary(module: str) -> str:
     """Return the first line of a module's docstring, without importing the module."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    path = Path(spec.origin)
-    if path.name == "__init__.py":
-        path = path.with_name("__main__.py")
+    path = source(module)
     doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     return (doc or "").partition("\n")[0]
 
@@ -72,7 +72,8 @@ MEMBERS = (
 
 
 def chosen(names: Sequence[str]) -> list[Member]:
-    """Members of these names, in the suite's order; all without names. Raises BenchError."""
+    """Return the members of these names in the suite's order, without names all of them. Raises
+    BenchError for an unknown one."""
     known = {member.name for member in MEMBERS}
     if unknown := sorted(set(names) - known):
         raise BenchError(

@@ -1,5 +1,6 @@
 """Everything that is run alone is found by its name."""
 
+import os
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 from bench import catalogue
 from bench.tools.command_line import Options
-from bench.tools.processes import BenchError
+from bench.tools.processes import BenchError, python_path
 from bench.tools.suite import SHORT_LIMIT_S, Member
 from tests.paths import ROOT
 
@@ -38,9 +39,8 @@ def test_the_page_of_the_docs_knows_every_experiment() -> None:
 
 def test_every_module_can_be_run() -> None:
     for name, module in catalogue.modules().items():
-        path = ROOT.joinpath(*module.split("."))
-        source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
-        assert 'if __name__ == "__main__":' in source.read_text(encoding="utf-8"), name
+        text = catalogue.source(module).read_text(encoding="utf-8")
+        assert 'if __name__ == "__main__":' in text, name
         assert catalogue.summary(module), name
     assert len(catalogue.modules()) > 25
 
@@ -58,5 +58,6 @@ def test_an_unknown_name_is_one_clear_sentence() -> None:
 )  # fmt: skip
 def test_a_name_runs_its_module(words: str, name: str) -> None:
     argv = [sys.executable, "-m", *words.split(), "--help"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    env = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     assert f"usage: python -m bench {name}" in done.stdout

@@ -21,7 +21,7 @@ def test_a_folder_imports_only_from_those_below_it() -> None:
         for name, others in imports().items()
         for other in others
         if (own := name.split(".")[1:2]) and own[0] in FOLDERS
-        if other.split(".")[1] not in FOLDERS[FOLDERS.index(own[0]) :]
+        if other.partition(".")[2].partition(".")[0] not in FOLDERS[FOLDERS.index(own[0]) :]
     ]
     assert wrong == []
 
