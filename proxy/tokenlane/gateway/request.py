@@ -317,6 +317,7 @@ class Gateway:
                 exchange,
                 connection,
                 self._lines.of(replica.label, attempt.decision),
+                dialect=ROUTES[life.route].dialect,
                 may_retry=self._failures.may_replace(attempt),
                 kept=attempt.kept,
                 marked=ROUTES[life.route].ends_marked,

@@ -45,9 +45,10 @@ class RelayEnd(Enum):
 class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
-    lines: the gateway's own header lines. may_retry: hold the answer as long as it pays. kept: a
-    404 says that another replica keeps what the request names. told: it is an answer told again,
-    which says nothing of the replica, and whose tokens were counted when it was made.
+    dialect: of the answer. lines: the gateway's own header lines. may_retry: hold the answer as
+    long as it pays. kept: a 404 says that another replica keeps what the request names. told: it is
+    an answer told again, which says nothing of the replica, and whose tokens were counted when it
+    was made.
     marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
@@ -76,6 +77,7 @@ class Relay:
         connection: UpstreamConnection,
         lines: bytes,
         *,
+        dialect: Dialect,
         may_retry: bool,
         kept: bool,
         marked: bool,
@@ -83,7 +85,7 @@ class Relay:
         on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
-        self._dialect = exchange.head.dialect
+        self._dialect = dialect
         self._connection = connection
         self._lines = lines
         self._may_retry = may_retry
