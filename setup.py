@@ -70,9 +70,11 @@ COMPILED = [
     "proxy/tokenlane/http/headers.py",
     "proxy/tokenlane/http/heads.py",
     "proxy/tokenlane/http/pool.py",
+    "proxy/tokenlane/http/request_body.py",
     "proxy/tokenlane/relay/response.py",
     "proxy/tokenlane/relay/sse.py",
     "proxy/tokenlane/http/server.py",
+    "proxy/tokenlane/http/server_state.py",
     "proxy/tokenlane/relay/named_events.py",
     "proxy/tokenlane/http/upstream.py",
 ]

@@ -1,2 +1,2 @@
-"""HTTP/1.1 on both sides: pure rules (framing, chunked, headers, sse) and the Protocols
-that apply them (server, upstream, relay)."""
+"""HTTP/1.1 towards clients (server) and replicas (pool, upstream). It knows nothing of models:
+whoever makes a server hands it the handler, and the format of errors for each path."""
