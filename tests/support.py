@@ -193,6 +193,7 @@ async def gateway(
     server = HttpServer(
         made.handle,
         settings.server,
+        guarded=True,
         dropped=dropped_fields(keys, replica_key),
         error_format=dialect_of,
     )

@@ -40,12 +40,13 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Marks:
-    """Replicas that failed to accept a connection a moment ago. `now`: seconds, monotonic."""
+    """Replicas that failed to accept a connection a moment ago. `now`: seconds, monotonic. until:
+    when each mark ends; marks that have ended may still be there."""
 
     def __init__(self, out_s: float) -> None:
         """out_s: how long one failure keeps a replica out unless a probe clears it."""
         self._out_s = out_s
-        self._until: dict[int, float] = {}
+        self.until: dict[int, float] = {}
 
     def configure(self, out_s: float) -> None:
         """For the marks to come."""
@@ -53,25 +54,21 @@ class Marks:
 
     def fail(self, slot: int, now: float) -> None:
         """A connection was refused or timed out."""
-        self._until[slot] = now + self._out_s
+        self.until[slot] = now + self._out_s
 
     def clear(self, slot: int) -> None:
         """A later probe, or an answer, proves it alive."""
-        self._until.pop(slot, None)
+        self.until.pop(slot, None)
 
     def out(self, now: float) -> frozenset[int]:
         """Slots to leave out now; marks that have ended are dropped."""
-        if not self._until:
+        if not self.until:
             return _NONE
-        self._until = {slot: until for slot, until in self._until.items() if now < until}
-        return frozenset(self._until)
-
-    def __bool__(self) -> bool:
-        """Whether any replica is marked, perhaps no longer."""
-        return bool(self._until)
+        self.until = {slot: until for slot, until in self.until.items() if now < until}
+        return frozenset(self.until)
 
     def __repr__(self) -> str:
-        return f"<Marks {dict(sorted(self._until.items()))}>"
+        return f"<Marks {dict(sorted(self.until.items()))}>"
 
 
 def serves(replica: ReplicaState, model: str | None) -> bool:

@@ -140,7 +140,7 @@ class Router:
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
         known = self._eligible.get(model)
-        if known is not None and not self._marks and not self.health.troubled:
+        if known is not None and not self._marks.until and not self.health.troubled:
             return known if not self._replica_limit else self._roomy(known)
         if known is None:
             known = eligible(self._fleet, model)
@@ -183,6 +183,7 @@ class Router:
         epoch, rank, at_rank = None, -1, None
         if (
             query.inexact is None
+            and self.truth.replicas
             and self.truth.standing(slot, query.block_tokens) is not Standing.NONE
         ):
             epoch = self.pending.insert(slot, query.blocks, now)
@@ -237,7 +238,7 @@ class Router:
     def _held(self, slots: Sequence[int], query: Query) -> list[int]:
         """Leading blocks of the query that each replica holds, or will in a moment."""
         held = self.index.match_all(slots, query.blocks, query.tenant)
-        if query.inexact is not None or not self.truth:
+        if query.inexact is not None or not self.truth.replicas:
             return held
         hashes = memoryview(query.blocks).cast("Q")
         for place, slot in enumerate(slots):

@@ -46,17 +46,18 @@ class _Replica:
 
 
 class Truth:
-    """By slot. host_block_worth: of a block that lies in memory other than the GPU's, 0..1."""
+    """What replicas hold, by slot. host_block_worth: of a block that lies in memory other than the
+    GPU's, 0..1. replicas: those that have said anything; empty without KV events."""
 
     def __init__(self, host_block_worth: float) -> None:
         self._host_worth = host_block_worth
-        self._replicas: dict[int, _Replica] = {}
+        self.replicas: dict[int, _Replica] = {}
 
     def apply(self, change: CacheChange) -> None:
         """What the control plane has learned. Takes about 1 µs a hash."""
-        replica = self._replicas.get(change.slot)
+        replica = self.replicas.get(change.slot)
         if replica is None:
-            replica = self._replicas[change.slot] = _Replica()
+            replica = self.replicas[change.slot] = _Replica()
         if replica.block_tokens != change.block_tokens or len(replica.ranks) != change.ranks:
             replica.block_tokens = change.block_tokens
             replica.ranks = [Rank() for _ in range(change.ranks)]
@@ -76,14 +77,11 @@ class Truth:
 
     def known(self, slot: int) -> bool:
         """Whether the replica has said anything."""
-        return slot in self._replicas
-
-    def __bool__(self) -> bool:
-        return bool(self._replicas)
+        return slot in self.replicas
 
     def standing(self, slot: int, block_tokens: int) -> Standing:
         """How far the replica's account may be believed for hashes of such blocks."""
-        replica = self._replicas.get(slot)
+        replica = self.replicas.get(slot)
         if replica is None or replica.block_tokens != block_tokens:
             return Standing.NONE
         return replica.standing
@@ -110,7 +108,7 @@ class Truth:
 
     def remove(self, slot: int) -> None:
         """The replica is gone for good."""
-        self._replicas.pop(slot, None)
+        self.replicas.pop(slot, None)
 
     def held_blocks(self, slot: int) -> int:
         """Blocks held on the replica's GPUs, over its ranks."""
@@ -121,16 +119,16 @@ class Truth:
         """Memory of the entries, estimated."""
         return sum(
             rank.gpu.size_bytes + rank.host.size_bytes
-            for replica in self._replicas.values()
+            for replica in self.replicas.values()
             for rank in replica.ranks
         )
 
     def _ranks(self, slot: int) -> list[Rank]:
-        replica = self._replicas.get(slot)
+        replica = self.replicas.get(slot)
         return replica.ranks if replica is not None else []
 
     def __repr__(self) -> str:
-        held = {slot: self.held_blocks(slot) for slot in sorted(self._replicas)}
+        held = {slot: self.held_blocks(slot) for slot in sorted(self.replicas)}
         return f"<Truth {held} blocks>"
 
 
