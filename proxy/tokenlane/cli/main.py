@@ -43,9 +43,11 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _completion_flags(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        'bash: eval "$(tokenlane completion bash)"; the others say it in their first line.'
-    )
+    parser.epilog = """\
+to load it:
+  bash: eval "$(tokenlane completion bash)"
+  zsh:  eval "$(tokenlane completion zsh)"
+  fish: tokenlane completion fish | source"""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
