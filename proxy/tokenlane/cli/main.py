@@ -20,7 +20,7 @@ from tokenlane.cli.verbs import change, checking, replay, serving, status
 from tokenlane.cli.verbs.explain import explain, explain_flags
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.cli.verbs.simulate import simulate, simulate_flags
-from tokenlane.config.flags import config_flag, gateway_flags, loaded
+from tokenlane.config.flags import gateway_flags
 from tokenlane.errors import ConfigError
 
 
@@ -31,15 +31,6 @@ class Verb(NamedTuple):
     about: str
     flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-
-
-def _replay_flags(parser: argparse.ArgumentParser) -> None:
-    replay.flags(parser)
-    config_flag(parser)
-
-
-def _replay(args: argparse.Namespace) -> int:
-    return replay.run(args, loaded(args).settings.routing, say)
 
 
 def _completion_flags(parser: argparse.ArgumentParser) -> None:
@@ -89,8 +80,8 @@ VERBS = (
     Verb(
         "replay",
         "replay a trace through the routing, in simulated time",
-        _replay_flags,
-        _replay,
+        replay.flags,
+        replay.run,
     ),
     Verb(
         "check-config",
