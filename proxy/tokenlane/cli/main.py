@@ -52,69 +52,29 @@ def _completion(args: argparse.Namespace) -> int:
 # In the order of the help.
 VERBS = (
     Verb("serve", "serve in front of the replicas given", gateway_flags, serving.serve),
-    Verb(
-        "demo",
-        "serve in front of a simulated fleet of its own",
-        serving.demo_flags,
-        serving.demo,
-    ),
+    Verb("demo", "serve in front of a simulated fleet of its own",
+        serving.demo_flags, serving.demo),
     Verb("simulate", "run simulated vLLM replicas alone", simulate_flags, simulate),
-    Verb(
-        "explain",
-        "say where a request would go and why, sending nothing",
-        explain_flags,
-        explain,
-    ),
-    Verb(
-        "replicas",
-        "list, add, drain or remove a running gateway's replicas",
-        change.replicas_flags,
-        change.replicas,
-    ),
-    Verb(
-        "reload",
-        "have a running gateway read its settings anew",
-        change.reload_flags,
-        change.reload,
-    ),
-    Verb(
-        "replay",
-        "replay a trace through the routing, in simulated time",
-        replay.flags,
-        replay.run,
-    ),
-    Verb(
-        "check-config",
-        "say whether the settings would serve",
-        checking.check_config_flags,
-        checking.check_config,
-    ),
-    Verb(
-        "print-config",
-        "print the settings in force, and where each is from",
-        checking.print_config_flags,
-        checking.print_config,
-    ),
-    Verb(
-        "healthcheck",
-        "ask a running gateway whether it is ready",
-        status.healthcheck_flags,
-        status.healthcheck,
-    ),
-    Verb(
-        "doctor",
-        "look for what would keep the gateway from serving well",
-        gateway_flags,
-        checking.doctor,
-    ),
-    Verb(
-        "top",
-        "show the live numbers of a running gateway; q quits",
-        status.top_flags,
-        status.top,
-    ),
+    Verb("explain", "say where a request would go and why, sending nothing",
+        explain_flags, explain),
+    Verb("replicas", "list, add, drain or remove a running gateway's replicas",
+        change.replicas_flags, change.replicas),
+    Verb("reload", "have a running gateway read its settings anew",
+        change.reload_flags, change.reload),
+    Verb("replay", "replay a trace through the routing, in simulated time",
+        replay.flags, replay.run),
+    Verb("check-config", "say whether the settings would serve",
+        checking.check_config_flags, checking.check_config),
+    Verb("print-config", "print the settings in force, and where each is from",
+        checking.print_config_flags, checking.print_config),
+    Verb("healthcheck", "ask a running gateway whether it is ready",
+        status.healthcheck_flags, status.healthcheck),
+    Verb("doctor", "look for what would keep the gateway from serving well",
+        gateway_flags, checking.doctor),
+    Verb("top", "show the live numbers of a running gateway; q quits",
+        status.top_flags, status.top),
     Verb("completion", "print a shell's completion script", _completion_flags, _completion),
-)
+)  # fmt: skip
 
 
 _EPILOG = """\

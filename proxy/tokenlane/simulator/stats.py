@@ -9,7 +9,10 @@ Invariants:
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence as Row
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenlane.simulator.engine import Sequence
 
 _TTFT_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
@@ -23,18 +26,6 @@ _LATENCY_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0,
     40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
-
-
-class Finished(Protocol):
-    """What is read of a sequence that ended."""
-
-    prompt_tokens: int
-    produced: int
-    finish: str
-    queued_s: float
-    started_s: float
-    first_token_s: float
-    ended_s: float
 
 
 class Histogram:
@@ -85,7 +76,7 @@ class EngineStats:
         self.hit_tokens += cached_tokens
         self.prefilled_tokens += prompt_tokens - cached_tokens
 
-    def completed(self, sequence: Finished) -> None:
+    def completed(self, sequence: "Sequence") -> None:
         """A sequence came to its own end."""
         self.finished[sequence.finish] += 1
         self.generated_tokens += sequence.produced
