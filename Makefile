@@ -111,7 +111,7 @@ bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md from the last run'
 bench-stalls: $(STAMP_DEV) ## plants stalls in every stage and counts how many the gateway explains
 	$(BIN)/python -m bench.stalls $(ARGS)
 
-lint: $(STAMP_DEV) ## format, lint, types, floors
+lint: $(STAMP_DEV) ## format, lint, types, rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy proxy bench tests

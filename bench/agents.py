@@ -27,14 +27,14 @@ from bench.statistics import Cell, quantile, table
 from tokenlane.admission.policy import Admission, State, Ticket
 from tokenlane.config.settings import AdmissionSettings, RoutingSettings
 from tokenlane.replay.baselines import BASELINES
-from tokenlane.replay.run import Routed, Shape, new_router
-from tokenlane.replay.timed_fleet import ADDED_S, Held, Sender, SimulatedFleet
+from tokenlane.replay.run import FleetShape, RoutedRequest, new_router
+from tokenlane.replay.timed_fleet import ADDED_S, Held, Sender, TimedFleet
 from tokenlane.replay.trace import Request, packed
 from tokenlane.routing.decision import Query
 
 BLOCK_TOKENS = 16
 # Caches that nothing of this fills: what is computed twice was sent to two replicas.
-SHAPE = Shape(4, cache_blocks=1_000_000)
+SHAPE = FleetShape(4, cache_blocks=1_000_000)
 # Users and sub-agents of each, and the published time before the first kernel (ms).
 PUBLISHED_MS = {(4, 0): 53, (4, 3): 555, (4, 12): 3000, (8, 12): 8000, (1, 12): None}
 COMMON_TOKENS, OWN_TOKENS, CHILD_TOKENS = 2048, 6144, 10_240
@@ -102,7 +102,7 @@ class _Ended(NamedTuple):
 class Door:
     """Requests on their way to the fleet, through the product's admission where there is one."""
 
-    def __init__(self, fleet: SimulatedFleet, sender: Sender, admission: Admission | None) -> None:
+    def __init__(self, fleet: TimedFleet, sender: Sender, admission: Admission | None) -> None:
         self.fleet, self.sender, self._admission = fleet, sender, admission
         self._asked: dict[Ticket, tuple[Request, Callable[[], object]]] = {}
 
@@ -174,7 +174,7 @@ class User:
         self.begin()
 
 
-class Late(Routed):
+class Late(RoutedRequest):
     """Learns where a prompt is when it is answered, not when it is sent."""
 
     def send(self, request: Request, now_s: float) -> tuple[int, Held]:
@@ -191,14 +191,14 @@ class Late(Routed):
         return choice.slot, Held(first_byte, partial(lease.__exit__, None, None, None))
 
 
-class Unaware(Routed):
+class Unaware(RoutedRequest):
     """Is not told who waits for a request."""
 
     def send(self, request: Request, now_s: float) -> tuple[int, Held]:
         return super().send(request._replace(parent=0), now_s)
 
 
-def _sender(kind: type[Routed], policy: str = "affinity") -> Sender:
+def _sender(kind: type[RoutedRequest], policy: str = "affinity") -> Sender:
     base = BASELINES.get(policy)
     settings = RoutingSettings(policy="affinity" if base is not None else policy)
     router = new_router(settings, base)
@@ -207,12 +207,12 @@ def _sender(kind: type[Routed], policy: str = "affinity") -> Sender:
 
 
 WAYS: dict[str, Callable[[], Sender]] = {
-    "round-robin": lambda: _sender(Routed, "round-robin"),
-    "least-work": lambda: _sender(Routed, "least-work"),
-    "min(queue + own)": lambda: _sender(Routed, "queue-own"),
+    "round-robin": lambda: _sender(RoutedRequest, "round-robin"),
+    "least-work": lambda: _sender(RoutedRequest, "least-work"),
+    "min(queue + own)": lambda: _sender(RoutedRequest, "queue-own"),
     "affinity, told by answers": lambda: _sender(Late),
     "affinity, no parents": lambda: _sender(Unaware),
-    "affinity": lambda: _sender(Routed),
+    "affinity": lambda: _sender(RoutedRequest),
 }
 # Requests at once, and how much earlier siblings may count.
 PLACES = 32

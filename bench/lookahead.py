@@ -36,8 +36,8 @@ from tokenlane.config.settings import RoutingSettings
 from tokenlane.protocols.prompt_fields import ChatFields
 from tokenlane.replay import trace as traces
 from tokenlane.replay.bounds import oracle, pooled_hit
-from tokenlane.replay.run import Figures, Routed, Shape, new_router, replay
-from tokenlane.replay.timed_fleet import Held, Served, SimulatedFleet, split
+from tokenlane.replay.run import Figures, FleetShape, RoutedRequest, new_router, replay
+from tokenlane.replay.timed_fleet import Held, Served, TimedFleet, split
 from tokenlane.replay.trace import Request, Trace
 from tokenlane.routing.decision import Choice, Query
 from tokenlane.routing.router import Router
@@ -91,7 +91,7 @@ def _key(one: Waiting) -> float:
 class Hall:
     """The gateway with requests in hand; a Sender for those that it lets go."""
 
-    def __init__(self, fleet: SimulatedFleet, router: Router, trace: Trace, rule: Rule) -> None:
+    def __init__(self, fleet: TimedFleet, router: Router, trace: Trace, rule: Rule) -> None:
         self._fleet, self._router, self._rule = fleet, router, rule
         self._block_tokens = trace.block_tokens
         self._rate = fleet.replicas[0].prefill_tokens_per_s
@@ -181,7 +181,7 @@ class Hall:
         return found
 
 
-def held(trace: Trace, shape: Shape, rule: Rule) -> list[Served]:
+def held(trace: Trace, shape: FleetShape, rule: Rule) -> list[Served]:
     """The trace through a gateway that holds requests."""
     router = new_router(RoutingSettings())
     router.update(shape.state(trace.block_tokens))
@@ -189,7 +189,7 @@ def held(trace: Trace, shape: Shape, rule: Rule) -> list[Served]:
     hall = Hall(fleet, router, trace, rule)
     for request in trace.requests:
         fleet.at(request.arrival_s, partial(hall.ask, request))
-    return fleet.run([], Routed(router, trace.block_tokens))
+    return fleet.run([], RoutedRequest(router, trace.block_tokens))
 
 
 def read(path: Path) -> Trace:
@@ -259,7 +259,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def measure(trace: Trace, replicas: int, cache: float) -> dict[str, Any]:
     """All rules, beside what the product does and the oracle. cache: of all replicas together, as
     a share of the trace's distinct blocks."""
-    shape = Shape(replicas, split(trace.working_set_blocks, cache, replicas))
+    shape = FleetShape(replicas, split(trace.working_set_blocks, cache, replicas))
     ways: dict[str, Callable[[], list[Served]]] = {
         "shared-cache oracle": lambda: oracle(trace, shape),
         "sent at once (affinity)": lambda: replay(trace, shape, RoutingSettings()),

@@ -31,7 +31,7 @@ from bench.systems import gateway
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.replay import trace as traces
 from tokenlane.replay.bounds import pooled_hit
-from tokenlane.replay.run import Figures, Shape, replay
+from tokenlane.replay.run import Figures, FleetShape, replay
 from tokenlane.replay.timed_fleet import PREFILL_TOKENS_PER_S, TOKEN_INTERVAL_S, split
 
 REPLICAS = 4
@@ -88,7 +88,7 @@ def run(path: Path, minutes: float, speed: float) -> dict[str, Any]:
     whole = traces.read(path)
     cache_blocks = split(whole.working_set_blocks, CACHE_SHARE, REPLICAS)
     first = whole.first(60 * minutes)
-    shape = Shape(REPLICAS, cache_blocks)
+    shape = FleetShape(REPLICAS, cache_blocks)
     foretold = Figures.of(replay(first, shape, RoutingSettings()), REPLICAS)
     rows = traces.rows(path)[: len(first.requests)]
     ports = free_run(REPLICAS)

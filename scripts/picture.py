@@ -51,7 +51,7 @@ async def main() -> dict[str, bytes]:
     """A fleet and a gateway of their own; pictures by their names."""
     from tokenlane.runtime.ports import free_ports
     from tokenlane.simulator.subprocess_fleet import FleetProcess
-    from tokenlane.tokens.tokenizer import demo_folder
+    from tokenlane.tokens.demo import demo_folder
 
     with FleetProcess(4, free_ports(4), SPEEDS) as fleet:
         backends = [word for url in fleet.urls for word in ("--backend", url)]

@@ -19,7 +19,7 @@ import msgspec
 
 from tests.held import GATE
 from tests.raw import LIMIT_S, Answer, Client, until
-from tokenlane.admission.auth import Door, dropped_fields
+from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.config.keyring import client_keys
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import ServerSettings, Settings
@@ -34,8 +34,9 @@ from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment, SegmentReader, create_segment
 from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.service import TokenService
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 @cache
@@ -179,7 +180,7 @@ async def gateway(
         tokens,
         board,
         recorder,
-        door=Door(keys, recorder.unauthorized) if keys is not None else None,
+        authenticator=Authenticator(keys, recorder.unauthorized) if keys is not None else None,
         replica_key=replica_key,
         tls=tls,
     )

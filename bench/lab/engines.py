@@ -19,7 +19,8 @@ from bench.ladder.prompts import CHATML
 from bench.statistics import median
 from tokenlane.errors import ConfigError
 from tokenlane.protocols.prompt_fields import ChatFields
-from tokenlane.tokens.encode.engines import FastEncoder, Refused
+from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
+from tokenlane.tokens.engines import Refused
 from tokenlane.tokens.tokenizer import Tokenizer
 
 ENCODE, BATCH, FASTOKENS = "tokenizers encode", "tokenizers encode_batch_fast", "fastokens"

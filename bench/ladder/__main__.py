@@ -33,7 +33,8 @@ from bench.report import finish
 from bench.statistics import Cell, table
 from tokenlane.prompt import Rung
 from tokenlane.runtime import cpu_scheduling, malloc_arenas
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 _LATE = {
     "p50": "late p50 ms",
@@ -47,7 +48,7 @@ _LATE = {
 def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
     """All of it, ready for JSON."""
     cpu_scheduling.take_soon()  # this, the heap and what is settled below: as in a worker
-    malloc_arenas.share()
+    malloc_arenas.use_one_arena()
     models = {}
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tests.raw import CHAT, MESSAGES, Upstream, answering, chat, get, json_bytes, ok, post
 from tests.support import demo_tokenizer, gateway
 from tokenlane.admission import auth
-from tokenlane.admission.auth import Door, tenant_salt
+from tokenlane.admission.auth import Authenticator, tenant_salt
 from tokenlane.config.keyring import client_keys, replica_key
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import AuthSettings, Key, Settings, Tenant, UpstreamSettings
 from tokenlane.errors import ConfigError, RequestError
-from tokenlane.gateway.id_bodies import with_salt
+from tokenlane.gateway.body_edits import with_salt
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.bodies import inspect as read_body
 from tokenlane.protocols.routes import ROUTES, UNSERVED, Route
@@ -45,8 +45,8 @@ AUTH = AuthSettings(keys=KEYS)
 POSTED = [path for path, route in ROUTES.items() if "POST" in route.methods]
 
 
-def door(reasons: list[str] | None = None) -> Door:
-    return Door(KEYS, (reasons if reasons is not None else []).append)
+def authenticator(reasons: list[str] | None = None) -> Authenticator:
+    return Authenticator(KEYS, (reasons if reasons is not None else []).append)
 
 
 def bearer(plain: bytes) -> str:
@@ -77,11 +77,11 @@ REFUSED = {
 def test_without_a_good_key(route: Route, headers: list[tuple[bytes, bytes]], reason: str) -> None:
     reasons: list[str] = []
     if route.public:
-        assert door(reasons).tenant(route, headers, NOW_S) == ""
+        assert authenticator(reasons).tenant(route, headers, NOW_S) == ""
         assert not reasons
         return
     with pytest.raises(RequestError) as refused:
-        door(reasons).tenant(route, headers, NOW_S)
+        authenticator(reasons).tenant(route, headers, NOW_S)
     assert (refused.value.status, refused.value.code) == (401, "invalid_api_key")
     assert "canary" not in refused.value.message
     assert reasons == [reason]
@@ -90,10 +90,10 @@ def test_without_a_good_key(route: Route, headers: list[tuple[bytes, bytes]], re
 @pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer ", b"BEARER  "])
 def test_with_one(scheme: bytes) -> None:
     route = ROUTES[CHAT]
-    assert door().tenant(route, [(b"authorization", scheme + ALICE)], NOW_S) == "alice"
-    assert door().tenant(route, [(b"x-api-key", BOB)], NOW_S) == "bob"
-    assert door().tenant(route, [(b"x-api-key", OLD)], NOW_S - 1) == "alice"
-    assert door().tenants == {"alice", "bob"}
+    assert authenticator().tenant(route, [(b"authorization", scheme + ALICE)], NOW_S) == "alice"
+    assert authenticator().tenant(route, [(b"x-api-key", BOB)], NOW_S) == "bob"
+    assert authenticator().tenant(route, [(b"x-api-key", OLD)], NOW_S - 1) == "alice"
+    assert authenticator().tenants == {"alice", "bob"}
 
 
 def test_only_health_is_public() -> None:

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tokenlane.admission.policy import Admission, State, Ticket, limited, share
+from tokenlane.admission.policy import Admission, State, Ticket, limited, per_worker
 from tokenlane.config.settings import AdmissionSettings, Tenant
 from tokenlane.routing.candidates import Eligible, Nobody, roomy
 
@@ -162,7 +162,7 @@ def test_when_to_come_again() -> None:
 
 
 def test_shares() -> None:
-    assert [share(limit, 4) for limit in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
+    assert [per_worker(limit, 4) for limit in (0, 1, 4, 5, 100)] == [0, 1, 1, 2, 25]
     assert not limited(AdmissionSettings(), {"slow": TENANTS["slow"]})
     assert limited(AdmissionSettings(), TENANTS)
     assert limited(AdmissionSettings(queued_limit_tokens=1), {})

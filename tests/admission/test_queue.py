@@ -47,8 +47,11 @@ async def sent(bench: Bench, plain: bytes, body: bytes | None = None) -> Client:
 
 
 def admitted(bench: Bench) -> tuple[int, int]:
-    assert bench.gateway.gate is not None
-    return bench.gateway.gate.admission.running, bench.gateway.gate.admission.waiting
+    assert bench.gateway.admission_queue is not None
+    return (
+        bench.gateway.admission_queue.admission.running,
+        bench.gateway.admission_queue.admission.waiting,
+    )
 
 
 @asynccontextmanager
@@ -143,8 +146,8 @@ async def test_who_leaves_while_waiting_leaves_nothing() -> None:
         await until(lambda: admitted(bench) == (1, 0))
         first.close()
         await until(lambda: admitted(bench) == (0, 0))
-        assert bench.gateway.gate is not None
-        assert not bench.gateway.gate.waiting
+        assert bench.gateway.admission_queue is not None
+        assert not bench.gateway.admission_queue.waiting
         held.free.release()
         held.free.release()
         assert (await (await sent(bench, BOB)).answer()).status == 200
@@ -157,9 +160,9 @@ async def test_a_prompts_tokens_are_free_at_the_first_byte() -> None:
             for _ in range(5):
                 answer = await bench.ask(post(CHAT, chat("words " * 100), bearer(ALICE)))
                 assert answer.status == 200
-            assert bench.gateway.gate is not None
+            assert bench.gateway.admission_queue is not None
             await until(lambda: admitted(bench) == (0, 0))
-            assert bench.gateway.gate.admission.tokens == 0
+            assert bench.gateway.admission_queue.admission.tokens == 0
 
 
 async def test_a_replica_gets_no_more_than_its_fill() -> None:

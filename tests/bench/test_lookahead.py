@@ -9,11 +9,11 @@ import pytest
 from bench import lookahead
 from bench.lookahead import RULES, Rule
 from tests.replay.workloads import conversations
-from tokenlane.replay.run import Shape
+from tokenlane.replay.run import FleetShape
 from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
 from tokenlane.replay.trace import Request, Trace, packed
 
-SHAPE = Shape(2, cache_blocks=4000)
+SHAPE = FleetShape(2, cache_blocks=4000)
 
 
 def clump(*blocks: int, at_s: float = 0.0) -> list[Request]:

@@ -14,15 +14,15 @@ from tokenlane.channel.messages import (
     Beats,
     Drain,
     Failed,
-    Fleet,
+    FleetUpdate,
     Hello,
     Learned,
     Message,
-    Ready,
-    Routed,
+    RoutedSamples,
     Stalled,
     Suspect,
     Up,
+    WorkerReady,
 )
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.fleet_state import FleetState, ReplicaState
@@ -94,16 +94,16 @@ async def test_both_directions() -> None:
     assert worker.stalled(STALL)
     assert worker.beats(b"1234")
     assert await above.until(7) == [
-        Ready(),
+        WorkerReady(),
         Learned(2, b"12345678", "alice"),
         Suspect(0),
-        Routed([SAMPLE]),
+        RoutedSamples([SAMPLE]),
         Failed("no tokenizer"),
         Stalled(STALL),
         Beats(b"1234"),
     ]
 
-    supervisor.send(Fleet(FLEET))
+    supervisor.send(FleetUpdate(FLEET))
     assert supervisor.offer(Learned(1, b"abcdefgh", "bob"))
     supervisor.send(Drain())
     assert await below.until(3) == [FLEET, (1, b"abcdefgh", "bob"), "drain"]
@@ -120,7 +120,9 @@ async def test_any_cut_of_the_bytes(size: int) -> None:
     below = Log()
     ours, theirs = socket.socketpair()
     worker = worker_end(below)
-    stream = frame(HELLO) + frame(Learned(0, b"x" * 1000)) + frame(Fleet(FLEET)) + frame(Drain())
+    stream = (
+        frame(HELLO) + frame(Learned(0, b"x" * 1000)) + frame(FleetUpdate(FLEET)) + frame(Drain())
+    )
     with ours:
         ours.settimeout(0)
         waiting = asyncio.gather(worker.connect(theirs.detach()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tokenlane.cli.doctor import Report, check_machine, check_variables, examine
+from tokenlane.cli.doctor import DoctorReport, check_machine, check_variables, examine
 from tokenlane.config.settings import (
     AdminSettings,
     ModelSettings,
@@ -19,7 +19,7 @@ from tokenlane.config.settings import (
 )
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 
 def settings(*backends: str, port: int = 0, **folders: str) -> Settings:
@@ -102,7 +102,7 @@ def test_names_of_models_that_nobody_serves(fleet: FleetProcess) -> None:
 
 def test_variables_that_mean_nothing() -> None:
     lines: list[str] = []
-    check_variables(Report(lines.append), {"TOKENLANE_PROT": "1", "TOKENLANE_CONFIG": "x"})
+    check_variables(DoctorReport(lines.append), {"TOKENLANE_PROT": "1", "TOKENLANE_CONFIG": "x"})
     [line] = lines
     assert "TOKENLANE_PROT means nothing" in line
 
@@ -111,7 +111,7 @@ def test_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1 << 20))
-    check_machine(Report(lines.append), Settings(server=ServerSettings(workers=5)))
+    check_machine(DoctorReport(lines.append), Settings(server=ServerSettings(workers=5)))
     assert "5 workers share 2; --workers 2 serves better" in lines[0]
     assert "at most 1024" in lines[1]
     assert "ulimit -n 16384" in lines[1]

@@ -23,7 +23,7 @@ from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import Settings
 from tokenlane.errors import error_body
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 BACKEND = ("--backend", "http://127.0.0.1:9")
 

@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 from tests.support import Bench, demo_tokenizer, gateway
 from tokenlane.config.settings import ServerSettings, Settings
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 
 
 @asynccontextmanager
@@ -23,10 +23,10 @@ async def client_of(bench: Bench, **options: Any) -> AsyncIterator[AsyncOpenAI]:
 @asynccontextmanager
 async def serving(
     count: int = 2, server: ServerSettings | None = None, *, keeping: bool = False
-) -> AsyncIterator[tuple[Bench, Fleet]]:
+) -> AsyncIterator[tuple[Bench, SimulatedFleet]]:
     """The gateway and its replicas. keeping: the client keeps its connections."""
     settings = Settings(server=server or ServerSettings())
-    async with Fleet(SimulatorSettings(store_responses=True), demo_tokenizer()) as fleet:
+    async with SimulatedFleet(SimulatorSettings(store_responses=True), demo_tokenizer()) as fleet:
         urls = await fleet.start(count)
         async with gateway(*urls, tokenizer=demo_tokenizer(), settings=settings) as bench:
             yield bench, fleet
@@ -37,7 +37,7 @@ async def serving(
 @asynccontextmanager
 async def simulated(
     count: int = 2, **options: Any
-) -> AsyncIterator[tuple[AsyncOpenAI, Bench, Fleet]]:
+) -> AsyncIterator[tuple[AsyncOpenAI, Bench, SimulatedFleet]]:
     """A client of a gateway in front of simulated replicas."""
     async with serving(count) as (bench, fleet), client_of(bench, **options) as client:
         yield client, bench, fleet

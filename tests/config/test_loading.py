@@ -19,7 +19,7 @@ from tokenlane.config import loading
 from tokenlane.config.loading import ConfigProblems, load, merge, printed, schema
 from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import Settings
-from tokenlane.control.fleet import FleetTable
+from tokenlane.control.fleet_table import FleetTable
 from tokenlane.errors import ConfigError
 
 EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))

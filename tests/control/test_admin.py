@@ -16,9 +16,9 @@ from tokenlane import __version__
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.control.admin import admin_app
 from tokenlane.control.dashboard.view import View
-from tokenlane.control.fleet import FleetTable, Probe
-from tokenlane.control.tokenizers.resolution import Source
-from tokenlane.control.workers import Worker
+from tokenlane.control.fleet_table import FleetTable, Probe
+from tokenlane.control.tokenizers.resolution import TokenizerSource
+from tokenlane.control.workers import WorkerProcess
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -48,7 +48,7 @@ async def plane() -> AsyncIterator[Plane]:
     table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
     totals.adopt(0, metrics_fd)
     view = View(SETTINGS, table, totals, SharedBoard(board_fd, None))
-    view.workers = [Worker(0), Worker(1)]
+    view.workers = [WorkerProcess(0), WorkerProcess(1)]
     runner = web.AppRunner(admin_app(view), access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -222,12 +222,12 @@ def test_the_lines_that_warn(plane: Plane) -> None:
     assert (
         "tokenizers of models that come later are not looked for, their replicas are asked for ids;"
     ) in said()
-    plane.view.sources["other"] = Source(None, "no tokenizer.json here in /nowhere")
+    plane.view.sources["other"] = TokenizerSource(None, "no tokenizer.json here in /nowhere")
     assert (
         "other: none found (no tokenizer.json here in /nowhere), routed by text prefix;"
         " --tokenizer other=DIR names its folder"
     ) in said()
-    plane.view.sources["other"] = Source(None, "http://a/tokenize answers", asked=True)
+    plane.view.sources["other"] = TokenizerSource(None, "http://a/tokenize answers", asked=True)
     assert (
         "other: none found, so its replicas are asked for ids (http://a/tokenize answers)" in said()
     )

@@ -14,8 +14,8 @@ from tokenlane.cli.main import main
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import ControlSettings
 from tokenlane.control.changes import Changes
-from tokenlane.control.fleet import FleetTable
-from tokenlane.control.reload import Report
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.reload import ReloadReport
 from tokenlane.control.roster import Roster
 from tokenlane.fleet_state import Load
 
@@ -30,12 +30,12 @@ class Plane:
         self.token = Secret(token.encode()) if token else None
         self.table = FleetTable(("http://a:1",), ControlSettings())
         self.roster = Roster(self.table, 2, lambda _: Load(3, 0), lambda _added, _gone: None)
-        self.report = Report("unchanged")
+        self.report = ReloadReport("unchanged")
         self.changes = Changes(self.roster, lambda: self.token, lambda _: 3, self._reload)
         self.session = aiohttp.ClientSession()
         self.url = ""
 
-    async def _reload(self) -> Report:
+    async def _reload(self) -> ReloadReport:
         return self.report
 
     async def ask(
@@ -157,12 +157,12 @@ async def test_what_is_no_replica_is_refused_in_a_sentence(
 
 async def test_a_reload_says_what_became_of_it() -> None:
     async with serving(TOKEN) as plane:
-        plane.report = Report("applied", ("routing.policy",), ("server.port",))
+        plane.report = ReloadReport("applied", ("routing.policy",), ("server.port",))
         status, told = await plane.ask("POST", "/reload")
         assert (status, told["outcome"], told["changed"], told["restart"]) == (
             200, "applied", ["routing.policy"], ["server.port"],
         )  # fmt: skip
-        plane.report = Report("refused", problems=("gateway.yaml:3: is not YAML",))
+        plane.report = ReloadReport("refused", problems=("gateway.yaml:3: is not YAML",))
         status, told = await plane.ask("POST", "/reload")
         assert (status, told["error"]["code"]) == (422, "config_refused")
         assert "gateway.yaml:3: is not YAML" in told["error"]["message"]

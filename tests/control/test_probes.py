@@ -10,7 +10,7 @@ from aiohttp import web
 from tests.raw import Upstream, answering, ok
 from tokenlane.config.settings import ControlSettings
 from tokenlane.control import probes
-from tokenlane.control.fleet import ADVICE, PROBE_REASONS, Probe
+from tokenlane.control.fleet_table import ADVICE, PROBE_REASONS, Probe
 from tokenlane.control.probes import Prober, open_session, probe, tokenizes
 from tokenlane.control.replica_metrics import Scrape
 

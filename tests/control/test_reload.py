@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tokenlane.config.loading import Loaded, load
+from tokenlane.config.loading import LoadedSettings, load
 from tokenlane.control import reload
 from tokenlane.control.checks import check_settings
-from tokenlane.control.reload import Given, InForce, Reloader, Report, read_all
+from tokenlane.control.reload import Given, InForce, Reloader, ReloadReport, read_all
 from tokenlane.errors import ConfigError
 
 GOOD = "backends: [http://a:1]\n"
@@ -41,7 +41,7 @@ class Scene:
             self.applied.append(new)
         return self.refusing
 
-    async def once(self) -> Report:
+    async def once(self) -> ReloadReport:
         return await self.reloader.reload("a test asks")
 
     @property
@@ -56,14 +56,14 @@ def scene(tmp_path: Path) -> Scene:
 
 
 async def test_what_is_different_is_put_in_force_whole(scene: Scene) -> None:
-    assert await scene.once() == Report("unchanged")
+    assert await scene.once() == ReloadReport("unchanged")
     assert scene.applied == []
     scene.write("routing: {policy: random}\nserver: {port: 1234}\n")
-    assert await scene.once() == Report("applied", ("routing.policy",), ("server.port",))
+    assert await scene.once() == ReloadReport("applied", ("routing.policy",), ("server.port",))
     (new,) = scene.applied
     assert scene.reloader.in_force is new
     assert (new.settings.routing.policy, new.settings.server.port) == ("random", 8080)
-    assert await scene.once() == Report("unchanged", (), ("server.port",))
+    assert await scene.once() == ReloadReport("unchanged", (), ("server.port",))
 
 
 @pytest.mark.row("O8")
@@ -113,7 +113,7 @@ async def test_what_a_worker_does_not_want_is_refused(scene: Scene) -> None:
 
 
 async def test_whatever_goes_wrong_the_gateway_goes_on(scene: Scene) -> None:
-    def broken() -> Loaded:
+    def broken() -> LoadedSettings:
         raise RuntimeError("not foreseen")
 
     reloader = Reloader(
@@ -134,7 +134,7 @@ async def test_whatever_goes_wrong_the_gateway_goes_on(scene: Scene) -> None:
 
 async def test_keys_are_read_anew_with_the_settings_the_same(scene: Scene) -> None:
     scene.keys.write_text("[]\n", encoding="ascii")
-    assert await scene.once() == Report("applied", ("auth.keys_file",))
+    assert await scene.once() == ReloadReport("applied", ("auth.keys_file",))
     assert scene.applied[0].keys == ()
     scene.keys.write_text("- {digest: short, tenant: t}\n", encoding="ascii")
     report = await scene.once()

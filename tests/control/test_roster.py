@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlane.config.settings import ControlSettings
-from tokenlane.control.fleet import FleetTable, Probe
+from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.roster import API, QUARANTINE_S, STATIC, Roster
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import Load

@@ -20,7 +20,7 @@ from tests.held import GATE
 from tokenlane.cli.main import main
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from tests.paths import ROOT
 from tokenlane.config.loading import load
 from tokenlane.config.settings import Settings
 from tokenlane.control.checks import check_settings
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "tokenlane"

@@ -3,9 +3,11 @@
 import re
 
 from tests.paths import ROOT
+from tokenlane.admission.queue import overloaded
 from tokenlane.gateway import refusals
 from tokenlane.routing.candidates import Nobody
 from tokenlane.routing.retry import Ending, Step
+from tokenlane.tokens.service import uncounted
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
 
@@ -13,8 +15,8 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 def test_every_code_of_a_503_has_a_row() -> None:
     refused = [
         *map(refusals.nobody, Nobody),
-        refusals.overloaded(1, own=False),
-        refusals.uncounted(),
+        overloaded(1, own=False),
+        uncounted(),
         refusals.no_memory(),
         refusals.upstream(Step(Ending.ERROR, 503)),
     ]

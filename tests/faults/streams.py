@@ -19,7 +19,7 @@ import uvloop
 
 from tests.raw import CHAT, TEXT, Client, chunk, json_bytes, post
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet, load_tokenizer
+from tokenlane.simulator.simulated_fleet import SimulatedFleet, load_tokenizer
 
 FOLDER = Path(__file__).with_name("recordings")
 _MESSAGES = [{"role": "user", "content": "héllo"}]
@@ -116,7 +116,7 @@ async def record() -> None:
     """Asks a simulated replica for each, and writes the files."""
     settings = SimulatorSettings()
     FOLDER.mkdir(exist_ok=True)
-    async with Fleet(settings, load_tokenizer(settings)) as fleet:
+    async with SimulatedFleet(settings, load_tokenizer(settings)) as fleet:
         await fleet.start(1)
         port = int(fleet.replicas[0].url.rpartition(":")[2])
         for name, (path, body) in ASKED.items():

@@ -102,7 +102,7 @@ async def test_a_refused_connection_goes_to_the_next() -> None:
     suspects: list[int] = []
     with Nobody() as urls:
         async with Upstream(answering(GOOD)) as upstream, gateway(*urls, upstream.url) as bench:
-            bench.gateway._failures._on_suspect = suspects.append
+            bench.gateway._attempts._on_suspect = suspects.append
             for _ in range(4):
                 answer = await bench.ask(post(CHAT, chat()))
                 assert answer.status == 200

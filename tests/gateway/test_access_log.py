@@ -11,12 +11,12 @@ import pytest
 from tests.control.test_supervisor import Gateway, until
 from tokenlane.config.settings import LogSettings
 from tokenlane.gateway.recorder import Recorder
-from tokenlane.gateway.request_record import Life
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics.segment import MetricsSegment
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 pytestmark = pytest.mark.slow
 
@@ -118,9 +118,9 @@ def test_what_is_always_written(
 ) -> None:
     path = tmp_path / "access.jsonl"
     log = AccessLog(LogSettings(access=str(path), sample_ratio=sample_ratio, slow_s=2.0))
-    life = Life(100.0)
-    life.outcome, life.ended_s = outcome, 100.0 + took_s
-    Recorder(MetricsSegment.private(), access=log).record(life, status)
+    record = RequestRecord(100.0)
+    record.outcome, record.ended_s = outcome, 100.0 + took_s
+    Recorder(MetricsSegment.private(), access=log).record(record, status)
     log.close()
     assert [json.loads(line)["logged"] for line in path.read_text().splitlines()] == (
         [why] if why else []

@@ -25,11 +25,11 @@ def explainer(bench: Bench, answers: list[tuple[int, int, Any]] | None = None) -
         made.fleet,
         made.router,
         bench.tokens,
-        made.asking,
+        made.query_builder,
         lambda number, status, body: (answers if answers is not None else []).append(
             (number, status, json.loads(body))
         ),
-        made.naming.names,
+        made.model_resolver.names,
     )
 
 

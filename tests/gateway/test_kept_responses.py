@@ -21,7 +21,7 @@ from tests.raw import (
 )
 from tests.support import Bench, demo_tokenizer, gateway
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.telemetry.metrics import families
 
 HEAD = "content-type: application/json\r\n"
@@ -30,7 +30,7 @@ HEAD = "content-type: application/json\r\n"
 @asynccontextmanager
 async def serving(count: int, *, keep: bool = True) -> AsyncIterator[Bench]:
     settings = SimulatorSettings(store_responses=keep)
-    async with Fleet(settings, tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(settings, tokenizer=demo_tokenizer()) as fleet:
         urls = await fleet.start(count)
         async with gateway(*urls, tokenizer=demo_tokenizer()) as bench:
             yield bench

@@ -13,7 +13,7 @@ from tests.control.test_supervisor import Gateway, until
 from tokenlane.routing.pending import EPOCH_S, LAG_S
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 pytestmark = pytest.mark.slow
 

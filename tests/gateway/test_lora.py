@@ -11,17 +11,17 @@ from tests.raw import CHAT, Answer, get, post
 from tests.simulator.client import ask as ask_replica
 from tests.support import Bench, demo_tokenizer, gateway
 from tokenlane.config.settings import ControlSettings
-from tokenlane.control.fleet import Track, observe
+from tokenlane.control.fleet_table import Track, observe
 from tokenlane.control.probes import open_session, probe
 from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.telemetry.metrics import families
 
 TEXT = "a question about tables " * 40
 
 
-async def observed(fleet: Fleet) -> FleetState:
+async def observed(fleet: SimulatedFleet) -> FleetState:
     """What the control plane learns of these replicas."""
     settings = ControlSettings()
     found = []
@@ -34,9 +34,9 @@ async def observed(fleet: Fleet) -> FleetState:
 
 
 @asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[tuple[Fleet, Bench]]:
+async def serving(**settings: Any) -> AsyncIterator[tuple[SimulatedFleet, Bench]]:
     """Three replicas; `sql` is loaded on the second, `law` on the last two."""
-    async with Fleet(SimulatorSettings(**settings), tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(SimulatorSettings(**settings), tokenizer=demo_tokenizer()) as fleet:
         await fleet.start(3)
         for slot, name in ((1, "sql"), (1, "law"), (2, "law")):
             order = {"lora_name": name, "lora_path": f"/adapters/{name}"}
@@ -119,7 +119,7 @@ async def test_an_adapter_that_is_unloaded_is_gone_and_another_comes() -> None:
 async def test_a_replica_refuses_what_makes_no_sense(
     path: str, order: dict[str, str], status: int, why: str
 ) -> None:
-    async with Fleet(tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(tokenizer=demo_tokenizer()) as fleet:
         (url,) = await fleet.start(1)
         answer = await ask_replica(url, f"/v1/{path}_lora_adapter", order)
         assert answer.status == status
@@ -127,7 +127,9 @@ async def test_a_replica_refuses_what_makes_no_sense(
 
 
 async def test_a_replica_answers_to_adapters_that_are_loaded_alone() -> None:
-    async with Fleet(SimulatorSettings(adapters="a, b"), tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(
+        SimulatorSettings(adapters="a, b"), tokenizer=demo_tokenizer()
+    ) as fleet:
         (first,) = await fleet.start(1)
         body = {"model": "b", "prompt": "hello", "max_tokens": 1}
         assert (await ask_replica(first, "/v1/completions", body)).json["model"] == "b"

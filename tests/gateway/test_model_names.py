@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from tokenlane.config.settings import ModelSettings, Settings, Shadow
 from tokenlane.errors import ConfigError
-from tokenlane.gateway.model_names import Names
+from tokenlane.gateway.model_names import ModelNames
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 
 SPLIT = {"chat": {"old": 90.0, "new": 10.0}}
 BOTH = frozenset({"old", "new"})
 
 
-def named(**settings: Any) -> Names:
-    return Names(ModelSettings(**settings), ("X-Session-Affinity",))
+def named(**settings: Any) -> ModelNames:
+    return ModelNames(ModelSettings(**settings), ("X-Session-Affinity",))
 
 
 def chat(*messages: tuple[str, str]) -> ChatBody:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tokenlane.config.settings import RoutingSettings
-from tokenlane.gateway.query_builder import Asking, head_tokens, session_of
+from tokenlane.gateway.query_builder import QueryBuilder, head_tokens, session_of
 from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
 
 USER = {"role": "user", "content": "And what about this? " * 30}
@@ -63,13 +63,13 @@ def test_the_first_configured_header_that_is_there_names_the_session() -> None:
 
 @pytest.mark.parametrize("policy", ["affinity", "random"])
 def test_the_parent_is_read_under_every_policy(policy: str) -> None:
-    asking = Asking(RoutingSettings(policy=policy), lambda: 5)
+    asking = QueryBuilder(RoutingSettings(policy=policy), lambda: 5)
     headers = [(b"x-correlation-id", b"a"), (b"x-request-id", b"b")]
     request = inspect(Kind.COMPLETION, b'{"prompt": "x"}')
     assert isinstance(request, CompletionBody)
     query = asking.query("demo", request, None, "no-tokenizer", 16, headers)
     assert query.parent == asking.parent(headers) == session_of(headers, [b"x-correlation-id"]) > 0
-    other = Asking(RoutingSettings(parent_headers=("X-Request-ID",)), lambda: 5)
+    other = QueryBuilder(RoutingSettings(parent_headers=("X-Request-ID",)), lambda: 5)
     assert other.parent(headers) not in {0, query.parent}
     assert other.parent(headers[:1]) == 0
 
@@ -78,5 +78,5 @@ def test_the_parent_is_read_under_every_policy(policy: str) -> None:
 def test_only_the_session_policy_looks_for_sessions(policy: str, reads: bool) -> None:
     settings = RoutingSettings(policy=policy, session_headers=("X-Chat",))
     request = inspect(Kind.CHAT, b'{"messages": []}')
-    query = Asking(settings, lambda: 5).unread(request, 16, [(b"x-chat", b"7")])
+    query = QueryBuilder(settings, lambda: 5).unread(request, 16, [(b"x-chat", b"7")])
     assert (query.session != 0, query.draw) == (reads, 5)

@@ -17,9 +17,10 @@ from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import CompletionBody, Kind, OtherBody, inspect
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.telemetry.metrics import families
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 TEXT = "a long question about the tables of a database. " * 40
 HEAD = "content-type: application/json\r\n"
@@ -28,9 +29,9 @@ PATIENT = Settings(tokens=TokenSettings(ask_deadline_s=30.0))
 
 
 @asynccontextmanager
-async def serving(count: int = 2, **more: Any) -> AsyncIterator[tuple[Fleet, Bench]]:
+async def serving(count: int = 2, **more: Any) -> AsyncIterator[tuple[SimulatedFleet, Bench]]:
     """Simulated replicas, and a gateway that has no tokenizer for their model."""
-    async with Fleet(SimulatorSettings(), tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(SimulatorSettings(), tokenizer=demo_tokenizer()) as fleet:
         await fleet.start(count)
         urls = [replica.url for replica in fleet.replicas]
         async with gateway(*urls, settings=PATIENT, asks=True, **more) as bench:

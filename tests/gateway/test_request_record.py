@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tokenlane.gateway.recorder import Recorder
-from tokenlane.gateway.request_record import Life, in_hand
+from tokenlane.gateway.request_record import RequestRecord, in_hand
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.routing.decision import Candidates, Decision, Query, Reason
 from tokenlane.routing.recent import RecentWork
@@ -37,12 +37,12 @@ def value(reader: SegmentReader, family: Family, *labels: str) -> float:
     return 0.0
 
 
-def life_of(**fields: Any) -> Life:
-    life = Life(10.0)
-    life.ended_s = 20.0
+def life_of(**fields: Any) -> RequestRecord:
+    record = RequestRecord(10.0)
+    record.ended_s = 20.0
     for name, given in fields.items():
-        setattr(life, name, given)
-    return life
+        setattr(record, name, given)
+    return record
 
 
 @pytest.mark.parametrize(
@@ -128,17 +128,17 @@ def test_failures_and_retries(recording: Recording) -> None:
 
 def test_samples_are_taken_only_while_wanted(recording: Recording) -> None:
     recorder, _ = recording
-    life = life_of(
+    record = life_of(
         model="m",
         tokens=Outcome(
             Prompt((b"1234" * 64,), b"12345678" * 4, 16, 64), Rung.THREADS, "", 1.0, 2.0
         ),
         decision=decision_among(3),
     )
-    recorder.record(life, 200)
+    recorder.record(record, 200)
     assert recorder.take_samples(2) == []
     for status in (200, 503, 200):
-        recorder.record(life, status)
+        recorder.record(record, status)
     recorder.record(life_of(), 404)  # it was never routed
     first, second = recorder.take_samples(0)
     assert (first.status, second.status) == (200, 503)
@@ -148,7 +148,7 @@ def test_samples_are_taken_only_while_wanted(recording: Recording) -> None:
     assert first.duration_s == 10.0
     assert [row.slot for row in first.candidates] == [12, 11, 10]
     assert [row.cost for row in first.candidates] == [16.0, 40.0, 64.0]
-    recorder.record(life, 200)
+    recorder.record(record, 200)
     assert recorder.take_samples(0) == []
 
 
@@ -184,11 +184,11 @@ def test_every_rung_is_measured() -> None:
 
 
 def test_requests_in_hand() -> None:
-    lives = {
+    records = {
         life_of(route="/v1/completions", read_s=11.0): b"first",
         **{life_of(): b"%d" % number for number in range(30)},
     }
-    shown, count = in_hand(lives)
+    shown, count = in_hand(records)
     assert count == 31
     assert len(shown) == 20
     assert shown[0] == InHand("first", "/v1/completions", "inspect")

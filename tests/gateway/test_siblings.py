@@ -16,9 +16,9 @@ from tests.support import Bench, demo_tokenizer, gateway
 from tokenlane.admission.parents import Parents
 from tokenlane.admission.policy import Admission, Ticket
 from tokenlane.config.settings import AdmissionSettings, RoutingSettings, Settings
-from tokenlane.routing.siblings import Siblings
+from tokenlane.routing.lease import Siblings
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 
 LEAD_S = 5.0
 
@@ -114,12 +114,12 @@ async def test_over_sockets_a_parents_requests_are_served_together() -> None:
     limits = Settings(admission=AdmissionSettings(concurrency_limit_count=1))
     async with Upstream(script) as upstream, gateway(upstream.url, settings=limits) as bench:
         clients: list[Client] = []
-        assert bench.gateway.gate is not None
+        assert bench.gateway.admission_queue is not None
         for number, parent in enumerate(["x", "a", "b", "", "a", "b"]):
             client = await bench.client()
             clients.append(client)
             await client.send(post(TEXT, completion([number]), correlated(parent)))
-            await until(partial(_taken, bench.gateway.gate.admission, number + 1))
+            await until(partial(_taken, bench.gateway.admission_queue.admission, number + 1))
         for _ in clients:
             free.release()
         for client in clients:
@@ -168,7 +168,7 @@ async def test_a_burst_computes_what_it_shares_once_unless_spreading_is_faster(h
     """Four parents keep four replicas busy, each with its own; one alone may use them all."""
     simulated = SimulatorSettings(prefill_tokens_per_s=20_000, max_model_tokens=10_000)
     settings = Settings(routing=RoutingSettings(idle_alpha=0.1))
-    async with Fleet(simulated, tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(simulated, tokenizer=demo_tokenizer()) as fleet:
         urls = await fleet.start(4)
         async with gateway(*urls, settings=settings, tokenizer=demo_tokenizer()) as bench:
             busy = await burst(bench, {one: f"{header}{one}" * bool(header) for one in range(4)}, 6)

@@ -10,7 +10,7 @@ from tests.held import told
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.telemetry.stalls.planted import VARIABLE
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 pytestmark = pytest.mark.slow
 

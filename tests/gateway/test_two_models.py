@@ -12,7 +12,8 @@ from tests.gateway.test_kv_events import metric
 from tokenlane.protocols.prompt_fields import ChatFields
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -21,8 +21,9 @@ from tests.tokens.encode import adversarial
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 NAMES = ("demo", *SHARED_NAMES)
 SETTINGS = Settings(tokens=TokenSettings(forward_tokens="all"))
@@ -108,7 +109,7 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(name: str) -> AsyncIterator[Scene]:
-    async with Fleet(SimulatorSettings(), tokenizer(name, fast=False)) as fleet:
+    async with SimulatedFleet(SimulatorSettings(), tokenizer(name, fast=False)) as fleet:
         (url,) = await fleet.start(1)
         port = int(url.rpartition(":")[2])
         async with (

@@ -11,7 +11,7 @@ from tests.raw import CHAT, Upstream, answering, chat, ok, post
 from tests.support import gateway
 from tokenlane.config.settings import RequestSettings, Settings
 from tokenlane.errors import RequestError
-from tokenlane.protocols.field_rules import Rules
+from tokenlane.protocols.field_rules import FieldRules
 
 SETTINGS = RequestSettings(
     stripped_fields=("priority", "mm_processor_kwargs"),
@@ -19,7 +19,7 @@ SETTINGS = RequestSettings(
     output_limit_tokens=100,
     choice_limit_count=4,
 )
-RULES = Rules(SETTINGS)
+RULES = FieldRules(SETTINGS)
 HUGE = 10**30
 CHANGED = {
     "stripped": ('{"prompt":"","max_tokens":1,"priority":-5}', {"prompt": "", "max_tokens": 1}),

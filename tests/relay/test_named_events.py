@@ -19,7 +19,7 @@ from tests.relay.named_streams import (
     words,
 )
 from tokenlane.protocols.dialects import Dialect
-from tokenlane.relay.named_events import TypedScanner
+from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.usage import PromptTokensDetails, Usage, read_answer
 
 USAGE = Usage(9, 2, PromptTokensDetails(8))
@@ -31,7 +31,7 @@ LIES = [
 
 
 def facts(dialect: Dialect, pieces: list[bytes]) -> dict[str, Any]:
-    scanner = TypedScanner(dialect)
+    scanner = NamedEventScanner(dialect)
     for piece in pieces:
         scanner.feed(piece)
     return {

@@ -18,7 +18,7 @@ from tokenlane.config.settings import LogSettings
 from tokenlane.replay.access_traces import read
 from tokenlane.replay.trace import TraceError
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.telemetry.log import prompt_prefix
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.tokens.blocks import block_hashes
@@ -142,7 +142,7 @@ async def test_a_replay_of_the_log_finds_what_the_gateway_saw(
     simulated = SimulatorSettings(cache_blocks=CACHE_BLOCKS, prefill_tokens_per_s=200_000)
     turns = asyncio.Semaphore(4)
     sums = [0, 0]
-    async with Fleet(simulated, tokenizer=demo_tokenizer()) as fleet:
+    async with SimulatedFleet(simulated, tokenizer=demo_tokenizer()) as fleet:
         state = replicas(await fleet.start(REPLICAS), cache_blocks=CACHE_BLOCKS)
         async with gateway(state=state, tokenizer=demo_tokenizer(), access=log) as bench:
 

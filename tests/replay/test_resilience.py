@@ -9,13 +9,13 @@ import pytest
 from tests.replay.workloads import conversations
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.replay.kv_cache import BlockCache
-from tokenlane.replay.run import Routed, Shape, new_router
-from tokenlane.replay.timed_fleet import Held, Replica, SimulatedFleet
+from tokenlane.replay.run import FleetShape, RoutedRequest, new_router
+from tokenlane.replay.timed_fleet import Held, TimedFleet, TimedReplica
 from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
 from tokenlane.replay.trace import Request, packed
 
 REPLICAS = 4
-SHAPE = Shape(REPLICAS, cache_blocks=4000)
+SHAPE = FleetShape(REPLICAS, cache_blocks=4000)
 RESTART_S = 120.0
 
 
@@ -29,24 +29,24 @@ class Watched:
         self.requests: Counter[int] = Counter()
 
     def send(self, request: Request, now_s: float) -> tuple[int, Held]:
-        place, held = Routed(self.router, BLOCK).send(request, now_s)
+        place, held = RoutedRequest(self.router, BLOCK).send(request, now_s)
         if self.since_s <= now_s < self.since_s + 60:
             self.requests[place] += 1
         return place, held
 
 
-def replica_restarts(fleet: SimulatedFleet, watched: Watched) -> None:
+def replica_restarts(fleet: TimedFleet, watched: Watched) -> None:
     fleet.replicas[2].cache.clear()
     watched.router.update(SHAPE.state(BLOCK, [1.0, 1.0, RESTART_S, 1.0]))
 
 
-def all_replicas_restart(fleet: SimulatedFleet, watched: Watched) -> None:
+def all_replicas_restart(fleet: TimedFleet, watched: Watched) -> None:
     for replica in fleet.replicas:
         replica.cache.clear()
     watched.router.update(SHAPE.state(BLOCK, [RESTART_S] * REPLICAS))
 
 
-def gateway_restarts(fleet: SimulatedFleet, watched: Watched) -> None:
+def gateway_restarts(fleet: TimedFleet, watched: Watched) -> None:
     watched.router = new_router(RoutingSettings(), seed=9)
     watched.router.update(SHAPE.state(BLOCK))
 
@@ -56,7 +56,7 @@ def gateway_restarts(fleet: SimulatedFleet, watched: Watched) -> None:
     "happens", [replica_restarts, all_replicas_restart, gateway_restarts], ids=lambda f: f.__name__
 )
 def test_nobody_gets_more_than_half_over_its_share_after_a_restart(
-    happens: Callable[[SimulatedFleet, Watched], None], gap_s: float
+    happens: Callable[[TimedFleet, Watched], None], gap_s: float
 ) -> None:
     trace = conversations(300, 8, gap_s=gap_s, first_blocks=6)
     fleet, watched = SHAPE.fleet(BLOCK), Watched(RESTART_S)
@@ -89,11 +89,11 @@ def test_a_saturated_replica_loses_its_affinity_before_its_queue_doubles() -> No
     """Everybody asks with one long prefix that one replica holds, faster than it can answer."""
     router = new_router(RoutingSettings())
     router.update(SHAPE.state(BLOCK))
-    fleet = SimulatedFleet([Replica(BlockCache(4000), 10_000.0) for _ in range(REPLICAS)], BLOCK)
+    fleet = TimedFleet([TimedReplica(BlockCache(4000), 10_000.0) for _ in range(REPLICAS)], BLOCK)
     queued_tokens: list[int] = []
     homes: list[int] = []
 
-    class Noting(Routed):
+    class Noting(RoutedRequest):
         def send(self, request: Request, now_s: float) -> tuple[int, Held]:
             place, held = super().send(request, now_s)
             homes.append(place)

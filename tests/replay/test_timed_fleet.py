@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.replay.workloads import conversations
 from tokenlane.replay.bounds import oracle, pooled_hit
 from tokenlane.replay.kv_cache import BlockCache
-from tokenlane.replay.run import Figures, Shape
+from tokenlane.replay.run import Figures, FleetShape
 from tokenlane.replay.timed_fleet import ADDED_S, TOKEN_INTERVAL_S, Held
 from tokenlane.replay.trace import Request, Trace, packed
 
@@ -18,7 +18,7 @@ BLOCK = 512
 class Scripted:
     """Sends requests where the script says, and notes what it is told, and when."""
 
-    def __init__(self, shape: Shape, places: list[int]) -> None:
+    def __init__(self, shape: FleetShape, places: list[int]) -> None:
         self.fleet = shape.fleet(BLOCK)
         self.places = iter(places)
         self.told: list[tuple[str, int, float]] = []
@@ -38,7 +38,7 @@ def asked(at_s: float, ids: list[int], output: int = 10) -> Request:
 
 
 def test_prefill_is_one_after_the_other_and_blocks_are_seen_at_its_end() -> None:
-    shape = Shape(2, 100, prefill_tokens_per_s=1024)
+    shape = FleetShape(2, 100, prefill_tokens_per_s=1024)
     scripted = Scripted(shape, [0, 0, 1, 0])
     served = scripted.fleet.run(
         [asked(0, [1, 2]), asked(0, [1, 2, 3]), asked(0.5, [1, 2]), asked(9, [1, 2])], scripted
@@ -58,7 +58,7 @@ def test_prefill_is_one_after_the_other_and_blocks_are_seen_at_its_end() -> None
 def test_answers_under_way_slow_a_prefill_where_told_so() -> None:
     ttfts = []
     for cost in (0.0, 0.5):
-        scripted = Scripted(Shape(1, 100, 1024, cost), [0, 0, 0])
+        scripted = Scripted(FleetShape(1, 100, 1024, cost), [0, 0, 0])
         # The second and the third begin while one and two answers are under way.
         requests = [asked(0, [1, 2], 400), asked(0, [3, 4], 400), asked(0, [5, 6], 1)]
         ttfts.append([one.ttft_s - ADDED_S for one in scripted.fleet.run(requests, scripted)])
@@ -93,15 +93,15 @@ def test_bounds() -> None:
     twice = Trace("t", BLOCK, [asked(0, [1, 2, 3]), asked(0, [1, 2, 4])])
     # The pool has everything as soon as it was asked for; the oracle only what was computed.
     assert pooled_hit(twice, 10) == 2 / 6
-    assert sum(one.cached_tokens for one in oracle(twice, Shape(2, 10))) == 0
+    assert sum(one.cached_tokens for one in oracle(twice, FleetShape(2, 10))) == 0
     assert pooled_hit(twice, 1) == 1 / 6
     trace = conversations(40, 6)
-    figures = Figures.of(oracle(trace, Shape(4, 10_000)), 4)
+    figures = Figures.of(oracle(trace, FleetShape(4, 10_000)), 4)
     assert 0.9 * pooled_hit(trace, 40_000) <= figures.hit <= pooled_hit(trace, 40_000)
 
 
 def test_figures() -> None:
-    shape = Shape(2, 100, prefill_tokens_per_s=1024)
+    shape = FleetShape(2, 100, prefill_tokens_per_s=1024)
     scripted = Scripted(shape, [0, 1, 1, 0])
     trace = [asked(0, [1, 2]), asked(0, [3]), asked(59, [4]), asked(60, [5, 6])]
     figures = Figures.of(scripted.fleet.run(trace, scripted), 2)

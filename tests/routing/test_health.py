@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tokenlane.config.settings import HealthSettings
 from tokenlane.routing.health import Health
-from tokenlane.routing.retry_budget import RetryBudget
+from tokenlane.routing.retry import RetryBudget
 
 SETTINGS = HealthSettings(
     failure_limit_count=3, ejection_s=10.0, ejection_limit_s=25.0, slow_start_s=4.0

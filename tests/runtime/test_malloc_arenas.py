@@ -12,7 +12,7 @@ ASKED = """
 import ctypes, sys, threading
 from tokenlane.runtime import malloc_arenas
 if sys.argv[1] == "shared":
-    malloc_arenas.share()
+    malloc_arenas.use_one_arena()
 held, done = threading.Barrier(4), threading.Barrier(4)
 
 def hold():

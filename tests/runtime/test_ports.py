@@ -14,7 +14,7 @@ Bind = Callable[[str, int], socket.socket]
 def test_workers_share_what_the_supervisor_holds() -> None:
     with ports.reserve("127.0.0.1", 0) as held:
         host, port = ports.address_of(held)
-        with ports.share(host, port), ports.share(host, port) as second:
+        with ports.reuse_port_socket(host, port), ports.reuse_port_socket(host, port) as second:
             with socket.create_connection((host, port), timeout=1):
                 pass
             assert ports.address_of(second) == (host, port)
@@ -37,7 +37,7 @@ def test_another_gateways_port_is_taken_too() -> None:
     """Both set SO_REUSEPORT, so the kernel alone would let them share it."""
     with ports.reserve("127.0.0.1", 0) as held:
         host, port = ports.address_of(held)
-        with ports.share(host, port), pytest.raises(ConfigError, match="already taken"):
+        with ports.reuse_port_socket(host, port), pytest.raises(ConfigError, match="already taken"):
             ports.reserve(host, port)
 
 
@@ -59,7 +59,7 @@ def test_impossible_addresses(host: str, port: int, sentence: str) -> None:
 def test_a_shared_port_is_shared_by_those_who_want_it() -> None:
     with ports.reserve("127.0.0.1", 0) as held:
         host, port = ports.address_of(held)
-        with ports.share(host, port), ports.reserve(host, port, shared=True) as other:
+        with ports.reuse_port_socket(host, port), ports.reserve(host, port, shared=True) as other:
             assert ports.address_of(other) == (host, port)
             with pytest.raises(ConfigError, match="taken"):
                 ports.reserve(host, port)

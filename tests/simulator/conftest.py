@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet, load_tokenizer
+from tokenlane.simulator.simulated_fleet import SimulatedFleet, load_tokenizer
 from tokenlane.tokens.tokenizer import Tokenizer
 
-FleetMaker = Callable[..., Awaitable[Fleet]]
+FleetMaker = Callable[..., Awaitable[SimulatedFleet]]
 
 
 @pytest.fixture(scope="session")
@@ -24,9 +24,9 @@ async def make_fleet(demo_tokenizer: Tokenizer) -> AsyncIterator[FleetMaker]:
     """Fleets with the given settings; `count` replicas each."""
     async with AsyncExitStack() as stack:
 
-        async def make(count: int = 1, **fields: Any) -> Fleet:
+        async def make(count: int = 1, **fields: Any) -> SimulatedFleet:
             fleet = await stack.enter_async_context(
-                Fleet(SimulatorSettings(**fields), demo_tokenizer)
+                SimulatedFleet(SimulatorSettings(**fields), demo_tokenizer)
             )
             await fleet.start(count)
             return fleet

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokenlane.simulator.engine import Engine, Phase, Sequence
+from tokenlane.simulator.engine import Engine, Sequence, SequencePhase
 from tokenlane.simulator.prefix_cache import chain
 from tokenlane.simulator.profile import SimulatorSettings
 
@@ -29,7 +29,12 @@ def test_everything_instant_ends_with_submit() -> None:
     instant = engine()
     one = sequence([1, 2, 3], 5)
     assert instant.submit(one, 1.0) == [one]
-    assert (one.phase, one.produced, one.finish, one.ended_s) == (Phase.DONE, 5, "length", 1.0)
+    assert (one.phase, one.produced, one.finish, one.ended_s) == (
+        SequencePhase.DONE,
+        5,
+        "length",
+        1.0,
+    )
     assert (instant.running, instant.waiting, instant.next_event_s) == (0, 0, None)
 
 
@@ -90,7 +95,7 @@ def test_blocks_are_shared_only_after_the_prefill() -> None:
     slow.submit(twin, 1.0)
     slow.abort(first, 2.0)
     # Nothing of the aborted prefill is visible: the twin starts from nothing.
-    assert (twin.phase, twin.cached_tokens) == (Phase.PREFILL, 0)
+    assert (twin.phase, twin.cached_tokens) == (SequencePhase.PREFILL, 0)
     slow.submit(later, 2.0)
     slow.advance(9.0)
     assert (later.cached_tokens, later.first_token_s) == (2, 6.0)
@@ -148,12 +153,16 @@ def test_a_sequence_without_room_holds_up_those_behind_it() -> None:
     for one in (running, large, little):
         small.submit(one, 0.0)
     assert [one.phase for one in (running, large, little)] == [
-        Phase.DECODE,
-        Phase.WAITING,
-        Phase.WAITING,
+        SequencePhase.DECODE,
+        SequencePhase.WAITING,
+        SequencePhase.WAITING,
     ]
     small.advance(1.0)
-    assert (large.phase, little.phase, large.started_s) == (Phase.DECODE, Phase.DECODE, 1.0)
+    assert (large.phase, little.phase, large.started_s) == (
+        SequencePhase.DECODE,
+        SequencePhase.DECODE,
+        1.0,
+    )
 
 
 def test_a_slow_replica_takes_longer() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tokenlane.simulator.prefix_cache import BoundedCache, chain, prefix_cache
+from tokenlane.simulator.prefix_cache import BoundedBlockCache, chain, prefix_cache
 
 
 def ids(*values: int) -> bytes:
@@ -99,7 +99,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = BoundedCache(12)
+        self.cache = BoundedBlockCache(12)
         self.started: list[tuple[tuple[bytes, ...], tuple[bytes, ...], int]] = []
         self.running: list[tuple[tuple[bytes, ...], int]] = []
         self.seen: set[tuple[bytes, ...]] = set()

@@ -11,7 +11,7 @@ from tests.simulator.conftest import FleetMaker
 from tokenlane.errors import ConfigError
 from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [
     {"role": "system", "content": "You are brief."},
@@ -128,4 +128,4 @@ async def test_many_streams_keep_their_times(make_fleet: FleetMaker) -> None:
 
 async def test_a_folder_without_a_tokenizer_is_a_clear_error() -> None:
     with pytest.raises(ConfigError, match="tokenizer of demo"):
-        Fleet(SimulatorSettings(folder="/nowhere"))
+        SimulatedFleet(SimulatorSettings(folder="/nowhere"))

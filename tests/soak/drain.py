@@ -26,7 +26,7 @@ from tokenlane.config.settings import (
     TokenSettings,
 )
 from tokenlane.runtime.ports import free_ports
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 # Gateways that drain at the same time.
 _AT_ONCE = 3

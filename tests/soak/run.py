@@ -35,7 +35,7 @@ from tokenlane.config.settings import (
     TokenSettings,
     UpstreamSettings,
 )
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 WORKERS = 2
 INDEX_BLOCKS = 2_000

@@ -12,7 +12,7 @@ import msgspec
 import uvloop
 
 from tests.soak import says
-from tokenlane.config.loading import Loaded
+from tokenlane.config.loading import LoadedSettings
 from tokenlane.config.settings import Settings
 from tokenlane.control.reload import Given
 from tokenlane.control.supervisor import Supervisor
@@ -27,9 +27,9 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _read(file: Path) -> Loaded:
+def _read(file: Path) -> LoadedSettings:
     try:
-        return Loaded(msgspec.json.decode(file.read_bytes(), type=Settings), {})
+        return LoadedSettings(msgspec.json.decode(file.read_bytes(), type=Settings), {})
     except msgspec.DecodeError as error:
         raise ConfigError(f"{file}: {error}") from None
 

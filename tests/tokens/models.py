@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import paths
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 SHARED = paths.SHARED / "tokenizers"
 # Folders of real tokenizers beside the repository, where a developer keeps some.

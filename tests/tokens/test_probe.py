@@ -10,10 +10,12 @@ from tokenizers import Tokenizer as Backend
 
 from tests.tokens.models import folder_with
 from tokenlane.tokens import probe, probe_corpus
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.engines import FastEncoder, FastTemplate
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 TURNS = (
     "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('No critics!') }}"

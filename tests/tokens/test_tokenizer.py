@@ -10,8 +10,9 @@ import pytest
 from tests.tokens.models import folder_with
 from tokenlane.errors import ConfigError, RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields, Unrenderable
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.ids import unpack
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 HI = [{"role": "user", "content": "hi"}]
 

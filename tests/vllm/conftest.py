@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.vllm.processes import ROOT, Server, vllm_server, write_model
+from tests.paths import ROOT
+from tests.vllm.processes import Server, vllm_server, write_model
 from tokenlane.runtime.ports import free_ports
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 REPORT = ROOT / "build" / "vllm-report.md"
 # What is counted over several tests, by template.

@@ -10,7 +10,7 @@ from tests.vllm import prompts
 from tests.vllm.conftest import FORWARDED, Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
-from tokenlane.gateway import id_bodies
+from tokenlane.gateway import body_edits
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ def forwarded(tokenizer: Tokenizer, kind: Kind, asked: Body) -> Body | None:
         sequences: tuple[bytes, ...] = (tokenizer.chat_ids(body),)
     else:
         sequences = tokenizer.completion_ids(body)
-    made = id_bodies.with_ids(raw, body, sequences)
+    made = body_edits.with_ids(raw, body, sequences)
     return None if made is None else json.loads(made)
 
 

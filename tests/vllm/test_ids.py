@@ -13,7 +13,8 @@ from tests.vllm.conftest import IDS, Report
 from tests.vllm.processes import Server
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 Replicas = tuple[Server, Server]
 

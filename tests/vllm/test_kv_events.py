@@ -19,7 +19,7 @@ from tests.vllm.conftest import Report
 from tests.vllm.processes import Server, vllm_server
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.replay import access_traces
-from tokenlane.replay.run import Figures, Shape, replay
+from tokenlane.replay.run import Figures, FleetShape, replay
 from tokenlane.runtime.ports import free_ports
 
 BLOCK_TOKENS = 32
@@ -234,7 +234,7 @@ def test_the_access_log_replays_as_it_was(front: Gateway, access_log: Path, repo
     assert trace is not None
     assert trace.seen_hit is not None
     # A block of a server's is kept for padding.
-    served = replay(trace, Shape(2, CACHE_BLOCKS - 1), RoutingSettings())
+    served = replay(trace, FleetShape(2, CACHE_BLOCKS - 1), RoutingSettings())
     hit = Figures.of(served, 2).hit
     report.add(
         "tokens from caches, as the servers said / in the replay of the access log",

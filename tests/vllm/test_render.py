@@ -11,15 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.paths import ROOT
 from tests.vllm.conftest import Report
-from tests.vllm.processes import ROOT, VLLM_ENVIRONMENT, write_model
+from tests.vllm.processes import VLLM_ENVIRONMENT, write_model
 from tests.vllm.prompts import TEXTS, chats
 from tests.vllm.shapes import Shapes
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import ShapeCache
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 SHAPES_PER_TEMPLATE = 2000
 SHARED = ROOT.parent / "shared" / "tokenizers"

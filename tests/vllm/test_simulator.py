@@ -16,7 +16,7 @@ from tests.simulator.client import CHAT, TEXT, Answer, ask
 from tests.vllm.processes import Server
 from tokenlane.simulator.engine import Engine
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.simulator.vllm_metrics import exposition
 
 MESSAGES = [{"role": "user", "content": "hello there my friend, " * 12}]
@@ -123,7 +123,7 @@ async def differing(real: str, model_folder: Path) -> list[Any]:
         model="tiny", folder=str(model_folder), block_tokens=32, max_model_tokens=32_768
     )
     found: list[Any] = []
-    async with Fleet(settings) as fleet:
+    async with SimulatedFleet(settings) as fleet:
         (simulated,) = await fleet.start(1)
         for url in (real, simulated):
             assert (await ask(url, "/reset_prefix_cache")).status == 200

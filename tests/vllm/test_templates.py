@@ -18,7 +18,8 @@ from tests.vllm.test_forwarding import bodies, forwarded, said
 from tests.vllm.test_kv_events import Gateway, events_flags, settle, wait_for
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.prompt_fields import ChatFields
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 Body = dict[str, Any]
 PLAIN = 450

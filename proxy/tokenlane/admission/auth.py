@@ -21,7 +21,7 @@ REASONS = ("missing", "malformed", "unknown", "expired")
 _SCHEME = b"bearer "
 
 
-class Door:
+class Authenticator:
     """The keys in force. on_refused: told why (of REASONS) for each request that had none of them.
 
     Raises ValueError where two keys have the same digest.

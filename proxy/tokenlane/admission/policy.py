@@ -37,7 +37,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Why(Enum):
+class Refusal(Enum):
     """Why a request was turned away (metric label)."""
 
     FULL = "queue-full"
@@ -45,7 +45,7 @@ class Why(Enum):
     LATE = "deadline"
 
 
-class Account:
+class TenantAccount:
     """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class."""
 
     __slots__ = ("limit", "limit_tokens", "name", "parents", "rank", "running", "tokens")
@@ -64,12 +64,12 @@ class Account:
         return _fits(self.running, 1, self.limit) and _fits(self.tokens, tokens, self.limit_tokens)
 
 
-class Line:
+class ClassQueue:
     """What of one tenant waits in one class. queue: the next first."""
 
     __slots__ = ("account", "queue", "rank")
 
-    def __init__(self, account: Account, rank: int) -> None:
+    def __init__(self, account: TenantAccount, rank: int) -> None:
         self.account = account
         self.rank = rank
         self.queue: list[Ticket] = []
@@ -81,7 +81,7 @@ class Ticket:
 
     __slots__ = ("account", "line", "order_s", "parent", "state", "tokens")
 
-    def __init__(self, line: Line, tokens: int, order_s: float, parent: int) -> None:
+    def __init__(self, line: ClassQueue, tokens: int, order_s: float, parent: int) -> None:
         self.line = line
         self.account = line.account
         self.parent = parent
@@ -98,7 +98,7 @@ def _fits(held: int, more: int, limit: int) -> bool:
     return not limit or not held or held + more <= limit
 
 
-def share(limit: int, workers: int) -> int:
+def per_worker(limit: int, workers: int) -> int:
     """One worker's part of a limit, at least 1; 0 stays 0, for none."""
     return -(-limit // workers) if limit else 0
 
@@ -119,10 +119,10 @@ class Admission:
         self._tenants = tenants
         self._limit = self._limit_tokens = self._queue_limit = self._long_tokens = 0
         self._lead_s = 0.0
-        self._accounts: dict[str, Account] = {}
-        self._lines: dict[tuple[str, int], Line] = {}
+        self._accounts: dict[str, TenantAccount] = {}
+        self._lines: dict[tuple[str, int], ClassQueue] = {}
         # By class, lines with something waiting; the first is next.
-        self._turns: list[deque[Line]] = [deque() for _ in CLASSES]
+        self._turns: list[deque[ClassQueue]] = [deque() for _ in CLASSES]
         self.running = 0
         self.waiting = 0
         self.tokens = 0
@@ -137,9 +137,9 @@ class Admission:
         its place in the queue, within its tenant's class."""
         self._workers = workers
         self._tenants = tenants
-        self._limit = share(settings.concurrency_limit_count, workers)
-        self._limit_tokens = share(settings.queued_limit_tokens, workers)
-        self._queue_limit = share(settings.queue_limit_count, workers)
+        self._limit = per_worker(settings.concurrency_limit_count, workers)
+        self._limit_tokens = per_worker(settings.queued_limit_tokens, workers)
+        self._queue_limit = per_worker(settings.queue_limit_count, workers)
         self._lead_s = settings.sibling_lead_s
         self._long_tokens = settings.long_prompt_tokens
         for account in self._accounts.values():
@@ -215,27 +215,27 @@ class Admission:
         """When what waits now will have been served, about; whole seconds."""
         return min(max(math.ceil((self.waiting + 1) * self._gap_s), 1), _RETRY_LIMIT_S)
 
-    def _line(self, name: str, tokens: int) -> Line:
+    def _line(self, name: str, tokens: int) -> ClassQueue:
         account = self._account(name)
         is_long = self._long_tokens and tokens > self._long_tokens
         rank = len(CLASSES) - 1 if is_long else account.rank
         line = self._lines.get((name, rank))
         if line is None:
-            line = self._lines[name, rank] = Line(account, rank)
+            line = self._lines[name, rank] = ClassQueue(account, rank)
         return line
 
-    def _account(self, name: str) -> Account:
+    def _account(self, name: str) -> TenantAccount:
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account(name)
+            account = self._accounts[name] = TenantAccount(name)
             self._limits(account)
         return account
 
-    def _limits(self, account: Account) -> None:
+    def _limits(self, account: TenantAccount) -> None:
         tenant = self._tenants.get(account.name) or Tenant()
         account.rank = CLASSES.index(tenant.priority)
-        account.limit = share(tenant.concurrency_limit_count, self._workers)
-        account.limit_tokens = share(tenant.queued_limit_tokens, self._workers)
+        account.limit = per_worker(tenant.concurrency_limit_count, self._workers)
+        account.limit_tokens = per_worker(tenant.queued_limit_tokens, self._workers)
 
     def _takes(self, tokens: int) -> bool:
         return _fits(self.running, 1, self._limit) and _fits(
@@ -284,7 +284,7 @@ class Admission:
         ticket.state = State.GONE
         self.waiting -= 1
 
-    def _worse_than(self, line: Line) -> Ticket | None:
+    def _worse_than(self, line: ClassQueue) -> Ticket | None:
         """The last claim of who has most waiting in the worst class, if that is worse."""
         for rank in range(len(CLASSES) - 1, line.rank - 1, -1):
             if self._turns[rank]:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from tokenlane.admission.policy import CLASSES, Admission, State, Ticket, Why
+from tokenlane.admission.policy import CLASSES, Admission, Refusal, State, Ticket
 from tokenlane.config.settings import AdmissionSettings, Tenant
-from tokenlane.gateway import refusals
+from tokenlane.errors import RequestError
 from tokenlane.tokens.blocks import TEXT_BYTES_PER_TOKEN
 
 # Tenant and reason; class and seconds waited.
@@ -21,7 +21,7 @@ OnShed = Callable[[str, str], object]
 OnAdmitted = Callable[[str, float], object]
 
 
-class Gate:
+class AdmissionQueue:
     """A worker's. deadline_s: nobody waits longer."""
 
     def __init__(
@@ -40,9 +40,9 @@ class Gate:
         self.deadline_s = settings.queue_deadline_s
         self.wake(self.admission.configure(settings, tenants, workers))
 
-    def place(self, tenant: str, size_bytes: int, parent: int = 0) -> "Place":
+    def permit(self, tenant: str, size_bytes: int, parent: int = 0) -> "Permit":
         """For a request whose body has so many bytes. parent: as for `Admission.ask`."""
-        return Place(self, tenant, size_bytes // TEXT_BYTES_PER_TOKEN, parent)
+        return Permit(self, tenant, size_bytes // TEXT_BYTES_PER_TOKEN, parent)
 
     def wake(self, tickets: list[Ticket]) -> None:
         """What these wait for has come: a place, or the end of waiting."""
@@ -51,62 +51,62 @@ class Gate:
             if future is not None and not future.done():
                 future.set_result(None)
 
-    def refuse(self, ticket: Ticket, why: Why) -> Exception:
+    def refuse(self, ticket: Ticket, why: Refusal) -> Exception:
         """Counts a refusal; the answer."""
         self.on_shed(ticket.account.name, why.value)
         after_s = self.admission.retry_after_s()
-        return refusals.overloaded(after_s, own=self.admission.over(ticket))
+        return overloaded(after_s, own=self.admission.over(ticket))
 
 
-class Place:
-    """`async with gate.place(tenant, size_bytes) as place: ... place.computed() ...`
+class Permit:
+    """`async with queue.permit(tenant, size_bytes) as permit: ... permit.computed() ...`
 
     Raises RequestError 429 (the tenant's own limits) or 503 where there is none in time.
     """
 
-    __slots__ = ("_gate", "_parent", "_tenant", "_ticket", "_tokens")
+    __slots__ = ("_parent", "_queue", "_tenant", "_ticket", "_tokens")
 
-    def __init__(self, gate: Gate, tenant: str, tokens: int, parent: int) -> None:
-        self._gate = gate
+    def __init__(self, queue: AdmissionQueue, tenant: str, tokens: int, parent: int) -> None:
+        self._queue = queue
         self._tenant = tenant
         self._tokens = tokens
         self._parent = parent
         self._ticket: Ticket | None = None
 
     async def __aenter__(self) -> Self:
-        gate = self._gate
+        queue = self._queue
         now_s = time.monotonic()
-        ticket, displaced = gate.admission.ask(self._tenant, self._tokens, now_s, self._parent)
+        ticket, displaced = queue.admission.ask(self._tenant, self._tokens, now_s, self._parent)
         self._ticket = ticket
         if displaced is not None:
-            gate.wake([displaced])
+            queue.wake([displaced])
         if ticket.state is State.GONE:
-            raise gate.refuse(ticket, Why.FULL)
+            raise queue.refuse(ticket, Refusal.FULL)
         if ticket.state is State.WAITING:
-            await self._wait(gate, ticket)
-        gate.on_admitted(CLASSES[ticket.line.rank], time.monotonic() - now_s)
+            await self._wait(queue, ticket)
+        queue.on_admitted(CLASSES[ticket.line.rank], time.monotonic() - now_s)
         return self
 
-    async def _wait(self, gate: Gate, ticket: Ticket) -> None:
-        gate.waiting[ticket] = asyncio.get_running_loop().create_future()
+    async def _wait(self, queue: AdmissionQueue, ticket: Ticket) -> None:
+        queue.waiting[ticket] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(gate.deadline_s):
-                await gate.waiting[ticket]
+            async with asyncio.timeout(queue.deadline_s):
+                await queue.waiting[ticket]
         except TimeoutError:
-            gate.wake(gate.admission.leave(ticket, time.monotonic()))
-            raise gate.refuse(ticket, Why.LATE) from None
+            queue.wake(queue.admission.leave(ticket, time.monotonic()))
+            raise queue.refuse(ticket, Refusal.LATE) from None
         except BaseException:
-            gate.wake(gate.admission.leave(ticket, time.monotonic()))
+            queue.wake(queue.admission.leave(ticket, time.monotonic()))
             raise
         finally:
-            del gate.waiting[ticket]
+            del queue.waiting[ticket]
         if ticket.state is State.GONE:
-            raise gate.refuse(ticket, Why.DISPLACED)
+            raise queue.refuse(ticket, Refusal.DISPLACED)
 
     def computed(self) -> None:
         """The replica has computed the prompt: its tokens wait no longer."""
         if self._ticket is not None:
-            self._gate.wake(self._gate.admission.computed(self._ticket))
+            self._queue.wake(self._queue.admission.computed(self._ticket))
 
     async def __aexit__(
         self,
@@ -115,4 +115,24 @@ class Place:
         trace: TracebackType | None,
     ) -> None:
         if self._ticket is not None:
-            self._gate.wake(self._gate.admission.leave(self._ticket, time.monotonic()))
+            self._queue.wake(self._queue.admission.leave(self._ticket, time.monotonic()))
+
+
+def overloaded(retry_after_s: int, *, own: bool) -> RequestError:
+    """Return the answer to a request that got no permit in time: 429 where its own tenant has all
+    it may have (own), else 503."""
+    if own:
+        return RequestError(
+            429,
+            "Too many requests of this key's tenant at once.",
+            kind="rate_limit_error",
+            code="rate_limit_exceeded",
+            retry_after_s=retry_after_s,
+        )
+    return RequestError(
+        503,
+        "The gateway has as many requests as it can serve.",
+        kind="server_error",
+        code="overloaded",
+        retry_after_s=retry_after_s,
+    )

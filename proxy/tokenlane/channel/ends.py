@@ -21,16 +21,16 @@ from tokenlane.channel.messages import (
     Explain,
     Explained,
     Failed,
-    Fleet,
+    FleetUpdate,
     Hello,
     Learned,
-    Ready,
     Reload,
     Reloaded,
-    Routed,
+    RoutedSamples,
     Stalled,
     Suspect,
     Up,
+    WorkerReady,
 )
 from tokenlane.fleet_state import CacheChange, FleetState
 from tokenlane.telemetry.routing_sample import RoutingSample
@@ -77,7 +77,7 @@ class WorkerEnd:
 
     def ready(self) -> None:
         """The worker listens."""
-        self._frames.send(Ready())
+        self._frames.send(WorkerReady())
 
     def failed(self, reason: str) -> None:
         """The worker cannot start; `reason` is one sentence for the operator."""
@@ -97,7 +97,7 @@ class WorkerEnd:
 
     def routed(self, samples: list[RoutingSample]) -> bool:
         """Shows some of the requests routed lately; False if they were dropped."""
-        return self._frames.offer(Routed(samples))
+        return self._frames.offer(RoutedSamples(samples))
 
     def stalled(self, stall: Stall) -> bool:
         """Tells of a stall; False if it was dropped."""
@@ -121,7 +121,7 @@ class WorkerEnd:
             case Hello():
                 if not self._hello.done():
                     self._hello.set_result(message)
-            case Fleet(state):
+            case FleetUpdate(state):
                 self._on_fleet(state)
             case Reload():
                 self._on_reload(message)
@@ -152,7 +152,7 @@ class SupervisorEnd:
         """Takes over this end of the socketpair."""
         await self._frames.attach(end)
 
-    def send(self, message: Hello | Fleet | Reload | Explain | Drain) -> None:
+    def send(self, message: Hello | FleetUpdate | Reload | Explain | Drain) -> None:
         """Sends a control message; nothing happens if the worker is gone."""
         self._frames.send(message)
 

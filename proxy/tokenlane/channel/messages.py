@@ -41,7 +41,7 @@ class Reloaded(Message, frozen=True):
     reason: str = ""
 
 
-class Fleet(Message, frozen=True):
+class FleetUpdate(Message, frozen=True):
     """The replicas, whole. A later one replaces an earlier one."""
 
     state: FleetState
@@ -69,7 +69,7 @@ class Suspect(Message, frozen=True):
     slot: int
 
 
-class Routed(Message, frozen=True):
+class RoutedSamples(Message, frozen=True):
     """Some of the requests that were routed lately, for people to look at."""
 
     samples: list[RoutingSample]
@@ -96,7 +96,7 @@ class Explained(Message, frozen=True):
     body: bytes
 
 
-class Ready(Message, frozen=True):
+class WorkerReady(Message, frozen=True):
     """The worker listens."""
 
 
@@ -118,5 +118,15 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-Down = Hello | Fleet | Reload | Learned | Cached | Explain | Drain
-Up = Ready | Failed | Reloaded | Learned | Suspect | Routed | Stalled | Beats | Explained
+Down = Hello | FleetUpdate | Reload | Learned | Cached | Explain | Drain
+Up = (
+    WorkerReady
+    | Failed
+    | Reloaded
+    | Learned
+    | Suspect
+    | RoutedSamples
+    | Stalled
+    | Beats
+    | Explained
+)

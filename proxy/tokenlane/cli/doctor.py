@@ -16,21 +16,21 @@ from tokenlane import __version__
 from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
 from tokenlane.control.checks import check_settings
-from tokenlane.control.fleet import ADVICE, Probe, base_url
+from tokenlane.control.fleet_table import ADVICE, Probe, base_url
 from tokenlane.control.probes import probe, session_of
 from tokenlane.control.tokenizers import finder
-from tokenlane.control.tokenizers.resolution import Source, ask
+from tokenlane.control.tokenizers.resolution import TokenizerSource, ask
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway import request
-from tokenlane.gateway.model_names import Names
+from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime import ports
 from tokenlane.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
 
 
-class Report:
+class DoctorReport:
     """Lines as they are found. failed: something would keep the gateway from serving. replicas:
     those that are up."""
 
@@ -57,7 +57,7 @@ class Report:
 
 def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
     """Everything; the exit code is 1 if the gateway would not serve."""
-    report = Report(say)
+    report = DoctorReport(say)
     say(f"tokenlane {__version__}, Python {platform.python_version()}, {platform.platform()}")
     check_build(report)
     check_machine(report, settings)
@@ -80,7 +80,7 @@ def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str],
     return 1 if report.failed else 0
 
 
-def check_build(report: Report) -> None:
+def check_build(report: DoctorReport) -> None:
     """Whether the hot modules are compiled."""
     if (request.__file__ or "").endswith(".so"):
         report.fine("build: compiled")
@@ -91,7 +91,7 @@ def check_build(report: Report) -> None:
         )
 
 
-def check_machine(report: Report, settings: Settings) -> None:
+def check_machine(report: DoctorReport, settings: Settings) -> None:
     """Cores and file descriptors."""
     cores, workers = len(os.sched_getaffinity(0)), settings.server.workers
     if workers > cores:
@@ -106,14 +106,14 @@ def check_machine(report: Report, settings: Settings) -> None:
         report.fine(f"open files: at most {soft}")
 
 
-def check_variables(report: Report, environ: Mapping[str, str]) -> None:
+def check_variables(report: DoctorReport, environ: Mapping[str, str]) -> None:
     """Variables that look like settings and are none."""
     for name, meant in unknown_variables(environ).items():
         said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists them all"
         report.warn(f"environment: {name} means nothing; {said}")
 
 
-def check_ports(report: Report, settings: Settings) -> None:
+def check_ports(report: DoctorReport, settings: Settings) -> None:
     """Whether both ports are free."""
     server, admin = settings.server, settings.admin
     for what, listen, host, port in (
@@ -134,7 +134,7 @@ async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
         return await asyncio.gather(*(probe(session, url) for url in urls))
 
 
-def check_replicas(report: Report, settings: Settings) -> dict[str, str | None]:
+def check_replicas(report: DoctorReport, settings: Settings) -> dict[str, str | None]:
     """Asks every replica; where the models are that they serve, None for adapters of others."""
     try:
         urls = [base_url(backend) for backend in settings.backends]
@@ -165,10 +165,12 @@ def check_replicas(report: Report, settings: Settings) -> dict[str, str | None]:
     return roots
 
 
-def check_names(report: Report, settings: Settings, served: Collection[str]) -> None:
+def check_names(report: DoctorReport, settings: Settings, served: Collection[str]) -> None:
     """Whether the models are served that names of the settings mean. served: the models."""
     wanted = {
-        model: name for name, behind in Names(settings.models).models().items() for model in behind
+        model: name
+        for name, behind in ModelNames(settings.models).models().items()
+        for model in behind
     } | {shadow.to: f"the shadow of {model}" for model, shadow in settings.models.shadows.items()}
     for model, name in wanted.items():
         if model in served:
@@ -179,13 +181,13 @@ def check_names(report: Report, settings: Settings, served: Collection[str]) -> 
 
 
 def check_tokenizers(
-    report: Report,
+    report: DoctorReport,
     settings: Settings,
     roots: Mapping[str, str | None],
     environ: Mapping[str, str],
 ) -> None:
     """Loads every tokenizer that the gateway would use."""
-    missing: dict[str, Source] = {}
+    missing: dict[str, TokenizerSource] = {}
     places = {model: (Path(at), "given") for model, at in settings.tokens.folders.items()}
     for model, root in roots.items():
         if model in places or root is None or not settings.tokens.discover:
@@ -194,7 +196,7 @@ def check_tokenizers(
         if found.folder is None:
             hub = settings.tokens.fetch and finder.repositories(model, root)
             later = "; the start asks the hub" if hub else ""
-            missing[model] = Source(None, found.how + later)
+            missing[model] = TokenizerSource(None, found.how + later)
         else:
             places[model] = found.folder, found.how
     for model, source in asyncio.run(ask(settings, missing, report.replicas)).items():

@@ -13,7 +13,7 @@ from tokenlane.config.options import OPTIONS, leaves
 from tokenlane.config.settings import Settings
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Differences(msgspec.Struct, frozen=True):
     """settings: to be in force. live: paths of what is new in them. restart: of what is not, until
     the gateway is started anew."""
 
@@ -22,7 +22,7 @@ class Changed(msgspec.Struct, frozen=True):
     restart: tuple[str, ...]
 
 
-def changed(now: Settings, read: Settings) -> Changed:
+def changed(now: Settings, read: Settings) -> Differences:
     """now: in force. read: as they would be at a start."""
     before = dict(leaves(now))
     different = [path for path, value in leaves(read) if value != before[path]]
@@ -30,7 +30,7 @@ def changed(now: Settings, read: Settings) -> Changed:
     for path in different:
         if OPTIONS[path].live:
             _put(values, read, path.split("."))
-    return Changed(
+    return Differences(
         Settings(**values),
         tuple(path for path in different if OPTIONS[path].live),
         tuple(path for path in different if not OPTIONS[path].live),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from tokenlane.config import options
-from tokenlane.config.loading import Loaded, load
+from tokenlane.config.loading import LoadedSettings, load
 from tokenlane.config.options import ALIASES, FORMS, OPTIONS, Option
 
 CONFIG_VARIABLE = "TOKENLANE_CONFIG"
@@ -121,7 +121,7 @@ def config_file(args: argparse.Namespace) -> Path | None:
     return file
 
 
-def loaded(args: argparse.Namespace) -> Loaded:
+def loaded(args: argparse.Namespace) -> LoadedSettings:
     """Defaults, then the file, then variables, then the flags that were given."""
     file = config_file(args)
     flags: dict[str, tuple[str, Any]] = {}

@@ -35,7 +35,7 @@ class ConfigProblems(ConfigError):
         self.problems = problems
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadedSettings(msgspec.Struct, frozen=True):
     """Settings, and by dotted path where each came from: default, FILE:LINE, a variable, a flag."""
 
     settings: Settings
@@ -224,7 +224,7 @@ def load(
     path: Path | None,
     flags: Mapping[str, tuple[str, Any]] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """The settings in force.
 
     path: a YAML file. flags: by dotted path, (flag, value). environ: variables.
@@ -234,12 +234,12 @@ def load(
     return _loaded(file, flags, environ)
 
 
-def load_text(text: str, path: Path) -> Loaded:
+def load_text(text: str, path: Path) -> LoadedSettings:
     """As `load`, of a file that was read already."""
     return _loaded(_File.read(path, text))
 
 
-def load_values(values: dict[Any, Any], path: Path) -> Loaded:
+def load_values(values: dict[Any, Any], path: Path) -> LoadedSettings:
     """As `load`, of what YAML made of a file."""
     return _loaded(_File(path, values))
 
@@ -248,7 +248,7 @@ def _loaded(
     file: _File | None,
     flags: Mapping[str, tuple[str, Any]] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     origins = dict.fromkeys(OPTIONS, DEFAULT)
     values: dict[str, Any] = {}
     if file is not None:
@@ -274,17 +274,17 @@ def _loaded(
         settings = msgspec.convert(merge(merge(values, given), over), Settings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{file.path if file else 'command line'}: {error}") from None
-    return Loaded(settings, origins)
+    return LoadedSettings(settings, origins)
 
 
-def placed(sentence: str, loaded: Loaded) -> str:
+def placed(sentence: str, loaded: LoadedSettings) -> str:
     """A sentence that begins with a setting's path, with where that setting is from."""
     known = [path for path in loaded.origins if sentence.startswith((f"{path}:", f"{path} "))]
     origin = loaded.origins[known[0]] if known else DEFAULT
     return sentence if origin == DEFAULT else f"{origin}: {sentence}"
 
 
-def printed(loaded: Loaded) -> str:
+def printed(loaded: LoadedSettings) -> str:
     """The settings in force as YAML that can be loaded again, each line with its origin, and
     `restart` where a reload does not put it in force."""
     lines = []

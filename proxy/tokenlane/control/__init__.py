@@ -1,1 +1,4 @@
-"""The control plane: probes, the fleet's state, the admin port. Never on the data path."""
+"""The supervisor process: settings, workers, probes, replicas, and the admin port.
+
+Never on the data path; aiohttp is at home here. May import every room but `cli`.
+"""

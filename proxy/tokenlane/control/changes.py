@@ -19,7 +19,7 @@ from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
 from tokenlane.config.secret import Secret
 from tokenlane.control.admin import answer, refusal
 from tokenlane.control.reconcile import Member
-from tokenlane.control.reload import Report
+from tokenlane.control.reload import ReloadReport
 from tokenlane.control.roster import Roster
 from tokenlane.errors import ConfigError
 
@@ -59,7 +59,7 @@ class Changes:
         roster: Roster,
         token: Callable[[], Secret | None],
         in_flight: Callable[[int], int],
-        reload: Callable[[], Awaitable[Report]],
+        reload: Callable[[], Awaitable[ReloadReport]],
     ) -> None:
         self._roster = roster
         self._token = token

@@ -18,7 +18,7 @@ from tokenlane.config.keyring import admin_token, client_keys, replica_key
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import server_context, tls_files, upstream_context
 from tokenlane.control.discovery.sources import check as check_discovery
-from tokenlane.control.fleet import FleetTable, base_url
+from tokenlane.control.fleet_table import FleetTable, base_url
 from tokenlane.control.kv_events.publishers import configured
 from tokenlane.errors import ConfigError
 from tokenlane.http.cors import is_origin

@@ -20,7 +20,7 @@ from tokenlane.config.keyring import replica_key
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import ControlSettings, Settings
 from tokenlane.config.tls import upstream_context
-from tokenlane.control.fleet import Probe
+from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024

@@ -29,7 +29,7 @@ class Member(msgspec.Struct, frozen=True):
         return self.held or self.leaving
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Reconciliation(msgspec.Struct, frozen=True):
     """What is to be done. add: URL and origin of those that are new. stay, leave: slots of those
     that are wanted again, and no more. dismissed: removed by a person and still named."""
 
@@ -50,11 +50,11 @@ def wanted(sources: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 def reconcile(
     named: Mapping[str, str], members: Collection[Member], dismissed: frozenset[str]
-) -> Plan:
+) -> Reconciliation:
     """named: as of `wanted`. dismissed: URLs that a person removed."""
     still = dismissed & named.keys()
     there = {member.url for member in members}
-    return Plan(
+    return Reconciliation(
         add=tuple(
             (url, source) for url, source in named.items() if url not in there and url not in still
         ),

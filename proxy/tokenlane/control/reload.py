@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from tokenlane.config.differences import Changed, changed
+from tokenlane.config.differences import Differences, changed
 from tokenlane.config.keyring import admin_token, client_keys, replica_key
-from tokenlane.config.loading import ConfigProblems, Loaded, placed
+from tokenlane.config.loading import ConfigProblems, LoadedSettings, placed
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Key, Settings
 from tokenlane.config.tls import tls_files
@@ -40,7 +40,7 @@ class Given(msgspec.Struct, frozen=True):
     """Where settings come from. read: reads them all again; raises ConfigError."""
 
     file: Path | None
-    read: Callable[[], Loaded]
+    read: Callable[[], LoadedSettings]
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class InForce(msgspec.Struct, frozen=True):
     token: Secret | None = None
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReloadReport(msgspec.Struct, frozen=True):
     """What became of a reload. changed: paths that are in force now. restart: paths that differ
     and need a restart. problems: why nothing is different, in sentences."""
 
@@ -100,14 +100,14 @@ class Reloader:
         self._counts = Counter(dict.fromkeys(OUTCOMES, 0))
         self._loaded_at_s = time.time()
         self.in_force = in_force
-        self.last: Report | None = None
+        self.last: ReloadReport | None = None
 
-    async def reload(self, why: str) -> Report:
+    async def reload(self, why: str) -> ReloadReport:
         """Once, now. why: for the log."""
         async with self._one_at_a_time:
             return await self._counted(why)
 
-    async def _counted(self, why: str) -> Report:
+    async def _counted(self, why: str) -> ReloadReport:
         report = self.last = await self._once()
         self._counts[report.outcome] += 1
         if report.outcome == "refused":
@@ -120,24 +120,24 @@ class Reloader:
                 log.warning("these need a restart: %s", ", ".join(report.restart))
         return report
 
-    async def _once(self) -> Report:
+    async def _once(self) -> ReloadReport:
         if self._given is None:
-            return Report("refused", problems=("these settings came with the program",))
+            return ReloadReport("refused", problems=("these settings came with the program",))
         seen = await asyncio.to_thread(stamps, self._read)
         now = self.in_force
         try:
             found, new = await asyncio.to_thread(self._look, self._given, now.settings)
         except ConfigProblems as error:
             self._read = seen
-            return Report("refused", problems=tuple(error.problems))
+            return ReloadReport("refused", problems=tuple(error.problems))
         except ConfigError as error:
             self._read = seen
-            return Report("refused", problems=(str(error),))
+            return ReloadReport("refused", problems=(str(error),))
         except Exception:
             # Whatever stands in a file, it must not stop a gateway that serves.
             log.exception("the settings cannot be read for no foreseen reason")
             self._read = seen
-            return Report("refused", problems=("for no foreseen reason; the log says more",))
+            return ReloadReport("refused", problems=("for no foreseen reason; the log says more",))
         files = files_of(found.settings, self._file)
         held = self._read
         self._read = {file: seen[file] if file in seen else stamps((file,))[file] for file in files}
@@ -145,17 +145,17 @@ class Reloader:
         if new.keys != now.keys and "auth.keys" not in different:
             different += ("auth.keys_file",)
         if not different and self._read == held:
-            return Report("unchanged", restart=found.restart)
+            return ReloadReport("unchanged", restart=found.restart)
         try:
             problems = await self._apply(new)
         except ConfigError as error:  # a file that was there a moment ago
             problems = [str(error)]
         if problems:
-            return Report("refused", restart=found.restart, problems=tuple(problems))
+            return ReloadReport("refused", restart=found.restart, problems=tuple(problems))
         self.in_force = new
-        return Report("applied", different, found.restart)
+        return ReloadReport("applied", different, found.restart)
 
-    def _look(self, given: Given, now: Settings) -> tuple[Changed, InForce]:
+    def _look(self, given: Given, now: Settings) -> tuple[Differences, InForce]:
         """In a thread. Raises ConfigError."""
         loaded = given.read()
         try:
@@ -180,7 +180,7 @@ class Reloader:
 
     def row(self) -> dict[str, Any]:
         """For `/status.json`."""
-        last = self.last or Report("applied")
+        last = self.last or ReloadReport("applied")
         return {
             "file": str(self._file) if self._file is not None else None,
             "loaded_at_s": round(self._loaded_at_s, 3),

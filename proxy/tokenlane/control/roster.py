@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tokenlane.control.fleet import FleetTable, base_url
+from tokenlane.control.fleet_table import FleetTable, base_url
 from tokenlane.control.reconcile import Member, reconcile, wanted
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import Load

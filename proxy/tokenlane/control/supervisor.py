@@ -30,7 +30,7 @@ from tokenlane.control.checks import SLOT_LIMIT, check_settings
 from tokenlane.control.dashboard.history import PERIOD_S
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
-from tokenlane.control.fleet import Change, Probe, models
+from tokenlane.control.fleet_table import Probe, ReplicaChange, models
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.control.probes import Prober
 from tokenlane.control.reload import Given, InForce, Reloader, read_all
@@ -276,14 +276,14 @@ class Supervisor:
             log.info("replica %s is %s", after.id, news)
         if before.incarnation != after.incarnation:
             self._kv.gone(slot)
-        if change is Change.SHAPE:
+        if change is ReplicaChange.SHAPE:
             self._publish()
-        elif change is Change.LOAD and self._publish_timer is None:
+        elif change is ReplicaChange.LOAD and self._publish_timer is None:
             loop = asyncio.get_running_loop()
             self._publish_timer = loop.call_later(LOAD_PERIOD_S, self._publish)
 
     def _on_capacity(self, slot: int, cache_blocks: int) -> None:
-        if self._table.learned(slot, cache_blocks) is Change.SHAPE:
+        if self._table.learned(slot, cache_blocks) is ReplicaChange.SHAPE:
             self._publish()
 
     def _on_members(self, added: list[int], gone: list[int]) -> None:

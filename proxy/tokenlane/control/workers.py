@@ -24,19 +24,19 @@ from tokenlane.channel.messages import (
     Explain,
     Explained,
     Failed,
-    Fleet,
+    FleetUpdate,
     Hello,
     Learned,
-    Ready,
     Reload,
     Reloaded,
-    Routed,
+    RoutedSamples,
     Stalled,
     Suspect,
     Up,
+    WorkerReady,
 )
 from tokenlane.config.settings import Key, Settings
-from tokenlane.control.dashboard.stall_page import StallLog
+from tokenlane.control.stall_log import StallLog
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
 from tokenlane.telemetry.load_board import SharedBoard
@@ -54,7 +54,7 @@ RELOAD_DEADLINE_S = 10.0
 log = logging.getLogger("workers")
 
 
-class Worker:
+class WorkerProcess:
     """One worker number and the process that is it at the moment."""
 
     def __init__(self, number: int) -> None:
@@ -117,7 +117,7 @@ class WorkerPool:
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stalls = StallLog()
-        self.workers = [Worker(number) for number in range(settings.server.workers)]
+        self.workers = [WorkerProcess(number) for number in range(settings.server.workers)]
         self.clean = True
         self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._questions = 0
@@ -142,7 +142,7 @@ class WorkerPool:
         """Sends a snapshot to every worker."""
         for worker in self.workers:
             if worker.end is not None:
-                worker.end.send(Fleet(state))
+                worker.end.send(FleetUpdate(state))
 
     async def reload(self, settings: Settings, keys: tuple[Key, ...] | None) -> list[str]:
         """Tells every worker, and those that come; why some do not want it, in sentences.
@@ -207,7 +207,7 @@ class WorkerPool:
             for task in done:
                 task.result()
 
-    async def _keep(self, worker: Worker) -> None:
+    async def _keep(self, worker: WorkerProcess) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._draining.is_set():
             worker.starts += 1
@@ -236,7 +236,7 @@ class WorkerPool:
             except TimeoutError:
                 pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
-    def _hopeless(self, worker: Worker) -> bool:
+    def _hopeless(self, worker: WorkerProcess) -> bool:
         """Fails the start if this worker said why it cannot, or has died too often."""
         if worker.reason is not None:
             self.started.set_exception(ConfigError(worker.reason))
@@ -248,7 +248,7 @@ class WorkerPool:
             return False
         return True
 
-    async def _live(self, worker: Worker) -> int:
+    async def _live(self, worker: WorkerProcess) -> int:
         """One process from start to end; its exit code, negative for a signal."""
         worker.reason = None
         ours, theirs = socket.socketpair()
@@ -303,9 +303,9 @@ class WorkerPool:
                 said.set_result("")  # its successor begins with them
             end.close()
 
-    def _received(self, worker: Worker, message: Up) -> None:
+    def _received(self, worker: WorkerProcess, message: Up) -> None:
         match message:
-            case Ready():
+            case WorkerReady():
                 if worker.state == "starting":
                     worker.state = "ready"
                 all_ready = all(other.state == "ready" for other in self.workers)
@@ -329,7 +329,7 @@ class WorkerPool:
                     asked.set_result((status, body))
             case Suspect(slot):
                 self._on_suspect(slot)
-            case Routed(samples):
+            case RoutedSamples(samples):
                 if self._on_routed is not None:
                     self._on_routed(samples)
             case Stalled(stall):

@@ -1,26 +1,36 @@
-"""An attempt at a replica, and what its failure means to the replica and to the request.
+"""An attempt at a replica, from its lease to its end, and what its failure means to the replica
+and to the request.
 
 Invariants:
+- In-flight counts belong to the lease, connections to the pool: cancelling an attempt (the client
+  left) gives back both and aborts the replica's work within the same turn of the loop.
 - Every failure is counted, and told to the replica's health, once.
 - Another attempt is made only where the retry table says so and the budget has one left.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
+from tokenlane.admission.queue import Permit
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import UpstreamError
+from tokenlane.gateway.fleet import Fleet, Replica
 from tokenlane.gateway.recorder import Recorder
-from tokenlane.gateway.upstreams import Replica
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
+from tokenlane.protocols.routes import ROUTES, Action
+from tokenlane.relay.response import Relay, RelayEnd
 from tokenlane.routing.decision import Choice, Decision
 from tokenlane.routing.lease import Lease
-from tokenlane.routing.retry import Ending, Phase, Step, may_replace, next_step
-from tokenlane.routing.retry_budget import RetryBudget
+from tokenlane.routing.retry import Ending, Phase, RetryBudget, Step, may_replace, next_step
 from tokenlane.routing.router import Router
-from tokenlane.telemetry.tracing.trace_context import Trace
+from tokenlane.runtime.cohorts import step_aside
+from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY, ROUTE
+from tokenlane.telemetry.tracing.trace_context import TraceContext
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +50,7 @@ class Attempt:
 
 
 def head_for(
-    replica: Replica, exchange: Exchange, lease: Lease, trace: Trace | None, body_bytes: int
+    replica: Replica, exchange: Exchange, lease: Lease, trace: TraceContext | None, body_bytes: int
 ) -> bytes:
     """The request's head as this replica gets it."""
     head = exchange.head
@@ -57,29 +67,122 @@ def head_for(
     )
 
 
-class Failures:
-    """on_suspect: told of a slot whose replica could not be reached."""
+class AnswerHeaders:
+    """The gateway's own header lines of an answer: which replica, why, and how many tokens it had
+    cached. Made once for each replica and reason; the count is added only where ids are known."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, str, str], bytes] = {}
+
+    def of(self, replica: bytes, decision: Decision) -> bytes:
+        """Return the lines, each with its CRLF. replica: its id as a header value."""
+        key = (replica, decision.policy, decision.reason)
+        lines = self._known.get(key)
+        if lines is None:
+            lines = self._known[key] = (
+                b"x-tokenlane-replica: %b\r\nx-tokenlane-route: %b %b\r\n"
+                % (replica, decision.policy.encode(), decision.reason.encode())
+            )
+        if decision.exact:
+            return b"%bx-tokenlane-cached-tokens: %d\r\n" % (lines, decision.choice.cached_tokens)
+        return lines
+
+
+class Attempts:
+    """A worker's attempts at its replicas.
+
+    budget: of retries. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
+    on_suspect: told of a slot whose replica could not be reached.
+    """
 
     def __init__(
         self,
         settings: UpstreamSettings,
+        fleet: Fleet,
         router: Router,
         recorder: Recorder,
+        on_routed: Callable[[int, bytes, str], object] | None,
         on_suspect: Callable[[int], object] | None,
     ) -> None:
         self._settings = settings
+        self._fleet = fleet
         self._router = router
         self._recorder = recorder
+        self._on_routed = on_routed
         self._on_suspect = on_suspect
+        self._answer_headers = AnswerHeaders()
         self.budget = RetryBudget(settings.retry_budget_ratio, settings.retry_budget_burst_count)
 
     def configure(self, settings: UpstreamSettings) -> None:
-        """From the next failure on."""
+        """Replace the settings for failures from now on."""
         if settings != self._settings:
             self._settings = settings
             self.budget = RetryBudget(
                 settings.retry_budget_ratio, settings.retry_budget_burst_count
             )
+
+    async def run(
+        self, exchange: Exchange, body: bytes, attempt: Attempt, record: RequestRecord
+    ) -> Step | None:
+        """Send the request to the chosen replica and relay its answer. Return what follows a
+        failure, None where there is nothing left to do."""
+        choice, query = attempt.choice, attempt.decision.query
+        replica = self._fleet[choice.slot]
+        record.replica, record.attempts = replica.state.id, attempt.number
+        record.routed_s = now_s = time.monotonic()
+        with self._router.attempt(choice, query, now_s) as lease:
+            LOOP.mark(OTHER)
+            await step_aside()
+            LOOP.mark(ROUTE)
+            connection = replica.pool.idle()
+            if connection is None:
+                LOOP.mark(OTHER)
+                try:
+                    connection = await replica.pool.connect()
+                except UpstreamError as error:
+                    LOOP.mark(ROUTE)
+                    self.unreachable(replica, error)
+                    return self.after(attempt, Phase.UNSENT, error.reason)
+            LOOP.mark(RELAY)
+            relay = Relay(
+                exchange,
+                connection,
+                self._answer_headers.of(replica.label, attempt.decision),
+                may_retry=self.may_replace(attempt),
+                kept=attempt.kept,
+                marked=ROUTES[record.route].ends_marked,
+                told=ROUTES[record.route].action is Action.KEPT,
+                on_computed=partial(_computed, lease, record.permit),
+            )
+            record.relay = relay
+            exact = attempt.decision.exact
+            record.cached_tokens = choice.cached_tokens if exact else None
+            request = head_for(replica, exchange, lease, record.trace, len(body))
+            try:
+                connection.send(exchange.head.method, [request, body], relay)
+                record.sent_s = time.monotonic()
+                if exact and self._on_routed is not None:
+                    self._on_routed(choice.slot, query.blocks, query.tenant)
+                LOOP.mark(OTHER)
+                end = await relay.done
+                LOOP.mark(ROUTE)
+            except asyncio.CancelledError:
+                connection.abort(relay)
+                raise
+        if end is RelayEnd.COMPLETE:
+            if relay.failed:
+                if relay.aborted:
+                    record.outcome = "upstream_error"
+                self.failed(replica, relay.happened())
+            elif self._router.health.troubled:
+                self._router.health.served(choice.slot)
+            return None
+        happened = relay.happened()
+        if happened == "empty":
+            self._router.doubt(choice.slot, time.monotonic())
+        if happened != "elsewhere":
+            self.failed(replica, happened)
+        return self.after(attempt, relay.phase(), happened)
 
     def failed(self, replica: Replica, happened: str) -> None:
         """A replica failed a request, in whatever way."""
@@ -121,3 +224,10 @@ class Failures:
         return next_step(
             phase, happened, attempts=attempt.number, candidates_left=0, retry_limit_count=0
         )
+
+
+def _computed(lease: Lease, permit: Permit | None) -> None:
+    # Not the life: it holds the relay that holds this, and a cycle is the collector's work.
+    lease.first_byte(time.monotonic())
+    if permit is not None:
+        permit.computed()

@@ -17,9 +17,9 @@ import msgspec
 from tokenlane.errors import INTERNAL, RequestError, error_body
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway import refusals
-from tokenlane.gateway.model_names import Names
-from tokenlane.gateway.query_builder import Asking
-from tokenlane.gateway.upstreams import NO_LIMIT, Fleet
+from tokenlane.gateway.fleet import NO_LIMIT, Fleet
+from tokenlane.gateway.model_names import ModelNames
+from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.prompt import HASH_BYTES
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import Kind, OtherBody, inspect, is_ids
@@ -76,9 +76,9 @@ class Explainer:
         fleet: Fleet,
         router: Router,
         tokens: TokenService,
-        asking: Asking,
+        query_builder: QueryBuilder,
         answer: Callable[[int, int, bytes], object],
-        names: Names,
+        names: ModelNames,
         *,
         check_context: bool = True,
     ) -> None:
@@ -87,7 +87,7 @@ class Explainer:
         self._fleet = fleet
         self._router = router
         self._tokens = tokens
-        self._asking = asking
+        self._query_builder = query_builder
         self._answer = answer
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -128,7 +128,7 @@ class Explainer:
         limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)
         if known.prompt is not None and self._check_context:
             context_window.check(known.prompt, limit_tokens, text=not is_ids(request))
-        query = self._asking.query(
+        query = self._query_builder.query(
             model, request, known.prompt, known.reason, self._tokens.block_tokens, headers
         )
         now_s = time.monotonic()

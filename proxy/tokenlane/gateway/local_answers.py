@@ -11,9 +11,9 @@ from functools import partial
 
 from tokenlane.errors import RequestError
 from tokenlane.gateway import tokenize_answers
-from tokenlane.gateway.model_names import Names
-from tokenlane.gateway.request_record import Life
-from tokenlane.gateway.upstreams import Fleet
+from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.model_names import ModelNames
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import Field
 from tokenlane.protocols.bodies import MessagesBody
@@ -37,10 +37,10 @@ _READERS: dict[Action, Callable[[bytes], _Asked]] = {
 }
 
 
-class Local:
+class LocalAnswers:
     """Answers from a worker's own knowledge."""
 
-    def __init__(self, fleet: Fleet, tokens: TokenService, names: Names) -> None:
+    def __init__(self, fleet: Fleet, tokens: TokenService, names: ModelNames) -> None:
         self._names = names
         self._behind = names.models()
         self._fleet = fleet
@@ -60,13 +60,15 @@ class Local:
         answer = tokenize_answers.models(self._fleet.state, self._created_s, self._behind)
         exchange.respond(200, _JSON, answer)
 
-    async def tokens(self, exchange: Exchange, route: Route, body: bytes, life: Life) -> bool:
+    async def tokens(
+        self, exchange: Exchange, route: Route, body: bytes, record: RequestRecord
+    ) -> bool:
         """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
         False where only a replica knows the answer."""
         request = _READERS[route.action](body)
         named = request.model and self._names.usual(request.model)
         model = self._fleet.resolve(named)
-        life.model = model if model in self._fleet.models else families.OTHER
+        record.model = model if model in self._fleet.models else families.OTHER
         tokenizer = self._tokens.tokenizer(model or "")
         if tokenizer is None:
             return False

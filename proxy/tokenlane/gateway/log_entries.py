@@ -1,15 +1,15 @@
 """A life in the words of the access log and of traces."""
 
-from tokenlane.gateway.request_record import Life
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.telemetry.log import prompt_prefix
 from tokenlane.telemetry.log.lines import Entry
 
 
-def entry_of(life: Life, status: int, why: str, prefix_block_tokens: int = 0) -> Entry:
+def entry_of(record: RequestRecord, status: int, why: str, prefix_block_tokens: int = 0) -> Entry:
     """What is written down of a request that is over. status: what the client got; why: it is
     written (failed, slow, sampled, traced). prefix_block_tokens: between the marks of its prompt,
     0 for none."""
-    relay, tokens, decision = life.relay, life.tokens, life.decision
+    relay, tokens, decision = record.relay, record.tokens, record.decision
     usage = relay.usage if relay is not None else None
     prompt = tokens.prompt if tokens is not None else None
     first_token_s = relay.first_token_s if relay is not None else 0.0
@@ -22,29 +22,29 @@ def entry_of(life: Life, status: int, why: str, prefix_block_tokens: int = 0) ->
         step = max(prefix_block_tokens // query.block_tokens, 1)
         marks, mark_tokens = prompt_prefix.marks(query.blocks, step), step * query.block_tokens
     return Entry(
-        life.ended_s,
+        record.ended_s,
         why,
-        life.request_id,
-        life.route,
-        life.model,
+        record.request_id,
+        record.route,
+        record.model,
         status,
-        life.outcome,
-        life.ended_s - life.started_s,
-        life.stages(),
-        ttft_s=first_token_s - life.started_s if first_token_s else None,
-        replica=life.replica,
-        attempts=life.attempts,
+        record.outcome,
+        record.ended_s - record.started_s,
+        record.stages(),
+        ttft_s=first_token_s - record.started_s if first_token_s else None,
+        replica=record.replica,
+        attempts=record.attempts,
         policy=decision.policy if decision is not None else None,
         reason=decision.reason.value if decision is not None else None,
         rung=tokens.rung.value if tokens is not None else None,
         bail=tokens.reason or None if tokens is not None else None,
         prompt_tokens=prompt.tokens if prompt is not None else None,
         prompt_tokens_actual=usage.prompt_tokens if usage is not None else None,
-        cached_tokens=life.cached_tokens,
+        cached_tokens=record.cached_tokens,
         cached_tokens_actual=usage.cached_tokens if usage is not None else None,
         output_tokens=output_tokens,
-        cost=life.cost,
-        tenant=life.tenant,
+        cost=record.cost,
+        tenant=record.tenant,
         marks=marks,
         mark_tokens=mark_tokens,
     )

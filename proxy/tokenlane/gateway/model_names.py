@@ -29,7 +29,7 @@ _decode_messages = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_role = msgspec.json.Decoder(_Role).decode
 
 
-class Names:
+class ModelNames:
     """Those of the settings. session_headers: lower case."""
 
     def __init__(self, settings: ModelSettings, session_headers: Iterable[str] = ()) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.fleet_state import FleetState, ReplicaState
-from tokenlane.gateway.upstreams import Fleet, Replica
+from tokenlane.gateway.fleet import Fleet, Replica
 from tokenlane.http.fetch import ask
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields, Unrenderable
 from tokenlane.tokens.ids import pack

@@ -8,11 +8,11 @@ Invariants:
 import time
 
 from tokenlane.config.settings import Settings, TokenSettings
-from tokenlane.gateway import body_edits
+from tokenlane.gateway import body_rewriter
+from tokenlane.gateway.fleet import NO_LIMIT, Fleet
 from tokenlane.gateway.parity import Parity
-from tokenlane.gateway.query_builder import Asking
-from tokenlane.gateway.request_record import Life
-from tokenlane.gateway.upstreams import NO_LIMIT, Fleet
+from tokenlane.gateway.query_builder import QueryBuilder
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import Body, ChatBody, CompletionBody, OtherBody, is_ids
@@ -33,13 +33,13 @@ class PromptReader:
         tokens: TokenService,
         fleet: Fleet,
         router: Router,
-        asking: Asking,
+        query_builder: QueryBuilder,
         parity: Parity,
     ) -> None:
         self._tokens = tokens
         self._fleet = fleet
         self._router = router
-        self._asking = asking
+        self._query_builder = query_builder
         self._parity = parity
         self.configure(settings)
 
@@ -52,14 +52,19 @@ class PromptReader:
         )
 
     async def read(
-        self, exchange: Exchange, model: str | None, request: Body, body: bytes, life: Life
+        self,
+        exchange: Exchange,
+        model: str | None,
+        request: Body,
+        body: bytes,
+        record: RequestRecord,
     ) -> tuple[Query, bytes]:
         """What routing asks with, and the body that replicas get. Raises RequestError for a prompt
         that no replica has room for."""
-        asking, block_tokens = self._asking, self._tokens.block_tokens
+        query_builder, block_tokens = self._query_builder, self._tokens.block_tokens
         if isinstance(request, OtherBody) or not self._wants_ids:
             LOOP.mark(ROUTE)
-            return asking.unread(request, block_tokens, exchange.headers), body
+            return query_builder.unread(request, block_tokens, exchange.headers), body
         limit_tokens = NO_LIMIT
         if self._settings.context_check:
             limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)
@@ -73,18 +78,20 @@ class PromptReader:
             LOOP.mark(OTHER)
             await step_aside()
         else:
-            known.run_s = time.monotonic() - life.inspected_s
+            known.run_s = time.monotonic() - record.inspected_s
         LOOP.mark(ROUTE)
-        life.tokens = known
+        record.tokens = known
         prompt = known.prompt
         if prompt is not None:
             if prompt.tokens > limit_tokens:
                 context_window.check(prompt, limit_tokens, text=not is_ids(request))
             if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
-                body = await body_edits.with_ids(body, request, prompt)
-        headers, tenant = exchange.headers, life.tenant
+                body = await body_rewriter.with_ids(body, request, prompt)
+        headers, tenant = exchange.headers, record.tenant
         return (
-            asking.query(model, request, prompt, known.reason, block_tokens, headers, tenant),
+            query_builder.query(
+                model, request, prompt, known.reason, block_tokens, headers, tenant
+            ),
             body,
         )
 
@@ -98,12 +105,12 @@ class PromptReader:
             return False
         return mode != "off" and self._parity.trusts(model or "")
 
-    def compare(self, model: str | None, life: Life) -> None:
+    def compare(self, model: str | None, record: RequestRecord) -> None:
         """What the replica counted is held against what we did."""
-        usage = life.relay.usage if life.relay is not None else None
-        prompt = life.tokens.prompt if life.tokens is not None else None
+        usage = record.relay.usage if record.relay is not None else None
+        prompt = record.tokens.prompt if record.tokens is not None else None
         if usage is None or prompt is None or usage.prompt_tokens == prompt.tokens:
             return
-        slot = life.decision.choice.slot if life.decision is not None else -1
+        slot = record.decision.choice.slot if record.decision is not None else -1
         if slot in self._fleet:
             self._parity.differs(model or "", self._fleet[slot].state.id)

@@ -30,7 +30,7 @@ _SYSTEM_ROLES = frozenset({"system", "developer"})
 _scan = json.JSONDecoder().raw_decode
 
 
-class Asking:
+class QueryBuilder:
     """Makes queries. settings: they say what the policy reads besides the prompt. draw: makes
     random bits.
 

@@ -12,7 +12,7 @@ from random import random
 
 from tokenlane.config.settings import LogSettings, Price
 from tokenlane.gateway.log_entries import entry_of
-from tokenlane.gateway.request_record import Life
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.gateway.route_samples import sample_of
 from tokenlane.prompt import Rung
 from tokenlane.relay.response import Relay
@@ -104,29 +104,29 @@ class Recorder:
             self._prices.update(prices)
             self._model.cache_clear()
 
-    def record(self, life: Life, status: int) -> None:
+    def record(self, record: RequestRecord, status: int) -> None:
         """The request is over; status: what the client got (499: it left before)."""
-        self._requests(life.route, status, life.outcome).inc()
-        self._duration(life.route).observe(life.ended_s - life.started_s)
-        self._stages.observe(life.stages())
-        model = self._model(life.model)
-        if life.tenant:
-            self._tenant(life.tenant, life.outcome).inc()
-        if life.tokens is not None:
-            self._tokens(life.tokens, model)
-            if life.tenant and life.tokens.prompt is not None:
-                self._tenant_tokens(life.tenant, "prompt").inc(life.tokens.prompt.tokens)
-        if life.decision is not None:
-            self._routed(life.decision.policy, life.decision.reason).inc()
+        self._requests(record.route, status, record.outcome).inc()
+        self._duration(record.route).observe(record.ended_s - record.started_s)
+        self._stages.observe(record.stages())
+        model = self._model(record.model)
+        if record.tenant:
+            self._tenant(record.tenant, record.outcome).inc()
+        if record.tokens is not None:
+            self._tokens(record.tokens, model)
+            if record.tenant and record.tokens.prompt is not None:
+                self._tenant_tokens(record.tenant, "prompt").inc(record.tokens.prompt.tokens)
+        if record.decision is not None:
+            self._routed(record.decision.policy, record.decision.reason).inc()
             if self._samples_wanted:
                 self._samples_wanted -= 1
-                self._samples.append(sample_of(life, life.decision, status))
-        if life.relay is not None:
-            self._relay(life, life.relay, model)
+                self._samples.append(sample_of(record, record.decision, status))
+        if record.relay is not None:
+            self._relay(record, record.relay, model)
         if self._access is not None:
-            self._log(life, status, self._access)
-        if life.trace is not None and self.tracer is not None:
-            self.tracer.offer(entry_of(life, status, "traced"), life.trace)
+            self._log(record, status, self._access)
+        if record.trace is not None and self.tracer is not None:
+            self.tracer.offer(entry_of(record, status, "traced"), record.trace)
 
     def take_samples(self, wanted: int) -> list[RoutingSample]:
         """Samples taken since the last call; the next `wanted` routed requests give more."""
@@ -176,20 +176,20 @@ class Recorder:
         """A replica is left out from now on, for its failures."""
         self._segment.counter(families.EJECTIONS, replica).inc()
 
-    def _log(self, life: Life, status: int, access: AccessLog) -> None:
+    def _log(self, record: RequestRecord, status: int, access: AccessLog) -> None:
         """What failed and what was slow is written down; of the rest, some."""
-        relay = life.relay
+        relay = record.relay
         streamed = relay is not None and relay.first_token_s > 0.0
-        first_s = relay.first_token_s if relay is not None and streamed else life.ended_s
-        if status >= 400 or life.outcome != "ok":
+        first_s = relay.first_token_s if relay is not None and streamed else record.ended_s
+        if status >= 400 or record.outcome != "ok":
             why = "failed"
-        elif first_s - life.started_s >= self._slow_s:
+        elif first_s - record.started_s >= self._slow_s:
             why = "slow"
         elif self._sample_ratio > 0.0 and random() < self._sample_ratio:
             why = "sampled"
         else:
             return
-        access.offer(entry_of(life, status, why, access.settings.prefix_block_tokens))
+        access.offer(entry_of(record, status, why, access.settings.prefix_block_tokens))
 
     def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
         rung = tokens.rung
@@ -202,9 +202,9 @@ class Recorder:
             model.prompt_tokens.inc(size_tokens)
             self._sizes.observe(size_tokens)
 
-    def _relay(self, life: Life, relay: Relay, model: _ModelMetrics) -> None:
+    def _relay(self, record: RequestRecord, relay: Relay, model: _ModelMetrics) -> None:
         if relay.first_token_s:
-            model.ttft.observe(relay.first_token_s - life.started_s)
+            model.ttft.observe(relay.first_token_s - record.started_s)
             if relay.token_events > 1:
                 between_s = (relay.last_token_s - relay.first_token_s) / (relay.token_events - 1)
                 model.tpot.observe(between_s)
@@ -213,24 +213,24 @@ class Recorder:
         if output_tokens is None:
             output_tokens = relay.token_events
         model.output_tokens.inc(output_tokens)
-        if life.tenant:
-            self._tenant_tokens(life.tenant, "output").inc(output_tokens)
+        if record.tenant:
+            self._tenant_tokens(record.tenant, "output").inc(output_tokens)
         if model.price is not None:
-            _charge(model, life, relay, output_tokens)
-        prompt = life.tokens.prompt if life.tokens is not None else None
+            _charge(model, record, relay, output_tokens)
+        prompt = record.tokens.prompt if record.tokens is not None else None
         if usage is None or prompt is None:
             return
-        if usage.cached_tokens is not None and life.cached_tokens is not None:
-            model.predicted.inc(life.cached_tokens)
+        if usage.cached_tokens is not None and record.cached_tokens is not None:
+            model.predicted.inc(record.cached_tokens)
             model.actual.inc(usage.cached_tokens)
 
 
-def _charge(model: _ModelMetrics, life: Life, relay: Relay, output_tokens: int) -> None:
+def _charge(model: _ModelMetrics, record: RequestRecord, relay: Relay, output_tokens: int) -> None:
     """Adds an answer's estimated cost: the replica's own counts where it gave any, else ours."""
-    price, usage, tokens = model.price, relay.usage, life.tokens
+    price, usage, tokens = model.price, relay.usage, record.tokens
     assert price is not None
     assert model.cost is not None
-    prompt_tokens, cached_tokens = 0, life.cached_tokens or 0
+    prompt_tokens, cached_tokens = 0, record.cached_tokens or 0
     if usage is not None:
         prompt_tokens = usage.prompt_tokens
         if usage.cached_tokens is not None:
@@ -238,9 +238,9 @@ def _charge(model: _ModelMetrics, life: Life, relay: Relay, output_tokens: int) 
     elif tokens is not None and tokens.prompt is not None:
         prompt_tokens = tokens.prompt.tokens
     cached_tokens = min(cached_tokens, prompt_tokens)
-    life.cost = (
+    record.cost = (
         (prompt_tokens - cached_tokens) * price.input_per_million
         + cached_tokens * price.cached_input_per_million
         + output_tokens * price.output_per_million
     ) / 1e6
-    model.cost.inc(life.cost)
+    model.cost.inc(record.cost)

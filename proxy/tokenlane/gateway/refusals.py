@@ -31,37 +31,6 @@ def nobody(why: Nobody) -> RequestError:
     )
 
 
-def overloaded(retry_after_s: int, *, own: bool) -> RequestError:
-    """There is no place in time. own: the tenant has all it may have (429), else all are taken
-    (503)."""
-    if own:
-        return RequestError(
-            429,
-            "Too many requests of this key's tenant at once.",
-            kind="rate_limit_error",
-            code="rate_limit_exceeded",
-            retry_after_s=retry_after_s,
-        )
-    return RequestError(
-        503,
-        "The gateway has as many requests as it can serve.",
-        kind="server_error",
-        code="overloaded",
-        retry_after_s=retry_after_s,
-    )
-
-
-def uncounted() -> RequestError:
-    """Whether the prompt fits could not be told in time: 503."""
-    return RequestError(
-        503,
-        "The prompt may be longer than the model's context, and there was no time to count it.",
-        kind="server_error",
-        code="tokenizer_overloaded",
-        retry_after_s=1,
-    )
-
-
 def no_memory() -> RequestError:
     """The body would take more memory than there is for bodies: 503, before it is read."""
     return RequestError(

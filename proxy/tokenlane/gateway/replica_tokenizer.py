@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import UpstreamError
 from tokenlane.gateway import tokenize_requests
-from tokenlane.gateway.upstreams import Fleet, Replica
+from tokenlane.gateway.fleet import Fleet, Replica
 from tokenlane.http.fetch import ask
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import CompletionBody, Prompted, is_ids
@@ -48,7 +48,7 @@ async def _beside(
     return await asyncio.to_thread(work, *given, **named)
 
 
-class Inquiry:
+class ReplicaTokenizer:
     """A worker's questions to replicas. trusts: whether nothing spoke against a model's ids."""
 
     def __init__(

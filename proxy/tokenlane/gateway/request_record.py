@@ -5,19 +5,19 @@ Invariants:
 - It holds no reference that leads back to it: a cycle per request is the collector's work.
 """
 
-from tokenlane.admission.queue import Place
+from tokenlane.admission.queue import Permit
 from tokenlane.relay.response import Relay
 from tokenlane.routing.decision import Decision
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stall import InHand
-from tokenlane.telemetry.tracing.trace_context import Trace
+from tokenlane.telemetry.tracing.trace_context import TraceContext
 from tokenlane.tokens.service import Outcome
 
 Requests = tuple[tuple[InHand, ...], int]
 _SHOWN_COUNT = 20
 
 
-class Life:
+class RequestRecord:
     """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before.
 
     outcome: ok, gateway_error, client_gone, upstream_error or truncated.
@@ -35,8 +35,8 @@ class Life:
     request_id = b""
     replica: str | None = None
     attempts = 0
-    trace: Trace | None = None
-    place: Place | None = None
+    trace: TraceContext | None = None
+    permit: Permit | None = None
     tokens: Outcome | None = None
     decision: Decision | None = None
     relay: Relay | None = None
@@ -80,13 +80,13 @@ class Life:
         return families.STAGES[min(len(self.stages()), len(families.STAGES) - 1)]
 
 
-def in_hand(lives: dict[Life, bytes]) -> Requests:
+def in_hand(records: dict[RequestRecord, bytes]) -> Requests:
     """The first few of these requests and their number, from any thread. lives: with their ids."""
-    now = list(lives.items())  # in one step of the interpreter: the loop may run between any two
+    now = list(records.items())  # in one step of the interpreter: the loop may run between any two
     return (
         tuple(
-            InHand(request_id.decode("ascii"), life.route, life.stage())
-            for life, request_id in now[:_SHOWN_COUNT]
+            InHand(request_id.decode("ascii"), record.route, record.stage())
+            for record, request_id in now[:_SHOWN_COUNT]
         ),
         len(now),
     )

@@ -14,7 +14,7 @@ from tokenlane.routing.decision import Decision
 from tokenlane.telemetry.routing_sample import CandidateSample, RoutingSample
 
 if TYPE_CHECKING:
-    from tokenlane.gateway.request_record import Life
+    from tokenlane.gateway.request_record import RequestRecord
 
 CANDIDATE_LIMIT = 8
 
@@ -36,14 +36,14 @@ def _candidates(decision: Decision) -> tuple[CandidateSample, ...]:
     )
 
 
-def sample_of(life: "Life", decision: Decision, status: int) -> RoutingSample:
+def sample_of(record: "RequestRecord", decision: Decision, status: int) -> RoutingSample:
     """What is shown of a request that is over."""
-    tokens, relay = life.tokens, life.relay
+    tokens, relay = record.tokens, record.relay
     usage = relay.usage if relay is not None else None
     first_token_s = relay.first_token_s if relay is not None else 0.0
     return RoutingSample(
         at_s=time.time(),
-        model=life.model,
+        model=record.model,
         policy=decision.policy,
         reason=decision.reason.value,
         slot=decision.choice.slot,
@@ -55,8 +55,8 @@ def sample_of(life: "Life", decision: Decision, status: int) -> RoutingSample:
         actual_cached_tokens=usage.cached_tokens if usage is not None else None,
         rung=tokens.rung.value if tokens is not None else None,
         tokenize_s=tokens.run_s + tokens.queue_s if tokens is not None else 0.0,
-        ttft_s=first_token_s - life.started_s if first_token_s else None,
-        duration_s=life.ended_s - life.started_s,
+        ttft_s=first_token_s - record.started_s if first_token_s else None,
+        duration_s=record.ended_s - record.started_s,
         status=status,
-        outcome=life.outcome,
+        outcome=record.outcome,
     )

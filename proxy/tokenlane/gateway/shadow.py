@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from tokenlane.config.settings import ModelSettings
 from tokenlane.errors import RequestError, UpstreamError
-from tokenlane.gateway import body_edits
-from tokenlane.gateway.query_builder import Asking
-from tokenlane.gateway.upstreams import Fleet
+from tokenlane.gateway import body_rewriter
+from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.fetch import Awaited
 from tokenlane.http.headers import request_head
@@ -72,7 +72,7 @@ class _Unread(Awaited):
         self._lease.first_byte(time.monotonic())
 
 
-class Shadows:
+class ShadowTraffic:
     """A worker's copies. tell: gets (model, outcome, seconds) of each, outcomes as in
     families.SHADOWS. reads: prompts are made ids of, for the policy."""
 
@@ -82,7 +82,7 @@ class Shadows:
         fleet: Fleet,
         router: Router,
         tokens: TokenService,
-        asking: Asking,
+        query_builder: QueryBuilder,
         tell: Callable[[str, str, float], None],
     ) -> None:
         self._limit_count = settings.shadow_limit_count
@@ -90,7 +90,7 @@ class Shadows:
         self._fleet = fleet
         self._router = router
         self._tokens = tokens
-        self._asking = asking
+        self._query_builder = query_builder
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
@@ -138,7 +138,7 @@ class Shadows:
 
     async def _send(self, copy: _Copy) -> str:
         """One request to one replica; what became of it. Raises RequestError, UpstreamError."""
-        body = await body_edits.with_model(copy.body, copy.to)
+        body = await body_rewriter.with_model(copy.body, copy.to)
         query = await self._query(copy)
         now_s = time.monotonic()
         among = self._router.eligible(copy.to, now_s)
@@ -168,8 +168,8 @@ class Shadows:
         block_tokens, headers = self._tokens.block_tokens, copy.head.headers
         request = copy.request
         if isinstance(request, OtherBody) or not self._router.uses_prefix:
-            return self._asking.unread(request, block_tokens, headers)
+            return self._query_builder.unread(request, block_tokens, headers)
         known = await self._tokens.prompt(copy.to, request)
-        return self._asking.query(
+        return self._query_builder.query(
             copy.to, request, known.prompt, known.reason, block_tokens, headers, copy.tenant
         )

@@ -20,7 +20,7 @@ _COUNT_FIELDS = ("n", "best_of")
 _PROMPT_FIELDS = dict.fromkeys(Kind, ("prompt", "messages")) | {Kind.RESPONSES: ("input",)}
 
 
-class Rules:
+class FieldRules:
     """Those of the settings. `on`: whether there are any."""
 
     def __init__(self, settings: RequestSettings) -> None:

@@ -14,7 +14,7 @@ from tokenlane.relay.usage import Usage, read_message_usage, read_response, stop
 _Event = tuple[bytes, bytes]
 
 
-class TypedScanner(EventScanner):
+class NamedEventScanner(EventScanner):
     """events: seen so far. `done`: the event that ends the dialect's streams was seen. id: of the
     response, once `usage` was asked."""
 

@@ -22,7 +22,7 @@ from tokenlane.http.exchange import Exchange
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.upstream import UpstreamConnection
 from tokenlane.protocols.dialects import Dialect, as_messages_error, broken_off
-from tokenlane.relay.named_events import TypedScanner
+from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.sse import EventScanner
 from tokenlane.relay.usage import Usage, read_answer, says_something
 from tokenlane.routing.retry import Phase
@@ -124,7 +124,7 @@ class Relay:
         self._length_bytes = length_bytes
         if head.stream and not self._told:
             chat = self._dialect is Dialect.CHAT
-            self._scanner = EventScanner() if chat else TypedScanner(self._dialect)
+            self._scanner = EventScanner() if chat else NamedEventScanner(self._dialect)
             if not self._may_retry:
                 self._begin()
             return
@@ -224,7 +224,7 @@ class Relay:
             return
         scanner = self._scanner
         if scanner is not None and scanner.at_boundary and at_edge:
-            events = scanner.events if isinstance(scanner, TypedScanner) else 0
+            events = scanner.events if isinstance(scanner, NamedEventScanner) else 0
             self._exchange.write(broken_off(self._dialect, self._exchange.request_id, events))
         # Whoever has the replica's connection next must not feel this client.
         self._exchange.on_flow = None
@@ -313,7 +313,7 @@ class Relay:
         if self._scanner is not None:
             self.aborted = self._scanner.failed
             self.usage = self._scanner.usage()
-            if isinstance(self._scanner, TypedScanner):
+            if isinstance(self._scanner, NamedEventScanner):
                 self.made = self._scanner.id
         elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
             self._read(b"".join(self._pieces))

@@ -39,7 +39,7 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class Answer(msgspec.Struct):
+class AnswerUsage(msgspec.Struct):
     """The part of a completion (or of one of its chunks) that the gateway reads."""
 
     usage: Usage | None = None
@@ -111,7 +111,7 @@ class _Typed(msgspec.Struct):
     type: str = ""
 
 
-_decode_answer = msgspec.json.Decoder(Answer)
+_decode_answer = msgspec.json.Decoder(AnswerUsage)
 _decode_said = msgspec.json.Decoder(_Said)
 _decode_message = msgspec.json.Decoder(_Message)
 _decode_response = msgspec.json.Decoder(_Response)
@@ -119,7 +119,7 @@ _decode_typed = msgspec.json.Decoder(_Typed)
 _ABORTED = [_Choice("abort")]
 
 
-def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> Answer | None:
+def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> AnswerUsage | None:
     """A JSON answer's usage and finish reasons, or None where it is not one."""
     if dialect is Dialect.MESSAGES:
         message = _read(_decode_message, body)
@@ -127,7 +127,7 @@ def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> Answer | None:
             return None
         # vLLM has no reason to name where it stopped for its own.
         aborted = message.type == "message" and message.stop_reason is None
-        return Answer(_message_usage(message.usage, None), _ABORTED if aborted else [])
+        return AnswerUsage(_message_usage(message.usage, None), _ABORTED if aborted else [])
     if dialect is Dialect.RESPONSES:
         return read_response(body)
     return _read(_decode_answer, body)
@@ -146,7 +146,7 @@ def _carries(choice: _SaidChoice) -> bool:
     return bool(choice.text or choice.token_ids or any(parts.values()))
 
 
-def read_response(body: bytes) -> Answer | None:
+def read_response(body: bytes) -> AnswerUsage | None:
     """As `read_answer`, of a response or of the event that carries one."""
     made = _read(_decode_response, body)
     if made is None:
@@ -159,7 +159,7 @@ def read_response(body: bytes) -> Answer | None:
             given.input_tokens_details.cached_tokens if given.input_tokens_details else None
         )
         usage = Usage(given.input_tokens, given.output_tokens, details)
-    return Answer(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
+    return AnswerUsage(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
 
 
 def read_message_usage(start: bytes, end: bytes) -> Usage | None:

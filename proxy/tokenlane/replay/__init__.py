@@ -1,4 +1,4 @@
-"""Replaying a trace: the product's own routing, in front of simulated replicas, in simulated time.
+"""Replay a trace: the product's own routing in front of simulated replicas in simulated time.
 
-Read in this order: trace, cache, fleet, run, bounds, baselines, report.
+Imports routing and block hashes, no sockets and no event loop.
 """

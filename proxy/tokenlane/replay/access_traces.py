@@ -21,7 +21,7 @@ from tokenlane.telemetry.log import prompt_prefix
 _CLIENT_GONE = 499
 
 
-class Line(msgspec.Struct):
+class LogLine(msgspec.Struct):
     """What a replay needs of a line; other fields are ignored. time: UTC, of the request's end."""
 
     request_id: str
@@ -39,14 +39,14 @@ class Line(msgspec.Struct):
 class _Seen(NamedTuple):
     """A line that can be replayed."""
 
-    line: Line
+    line: LogLine
     request: Request
 
 
 def read(path: Path, model: str | None) -> Trace | None:
     """The trace in an access log; None where the file is none, or cannot be read at all. model:
     only requests for this one. Raises TraceError."""
-    decode = msgspec.json.Decoder(Line).decode
+    decode = msgspec.json.Decoder(LogLine).decode
     found: list[_Seen] = []
     number, known = 0, False
     try:
@@ -66,7 +66,7 @@ def read(path: Path, model: str | None) -> Trace | None:
     return _trace(path, found, model) if known else None
 
 
-def _request(line: Line) -> Request:
+def _request(line: LogLine) -> Request:
     arrival_s = line.time.timestamp() - line.duration_s
     return Request(
         arrival_s,

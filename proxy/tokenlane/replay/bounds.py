@@ -9,8 +9,8 @@ request goes to the replica that would begin it first.
 from functools import partial
 
 from tokenlane.replay.kv_cache import BlockCache
-from tokenlane.replay.run import Shape
-from tokenlane.replay.timed_fleet import Held, Replica, Served, SimulatedFleet
+from tokenlane.replay.run import FleetShape
+from tokenlane.replay.timed_fleet import Held, Served, TimedFleet, TimedReplica
 from tokenlane.replay.trace import Request, Trace
 from tokenlane.routing.lease import Lease, LocalBoard
 
@@ -29,7 +29,7 @@ def pooled_hit(trace: Trace, cache_blocks: int) -> float:
 class _Oracle:
     """Sends to the shortest queue, by the counts that a gateway has."""
 
-    def __init__(self, fleet: SimulatedFleet) -> None:
+    def __init__(self, fleet: TimedFleet) -> None:
         self._fleet = fleet
         self._board = LocalBoard()
         self._slots = range(len(fleet.replicas))
@@ -43,12 +43,12 @@ class _Oracle:
         return place, Held(lease.first_byte, partial(lease.__exit__, None, None, None))
 
 
-def oracle(trace: Trace, shape: Shape) -> list[Served]:
+def oracle(trace: Trace, shape: FleetShape) -> list[Served]:
     """The trace through the oracle."""
     shared = BlockCache(shape.replicas * shape.cache_blocks)
     replicas = [
-        Replica(shared, shape.prefill_tokens_per_s, shape.decode_cost)
+        TimedReplica(shared, shape.prefill_tokens_per_s, shape.decode_cost)
         for _ in range(shape.replicas)
     ]
-    fleet = SimulatedFleet(replicas, trace.block_tokens)
+    fleet = TimedFleet(replicas, trace.block_tokens)
     return fleet.run(trace.requests, _Oracle(fleet))

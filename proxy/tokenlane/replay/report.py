@@ -8,24 +8,24 @@ from tokenlane.config.settings import RoutingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.replay.baselines import BASELINES
 from tokenlane.replay.bounds import oracle, pooled_hit
-from tokenlane.replay.run import Figures, Shape, replay
+from tokenlane.replay.run import Figures, FleetShape, replay
 from tokenlane.replay.timed_fleet import Served
 from tokenlane.replay.trace import Trace
 
 
-class Report(NamedTuple):
+class ReplayReport(NamedTuple):
     """policies: by name, what became of every request."""
 
     trace: Trace
-    shape: Shape
+    shape: FleetShape
     pooled_bound_hit: float
     oracle: list[Served]
     policies: dict[str, list[Served]]
 
     @classmethod
     def of(
-        cls, trace: Trace, shape: Shape, settings: RoutingSettings, names: Sequence[str]
-    ) -> "Report":
+        cls, trace: Trace, shape: FleetShape, settings: RoutingSettings, names: Sequence[str]
+    ) -> "ReplayReport":
         """Replays the trace once for each policy. Raises ConfigError for an unknown name."""
         policies = {}
         for name in names:

@@ -15,7 +15,13 @@ from typing import NamedTuple
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.fleet_state import FleetState, ReplicaState
 from tokenlane.replay.kv_cache import BlockCache
-from tokenlane.replay.timed_fleet import PREFILL_TOKENS_PER_S, Held, Replica, Served, SimulatedFleet
+from tokenlane.replay.timed_fleet import (
+    PREFILL_TOKENS_PER_S,
+    Held,
+    Served,
+    TimedFleet,
+    TimedReplica,
+)
 from tokenlane.replay.trace import Request, Trace
 from tokenlane.routing.decision import Query
 from tokenlane.routing.lease import LocalBoard
@@ -25,7 +31,7 @@ from tokenlane.routing.router import Router
 WINDOW_S = 60.0
 
 
-class Shape(NamedTuple):
+class FleetShape(NamedTuple):
     """The fleet to replay against. cache_blocks: of each replica. decode_cost: as a replica's."""
 
     replicas: int
@@ -33,13 +39,13 @@ class Shape(NamedTuple):
     prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S
     decode_cost: float = 0.0
 
-    def fleet(self, block_tokens: int) -> SimulatedFleet:
+    def fleet(self, block_tokens: int) -> TimedFleet:
         """Idle replicas with empty caches of their own."""
         replicas = [
-            Replica(BlockCache(self.cache_blocks), self.prefill_tokens_per_s, self.decode_cost)
+            TimedReplica(BlockCache(self.cache_blocks), self.prefill_tokens_per_s, self.decode_cost)
             for _ in range(self.replicas)
         ]
-        return SimulatedFleet(replicas, block_tokens)
+        return TimedFleet(replicas, block_tokens)
 
     def state(self, block_tokens: int, started_s: Sequence[float] = ()) -> FleetState:
         """The same as the control plane would tell it. started_s: by slot, else 1."""
@@ -60,7 +66,7 @@ class Shape(NamedTuple):
         )
 
 
-class Routed:
+class RoutedRequest:
     """Sends requests as a worker of the gateway would."""
 
     def __init__(self, router: Router, block_tokens: int) -> None:
@@ -123,10 +129,10 @@ def new_router(settings: RoutingSettings, policy: Policy | None = None, seed: in
 
 
 def replay(
-    trace: Trace, shape: Shape, settings: RoutingSettings, policy: Policy | None = None
+    trace: Trace, shape: FleetShape, settings: RoutingSettings, policy: Policy | None = None
 ) -> list[Served]:
     """The trace through a router. policy: instead of the one that the settings name."""
     router = new_router(settings, policy)
     router.update(shape.state(trace.block_tokens))
     fleet = shape.fleet(trace.block_tokens)
-    return fleet.run(trace.requests, Routed(router, trace.block_tokens))
+    return fleet.run(trace.requests, RoutedRequest(router, trace.block_tokens))

@@ -60,7 +60,7 @@ class _Job(NamedTuple):
     held: Held
 
 
-class Replica:
+class TimedReplica:
     """One simulated replica. cache: its own, or one that it shares. decode_cost: by how much of its
     time each answer under way makes a prefill longer. queue: prompts not begun. busy_until_s:
     when the prefill under way ends, while it is `busy`. decoding: answers under way."""
@@ -77,11 +77,11 @@ class Replica:
         self.busy = False
 
 
-class SimulatedFleet:
+class TimedFleet:
     """Replicas under a stream of requests. now_s: simulated time. served: in order of the first
     tokens."""
 
-    def __init__(self, replicas: list[Replica], block_tokens: int) -> None:
+    def __init__(self, replicas: list[TimedReplica], block_tokens: int) -> None:
         self.replicas = replicas
         self.now_s = 0.0
         self.served: list[Served] = []
@@ -154,7 +154,7 @@ class SimulatedFleet:
         self.at(ended_s, partial(self._decoded, replica, job))
         self._begin(place)
 
-    def _decoded(self, replica: Replica, job: _Job) -> None:
+    def _decoded(self, replica: TimedReplica, job: _Job) -> None:
         replica.decoding -= 1
         job.held.end()
 

@@ -1,6 +1,4 @@
-"""Where a request goes: filter -> cost -> choice, with the reason.
+"""Where a request goes and why: filter, cost, choice. Pure: time and load are arguments.
 
-Everything here is pure: no sockets, no clocks (`now` is an argument), no event loop.
-Read in this order: blocks, index, decision, cost, policies/, candidates, router; lease and
-retry stand on their own.
+Takes block hashes and makes none. Knows no request bodies, no HTTP and no tokenizer.
 """

@@ -15,7 +15,6 @@ from typing import Protocol, Self
 from tokenlane.fleet_state import Load
 from tokenlane.routing.pending import Epoch
 from tokenlane.routing.progress import Progress
-from tokenlane.routing.siblings import Siblings
 
 
 class LoadBoard(Protocol):
@@ -49,6 +48,35 @@ class LocalBoard:
 
     def __repr__(self) -> str:
         return f"<LocalBoard {dict(sorted(self._counts.items()))}>"
+
+
+class Siblings:
+    """Requests in flight, by the parent that waits for them (a number, not 0). A worker counts only
+    the requests it sent itself; a parent whose last request ended is forgotten."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def count(self, parent: int) -> int:
+        """Requests in flight that this parent waits for."""
+        return self._counts.get(parent, 0)
+
+    def began(self, parent: int) -> None:
+        """One more is on its way."""
+        self._counts[parent] = self._counts.get(parent, 0) + 1
+
+    def ended(self, parent: int) -> None:
+        """One of them is over."""
+        left = self._counts[parent] - 1
+        if left:
+            self._counts[parent] = left
+        else:
+            del self._counts[parent]
+
+    def __len__(self) -> int:
+        return len(self._counts)
 
 
 class Lease:

@@ -13,7 +13,7 @@ from tokenlane.routing.candidates import Eligible
 LIMIT_COUNT = 10_000
 
 
-class Homes:
+class ResponseHomes:
     """Of one worker: the slot of each response's replica."""
 
     def __init__(self, limit_count: int = LIMIT_COUNT) -> None:

@@ -143,3 +143,26 @@ def may_replace(attempts: int, candidates_left: int, retry_limit_count: int) -> 
     what `next_step` would say to it, asked before it is known (an answer is held back only if
     this is so)."""
     return attempts == 1 and candidates_left > 0 and retry_limit_count > 0
+
+
+class RetryBudget:
+    """How many attempts beyond the first a worker may make: over any stretch of requests at most
+    `burst_count` + `ratio` of them, so that when everything fails, retries do not multiply the
+    load.
+    """
+
+    def __init__(self, ratio: float, burst_count: int) -> None:
+        self._ratio = ratio
+        self._burst = float(burst_count)
+        self._left = self._burst
+
+    def request(self) -> None:
+        """A request came."""
+        self._left = min(self._left + self._ratio, self._burst)
+
+    def spend(self) -> bool:
+        """Whether one more attempt may be made; it is counted if so."""
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True

@@ -24,13 +24,12 @@ from tokenlane.routing.cost import cached_limit_tokens
 from tokenlane.routing.decision import Candidates, Choice, Decision, Query
 from tokenlane.routing.health import Health
 from tokenlane.routing.index import PrefixIndex
-from tokenlane.routing.lease import Lease, LoadBoard
+from tokenlane.routing.lease import Lease, LoadBoard, Siblings
 from tokenlane.routing.pending import Pending
 from tokenlane.routing.policies import Policy, make_policy
 from tokenlane.routing.progress import Progress
 from tokenlane.routing.ranks import Ranks
 from tokenlane.routing.recent import RecentWork
-from tokenlane.routing.siblings import Siblings
 from tokenlane.routing.truth import Truth
 
 

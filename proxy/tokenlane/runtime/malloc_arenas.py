@@ -20,7 +20,7 @@ _M_ARENA_MAX = -8
 _YOUNG_OBJECTS = 10_000
 
 
-def share() -> None:
+def use_one_arena() -> None:
     """All threads allocate from the main heap. Before they are started: a heap once made stays."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

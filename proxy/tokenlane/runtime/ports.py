@@ -76,7 +76,7 @@ def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return _bind(host, chosen, DATA_OPTIONS, reuse_port=True, listen=False)
 
 
-def share(host: str, port: int) -> socket.socket:
+def reuse_port_socket(host: str, port: int) -> socket.socket:
     """A worker's own listening socket on the reserved port. ConfigError says why not."""
     return _bind(host, port, DATA_OPTIONS, reuse_port=True, listen=True)
 

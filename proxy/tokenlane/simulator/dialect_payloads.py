@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from tokenlane.simulator.payloads import Choice, Ids, Shapes, Usage
+from tokenlane.simulator.payloads import ChoicePayload, Ids, Shapes, UsagePayload
 from tokenlane.simulator.request_bodies import Body
 
 _encode = msgspec.json.encode
@@ -30,7 +30,7 @@ class MessageShapes(Shapes):
         self._model = model
         self._prompt_tokens = prompt_tokens
 
-    def whole(self, choices: list[Choice], usage: Usage, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
         """The answer to a request that does not stream."""
         only = choices[0]
         message = {**self._head, "content": [{"type": "text", "text": only.text}]}
@@ -39,7 +39,7 @@ class MessageShapes(Shapes):
             message["stop_reason"] = _STOPS[only.finish]
         return _encode({**message, "usage": _message_usage(usage)})
 
-    def role(self, index: int, prompt_ids: Ids, usage: Usage | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
         """What comes with the first token."""
         told = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
         message: dict[str, Any] = {
@@ -59,7 +59,7 @@ class MessageShapes(Shapes):
         event = {"type": "content_block_delta", "delta": delta, "index": 0}
         return _event("content_block_delta", event)
 
-    def closing(self, choices: list[Choice], usage: Usage | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
         """What comes after the last token."""
         assert usage is not None
         delta = {"stop_reason": _STOPS.get(choices[0].finish), "stop_sequence": None}
@@ -83,7 +83,7 @@ def counted(tokens: int) -> bytes:
     )
 
 
-def _message_usage(usage: Usage) -> dict[str, int]:
+def _message_usage(usage: UsagePayload) -> dict[str, int]:
     """vLLM counts the prompt in three parts where it reports its cache."""
     told = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
     details = usage.prompt_tokens_details
@@ -111,7 +111,7 @@ class ResponseShapes(Shapes):
         self._item = "msg" + name.removeprefix("resp")
         self._number = 0
 
-    def whole(self, choices: list[Choice], usage: Usage, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
         """The answer to a request that does not stream."""
         return _encode(self._response(choices[0], usage))
 
@@ -123,7 +123,7 @@ class ResponseShapes(Shapes):
             for word in ("created", "in_progress")
         ]
 
-    def role(self, index: int, prompt_ids: Ids, usage: Usage | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
         """What comes with the first token."""
         part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
         place = {"content_index": 0, "item_id": self._item, "output_index": 0}
@@ -139,7 +139,7 @@ class ResponseShapes(Shapes):
         event = {"content_index": 0, "delta": text, "item_id": self._item, "logprobs": []}
         return self._numbered("response.output_text.delta", {**event, "output_index": 0})
 
-    def closing(self, choices: list[Choice], usage: Usage | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
         """What comes after the last token."""
         choice = choices[0]
         place: dict[str, Any] = {"content_index": 0, "item_id": self._item}
@@ -166,7 +166,7 @@ class ResponseShapes(Shapes):
         self._number += 1
         return _event(name, event)
 
-    def _output(self, choice: Choice | None) -> dict[str, Any]:
+    def _output(self, choice: ChoicePayload | None) -> dict[str, Any]:
         content: list[dict[str, Any]] = [] if choice is None else [
             {"annotations": [], "text": choice.text, "type": "output_text", "logprobs": None}
         ]  # fmt: skip
@@ -176,7 +176,7 @@ class ResponseShapes(Shapes):
             "phase": None,
         }  # fmt: skip
 
-    def _response(self, choice: Choice | None, usage: Usage | None) -> dict[str, Any]:
+    def _response(self, choice: ChoicePayload | None, usage: UsagePayload | None) -> dict[str, Any]:
         body = self._body
         cut = choice is not None and choice.finish == "length"
         status = "in_progress" if choice is None else "incomplete" if cut else "completed"
@@ -199,7 +199,7 @@ class ResponseShapes(Shapes):
         }  # fmt: skip
 
 
-def _response_usage(usage: Usage) -> dict[str, Any]:
+def _response_usage(usage: UsagePayload) -> dict[str, Any]:
     """This dialect's count of cached tokens is always reported."""
     details = usage.prompt_tokens_details
     cached = details.cached_tokens if details else 0

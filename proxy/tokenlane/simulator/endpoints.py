@@ -19,8 +19,8 @@ from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.simulator import lora, payloads, request_bodies, vllm_errors, vllm_metrics
 from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply
-from tokenlane.simulator.inference import Service
-from tokenlane.simulator.replica import Replica
+from tokenlane.simulator.inference import Inference
+from tokenlane.simulator.replica import SimulatedReplica
 from tokenlane.simulator.vllm_errors import ReplicaError
 from tokenlane.tokens.ids import pack
 
@@ -88,7 +88,7 @@ class Stats(msgspec.Struct, frozen=True):
     evicted_blocks: int
 
 
-def stats(replica: Replica) -> Stats:
+def stats(replica: SimulatedReplica) -> Stats:
     """As they are now."""
     engine = replica.drive.engine
     counts = engine.stats
@@ -111,10 +111,10 @@ def stats(replica: Replica) -> Stats:
 class Endpoints:
     """Of one replica. siblings: the fleet, this replica included."""
 
-    def __init__(self, replica: Replica, siblings: Row[Replica]) -> None:
+    def __init__(self, replica: SimulatedReplica, siblings: Row[SimulatedReplica]) -> None:
         self._replica = replica
         self._siblings = siblings
-        self._service = Service(replica)
+        self._service = Inference(replica)
 
     async def handle(self, exchange: Exchange) -> None:
         """One request."""
@@ -294,7 +294,7 @@ class Endpoints:
                 one.clear_fault()
         reply.respond(200, JSON, _listed(replica.faults.listed(time.monotonic())))
 
-    def _sibling(self, index: int | None) -> Replica:
+    def _sibling(self, index: int | None) -> SimulatedReplica:
         if index is None:
             return self._replica
         if not 0 <= index < len(self._siblings):

@@ -25,7 +25,7 @@ from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.stats import EngineStats
 
 
-class Phase(IntEnum):
+class SequencePhase(IntEnum):
     """Where a sequence stands."""
 
     FRONT = 0
@@ -56,7 +56,7 @@ class Sequence(msgspec.Struct, eq=False):
     ids: bytes = b""
     salt: str = ""
     adapter: str = ""
-    phase: Phase = Phase.FRONT
+    phase: SequencePhase = SequencePhase.FRONT
     cached_tokens: int = 0
     created_cache_tokens: int = 0
     produced: int = 0
@@ -71,7 +71,7 @@ class Sequence(msgspec.Struct, eq=False):
     @property
     def done(self) -> bool:
         """Nothing more will come."""
-        return self.phase is Phase.DONE
+        return self.phase is SequencePhase.DONE
 
 
 class Engine:
@@ -120,11 +120,11 @@ class Engine:
         """The client is gone: what the sequence held is free at once."""
         self._run(now)
         phase = sequence.phase
-        if phase is Phase.DONE:
+        if phase is SequencePhase.DONE:
             return self._take_changed()
-        if phase is Phase.WAITING:
+        if phase is SequencePhase.WAITING:
             self._waiting.remove(sequence)
-        elif phase is not Phase.FRONT:
+        elif phase is not SequencePhase.FRONT:
             self._leave(sequence)
         self._end(sequence, now, "abort")
         self._start(now)
@@ -142,12 +142,12 @@ class Engine:
         while events and events[0][0] <= now:
             at_s, _, sequence = heapq.heappop(events)
             phase = sequence.phase
-            if phase is Phase.DECODE:
+            if phase is SequencePhase.DECODE:
                 self._token(sequence, at_s)
-            elif phase is Phase.PREFILL:
+            elif phase is SequencePhase.PREFILL:
                 self._prefilled(sequence, at_s)
                 self._start(at_s)
-            elif phase is Phase.FRONT:
+            elif phase is SequencePhase.FRONT:
                 self._queue(sequence, at_s)
 
     def _queue(self, sequence: Sequence, at_s: float) -> None:
@@ -156,7 +156,7 @@ class Engine:
             self.stats.rejected += 1
             self._end(sequence, at_s, "rejected")
             return
-        sequence.phase = Phase.WAITING
+        sequence.phase = SequencePhase.WAITING
         sequence.queued_s = at_s
         self._change(sequence)
         self._waiting.append(sequence)
@@ -174,7 +174,7 @@ class Engine:
                 break
             self._waiting.popleft()
             self.running += 1
-            sequence.phase = Phase.PREFILL
+            sequence.phase = SequencePhase.PREFILL
             sequence.started_s = at_s
             if rate is None:
                 self._prefilled(sequence, at_s)
@@ -211,7 +211,7 @@ class Engine:
     def _prefilled(self, sequence: Sequence, at_s: float) -> None:
         self._prefilling = None
         self._publish(sequence, sequence.blocks[len(sequence.held) :])
-        sequence.phase = Phase.DECODE
+        sequence.phase = SequencePhase.DECODE
         sequence.first_token_s = at_s
         sequence.produced = 1
         self._change(sequence)
@@ -245,7 +245,7 @@ class Engine:
         self.running -= 1
 
     def _end(self, sequence: Sequence, at_s: float, finish: str) -> None:
-        sequence.phase = Phase.DONE
+        sequence.phase = SequencePhase.DONE
         sequence.finish = finish
         sequence.ended_s = at_s
         self._change(sequence)

@@ -14,19 +14,19 @@ from tokenlane.simulator import dialect_payloads, payloads, request_bodies
 from tokenlane.simulator.dialect_payloads import MessageShapes, ResponseShapes
 from tokenlane.simulator.engine import Sequence
 from tokenlane.simulator.faults import Fault
-from tokenlane.simulator.generating import Generation
+from tokenlane.simulator.generated_answer import GeneratedAnswer
 from tokenlane.simulator.http_answers import JSON, Reply
 from tokenlane.simulator.payloads import Shapes
-from tokenlane.simulator.prompts import Job, Plan, has_text
-from tokenlane.simulator.replica import Replica
+from tokenlane.simulator.prompts import Job, PromptPlan, has_text
+from tokenlane.simulator.replica import SimulatedReplica
 
 _VECTOR_SIZE = 8
 
 
-class Service:
+class Inference:
     """Of one replica."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: SimulatedReplica) -> None:
         self._replica = replica
         self._settings = replica.settings
         self._prompts = replica.prompts
@@ -45,7 +45,7 @@ class Service:
             fault = Fault("abort")
         shapes = self._shapes(exchange, job)
         report_cached = self._settings.report_cached_tokens or job.dialect is Dialect.RESPONSES
-        generation = Generation(reply, job, shapes, fault, report_cached=report_cached)
+        generation = GeneratedAnswer(reply, job, shapes, fault, report_cached=report_cached)
         aborted_at = fault.after_chunks if fault is not None and fault.kind == "abort" else None
         every_token = bool(job.body.stream)
         for plan in job.plans:
@@ -104,7 +104,7 @@ class Service:
         job, ready_s = await self._tokenize(exchange.path, body)
         name = self._request_id(exchange, job)
         shapes = Shapes(chat=False, id=name, created=int(time.time()), model=self._settings.model)
-        generation = Generation(reply, job, shapes, None, report_cached=False)
+        generation = GeneratedAnswer(reply, job, shapes, None, report_cached=False)
         answer = self._prompts.table.answer(0, 0, 1)
         for prompt in job.prompts:
             sequence = Sequence(
@@ -135,7 +135,7 @@ class Service:
         ready_s = front.enter(now, len(body)) if has_text(path, decoded) else now
         return await self._prompts.make(path, body, decoded), ready_s
 
-    def _cached_ids(self, plan: Plan) -> bytes:
+    def _cached_ids(self, plan: PromptPlan) -> bytes:
         """Packed ids that the plan's blocks are made of."""
         if not plan.generated_blocks:
             return plan.prompt.ids

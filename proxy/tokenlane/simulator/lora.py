@@ -9,7 +9,7 @@ import msgspec
 
 from tokenlane.simulator import vllm_errors
 from tokenlane.simulator.http_answers import JSON, Reply
-from tokenlane.simulator.replica import Replica
+from tokenlane.simulator.replica import SimulatedReplica
 
 
 class _Order(msgspec.Struct):
@@ -17,7 +17,7 @@ class _Order(msgspec.Struct):
     lora_path: str = ""
 
 
-def change(replica: Replica, body: bytes, reply: Reply, path: str) -> None:
+def change(replica: SimulatedReplica, body: bytes, reply: Reply, path: str) -> None:
     """`/v1/load_lora_adapter` and `/v1/unload_lora_adapter`. Raises ReplicaError."""
     try:
         order = msgspec.json.decode(body, type=_Order)

@@ -32,7 +32,7 @@ class PromptDetails(msgspec.Struct):
     multimodal_tokens: None | UnsetType = None
 
 
-class Usage(msgspec.Struct):
+class UsagePayload(msgspec.Struct):
     """usage."""
 
     prompt_tokens: int
@@ -72,13 +72,13 @@ class _Chunk(msgspec.Struct):
     created: int
     model: str
     choices: list[_ChatStreamChoice | _TextStreamChoice] | list[None]
-    usage: Usage | UnsetType = UNSET
+    usage: UsagePayload | UnsetType = UNSET
     system_fingerprint: str | UnsetType = UNSET
     prompt_token_ids: Ids | UnsetType = UNSET
     prompt_text: None | UnsetType = UNSET
 
 
-class Choice(msgspec.Struct):
+class ChoicePayload(msgspec.Struct):
     """One finished answer. prompt_ids, ids: only where the request asked for ids."""
 
     index: int
@@ -104,7 +104,7 @@ class Shapes:
         self.created = created
         self.model = model
 
-    def whole(self, choices: list[Choice], usage: Usage, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
         """The answer to a request that does not stream."""
         head = {"id": self.id, "object": "text_completion", "created": self.created}
         rest: dict[str, Any] = {
@@ -116,7 +116,7 @@ class Shapes:
             rest |= {"prompt_logprobs": None, "prompt_token_ids": prompt_ids, "prompt_text": None}
         return msgspec.json.encode({**head, **rest, **dict.fromkeys(_NEVER_SET)})
 
-    def _choice(self, one: Choice) -> dict[str, Any]:
+    def _choice(self, one: ChoicePayload) -> dict[str, Any]:
         ending = {
             "logprobs": None, "finish_reason": one.finish, "stop_reason": None,
             "token_ids": one.ids,
@@ -129,7 +129,7 @@ class Shapes:
             "prompt_token_ids": one.prompt_ids, "routed_experts": None,
         }  # fmt: skip
 
-    def role(self, index: int, prompt_ids: Ids, usage: Usage | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
         """The first events of each choice of a chat: one."""
         chunk = self._chunk([_ChatStreamChoice(index, _Delta("assistant", ""))], usage)
         chunk.prompt_token_ids = prompt_ids
@@ -149,7 +149,7 @@ class Shapes:
         finish: str | None = None,
         ids: Ids = None,
         prompt_ids: Ids = None,
-        usage: Usage | UnsetType = UNSET,
+        usage: UsagePayload | UnsetType = UNSET,
         fingerprint: bool = False,
     ) -> bytes:
         """An event with text. finish: it is the choice's last."""
@@ -168,7 +168,7 @@ class Shapes:
         """The events that come before the first token."""
         return []
 
-    def closing(self, choices: list[Choice], usage: Usage | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
         """The events that come after the last token."""
         return [DONE] if usage is None else [self.usage(usage), DONE]
 
@@ -177,14 +177,14 @@ class Shapes:
         info = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return [b"data: %b\n\n" % json.dumps({"error": info}).encode(), DONE]
 
-    def usage(self, usage: Usage) -> bytes:
+    def usage(self, usage: UsagePayload) -> bytes:
         """The event after the last choice, where stream_options.include_usage asked for it."""
         chunk = self._chunk([], usage)
         chunk.system_fingerprint = FINGERPRINT
         return _event(chunk)
 
     def _chunk(
-        self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: Usage | UnsetType
+        self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: UsagePayload | UnsetType
     ) -> _Chunk:
         name = "chat.completion.chunk" if self.chat else "text_completion"
         return _Chunk(self.id, name, self.created, self.model, choices, usage)
@@ -198,7 +198,7 @@ def embeddings(
         {"index": index, "object": "embedding", "embedding": vector}
         for index, vector in enumerate(vectors)
     ]
-    usage = Usage(tokens, tokens, 0, None, None)
+    usage = UsagePayload(tokens, tokens, 0, None, None)
     head = {"id": f"embd-{name}", "object": "list", "created": created, "model": model}
     return msgspec.json.encode({**head, "data": rows, "usage": usage})
 

@@ -33,7 +33,7 @@ def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") ->
     return tuple(blocks)
 
 
-class EndlessCache:
+class EndlessBlockCache:
     """Nothing is ever evicted, so nothing is counted per block: a prompt of 100,000 tokens costs
     the loop a set update. used_blocks: those that running sequences hold (vLLM's kv_cache_usage);
     a block that two of them hold counts twice."""
@@ -80,9 +80,9 @@ class EndlessCache:
         return True
 
 
-class BoundedCache:
-    """As EndlessCache, of so many blocks: LRU over the idle ones, counts of holders for the others.
-    on_evicted: told of each block that made room."""
+class BoundedBlockCache:
+    """As EndlessBlockCache, of so many blocks: LRU over the idle ones, counts of holders for the
+    others. on_evicted: told of each block that made room."""
 
     def __init__(
         self, capacity_blocks: int, on_evicted: Callable[[bytes], None] | None = None
@@ -167,8 +167,8 @@ def _longest_prefix(blocks: Sequence[bytes], limit: int, visible: Callable[[byte
 
 def prefix_cache(
     capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
-) -> EndlessCache | BoundedCache:
+) -> EndlessBlockCache | BoundedBlockCache:
     """A cache of so many blocks; None: one that never evicts."""
     if capacity_blocks is None:
-        return EndlessCache()
-    return BoundedCache(capacity_blocks, on_evicted)
+        return EndlessBlockCache()
+    return BoundedBlockCache(capacity_blocks, on_evicted)

@@ -28,7 +28,7 @@ from tokenlane.simulator import request_bodies, vllm_errors
 from tokenlane.simulator.prefix_cache import Blocks, chain
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.request_bodies import Body
-from tokenlane.simulator.text import Answer, TokenTable
+from tokenlane.simulator.text import AnswerText, TokenTable
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -39,7 +39,7 @@ _INLINE_LIMIT_BYTES = 8 * 1024
 _COMPLETION_TOKENS = 16
 
 
-class Prompt(msgspec.Struct, frozen=True, gc=False):
+class SimulatedPrompt(msgspec.Struct, frozen=True, gc=False):
     """ids: packed uint32. fingerprint: what answers are made of."""
 
     ids: bytes
@@ -57,14 +57,14 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
         return array("I", self.ids).tolist()
 
 
-class Plan(msgspec.Struct, frozen=True, gc=False):
+class PromptPlan(msgspec.Struct, frozen=True, gc=False):
     """One choice: what will be generated from a prompt, and why it will end.
 
     generated_blocks: hashes of the full blocks after the prompt's, where they are cached.
     """
 
-    prompt: Prompt
-    answer: Answer
+    prompt: SimulatedPrompt
+    answer: AnswerText
     tokens: int
     finish: str
     generated_blocks: Blocks
@@ -76,8 +76,8 @@ class Job(msgspec.Struct, frozen=True):
 
     dialect: Dialect
     body: Body
-    prompts: tuple[Prompt, ...]
-    plans: tuple[Plan, ...]
+    prompts: tuple[SimulatedPrompt, ...]
+    plans: tuple[PromptPlan, ...]
     from_text: bool
     size_bytes: int
 
@@ -138,7 +138,9 @@ class Prompts:
         memory += sum(16 * one.tokens + 56 * len(one.generated_blocks) + 256 for one in plans)
         return Job(dialect_of(path), decoded, prompts, plans, text, 2 * len(body) + memory + 1024)
 
-    def _plans(self, path: str, body: Body, prompts: tuple[Prompt, ...]) -> Iterator[Plan]:
+    def _plans(
+        self, path: str, body: Body, prompts: tuple[SimulatedPrompt, ...]
+    ) -> Iterator[PromptPlan]:
         """Each prompt, n times."""
         for position, prompt in enumerate(prompts):
             tokens, finish = self._length(path, body, prompt)
@@ -146,9 +148,9 @@ class Prompts:
                 seed = (body.seed or 0) * 8191 + position * 127 + copy
                 answer = self.table.answer(prompt.fingerprint, seed, tokens)
                 blocks = self._generated(prompt, answer, tokens, self._salt(body))
-                yield Plan(prompt, answer, tokens, finish, blocks)
+                yield PromptPlan(prompt, answer, tokens, finish, blocks)
 
-    def _length(self, path: str, body: Body, prompt: Prompt) -> tuple[int, str]:
+    def _length(self, path: str, body: Body, prompt: SimulatedPrompt) -> tuple[int, str]:
         """Tokens of the answer and why it ends. An answer asked for by length has that length:
         a simulated model never ends early."""
         asked, name = body.max_tokens, "max_tokens"
@@ -178,7 +180,9 @@ class Prompts:
         adapter, salt = self.adapter(body), body.cache_salt or ""
         return f"{adapter}\0{salt}" if adapter else salt
 
-    def _generated(self, prompt: Prompt, answer: Answer, tokens: int, salt: str) -> Blocks:
+    def _generated(
+        self, prompt: SimulatedPrompt, answer: AnswerText, tokens: int, salt: str
+    ) -> Blocks:
         """The last token of an answer is never fed back, so it is in no cache."""
         if not self.settings.cache_generated:
             return ()
@@ -217,14 +221,14 @@ class Prompts:
             if not self.tokenizer.encoder.token_strings(pack([highest]))[0]:
                 raise vllm_errors.ReplicaError(f"Token id {highest} is out of vocabulary")
 
-    def _prompt(self, ids: bytes, salt: str, *, cut: bool) -> Prompt:
+    def _prompt(self, ids: bytes, salt: str, *, cut: bool) -> SimulatedPrompt:
         tokens = len(ids) // 4
         if not tokens:
             raise vllm_errors.ReplicaError("The decoder prompt cannot be empty")
         if tokens > self.settings.context_tokens:
             raise vllm_errors.too_long(self.settings.context_tokens, tokens, cut=cut)
         blocks = chain(ids, self.settings.block_tokens, salt)
-        return Prompt(ids, blocks, xxhash.xxh3_64_intdigest(ids))
+        return SimulatedPrompt(ids, blocks, xxhash.xxh3_64_intdigest(ids))
 
 
 def forwarded_ids(decoded: Body) -> bytes | None:

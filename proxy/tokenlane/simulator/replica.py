@@ -25,7 +25,7 @@ _BODY_LIMIT_BYTES = 256 * 1024 * 1024
 _FOREVER_S = 10.0**9
 
 
-class Replica:
+class SimulatedReplica:
     """index: its place in the fleet. in_flight: generating requests, from body to last byte.
     publisher: of its KV events, where the settings want them. executions: told what the engine
     takes. stored: responses. adapters: LoRA adapters that are loaded, by name, with where each is

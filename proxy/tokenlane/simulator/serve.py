@@ -7,7 +7,7 @@ import sys
 import uvloop
 
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 
 
 async def serve(settings: SimulatorSettings, host: str, port: int, replicas: int) -> None:
@@ -16,7 +16,7 @@ async def serve(settings: SimulatorSettings, host: str, port: int, replicas: int
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, ended.set)
-    async with Fleet(settings) as fleet:
+    async with SimulatedFleet(settings) as fleet:
         for index, url in enumerate(await fleet.start(replicas, port, host=host)):
             sys.stdout.write(f"replica {index} ready at {url} (model {settings.model})\n")
         sys.stdout.flush()

@@ -13,8 +13,9 @@ from tokenlane.simulator.endpoints import Endpoints, Stats, stats
 from tokenlane.simulator.executions import ExecutionLog
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.prompts import Prompts
-from tokenlane.simulator.replica import Replica
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.simulator.replica import SimulatedReplica
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 def load_tokenizer(settings: SimulatorSettings) -> Tokenizer:
@@ -23,7 +24,7 @@ def load_tokenizer(settings: SimulatorSettings) -> Tokenizer:
     return Tokenizer.load(settings.model, folder, fast=False)
 
 
-class Fleet:
+class SimulatedFleet:
     """Used as an async context: `async with Fleet(settings) as fleet: urls = await fleet.start(4)`.
 
     tokenizer: one that is loaded already, instead of the settings' folder. Raises ConfigError
@@ -35,7 +36,7 @@ class Fleet:
     ) -> None:
         self.settings = settings or SimulatorSettings()
         self._prompts = Prompts(self.settings, tokenizer or load_tokenizer(self.settings))
-        self.replicas: list[Replica] = []
+        self.replicas: list[SimulatedReplica] = []
         path = self.settings.execution_log
         self._executions = ExecutionLog(path) if path else None
 
@@ -53,7 +54,9 @@ class Fleet:
         base URLs of these."""
         started = []
         for offset in range(count):
-            replica = Replica(self.settings, self._prompts, len(self.replicas), self._executions)
+            replica = SimulatedReplica(
+                self.settings, self._prompts, len(self.replicas), self._executions
+            )
             self.replicas.append(replica)
             endpoints = Endpoints(replica, self.replicas)
             port = first_port + offset if first_port else 0

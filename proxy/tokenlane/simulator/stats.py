@@ -9,10 +9,7 @@ Invariants:
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence as Row
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tokenlane.simulator.engine import Sequence
+from typing import Protocol
 
 _TTFT_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
@@ -28,7 +25,19 @@ _LATENCY_S = (
 )  # fmt: skip
 
 
-class Histogram:
+class Finished(Protocol):
+    """What is read of a sequence that ended."""
+
+    prompt_tokens: int
+    produced: int
+    finish: str
+    queued_s: float
+    started_s: float
+    first_token_s: float
+    ended_s: float
+
+
+class SimulatedHistogram:
     """Counts by upper bound, the last one infinite."""
 
     def __init__(self, bounds: Row[float]) -> None:
@@ -60,14 +69,14 @@ class EngineStats:
         self.rejected = 0
         self.finished: Counter[str] = Counter()
         tokens = token_bounds(max_model_tokens)
-        self.prompt_tokens = Histogram(tokens)
-        self.output_tokens = Histogram(tokens)
-        self.ttft_s = Histogram(_TTFT_S)
-        self.token_s = Histogram(_TOKEN_S)
-        self.latency_s = Histogram(_LATENCY_S)
-        self.queue_s = Histogram(_LATENCY_S)
-        self.prefill_s = Histogram(_LATENCY_S)
-        self.decode_s = Histogram(_LATENCY_S)
+        self.prompt_tokens = SimulatedHistogram(tokens)
+        self.output_tokens = SimulatedHistogram(tokens)
+        self.ttft_s = SimulatedHistogram(_TTFT_S)
+        self.token_s = SimulatedHistogram(_TOKEN_S)
+        self.latency_s = SimulatedHistogram(_LATENCY_S)
+        self.queue_s = SimulatedHistogram(_LATENCY_S)
+        self.prefill_s = SimulatedHistogram(_LATENCY_S)
+        self.decode_s = SimulatedHistogram(_LATENCY_S)
 
     def started(self, prompt_tokens: int, cached_tokens: int) -> None:
         """A sequence got its blocks."""
@@ -76,7 +85,7 @@ class EngineStats:
         self.hit_tokens += cached_tokens
         self.prefilled_tokens += prompt_tokens - cached_tokens
 
-    def completed(self, sequence: "Sequence") -> None:
+    def completed(self, sequence: Finished) -> None:
         """A sequence came to its own end."""
         self.finished[sequence.finish] += 1
         self.generated_tokens += sequence.produced

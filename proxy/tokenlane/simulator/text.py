@@ -35,7 +35,7 @@ class _Tokenizer(Protocol):
     def decode(self, ids: bytes) -> str: ...
 
 
-class Answer:
+class AnswerText:
     """Positions in the table, one per token."""
 
     __slots__ = ("_table", "_text", "_text_tokens", "indexes")
@@ -95,9 +95,9 @@ class TokenTable:
         self.ids.append(token)
         self.texts.append(" " + text if text == word else text)
 
-    def answer(self, fingerprint: int, seed: int, tokens: int) -> Answer:
+    def answer(self, fingerprint: int, seed: int, tokens: int) -> AnswerText:
         """The answer to a prompt with this fingerprint."""
         mixed = xxhash.xxh3_64_intdigest(fingerprint.to_bytes(8, "little"), seed % 2**63)
         size = len(self.ids)
         start, stride = mixed % size, (mixed >> 32) % (size - 1) + 1 if size > 1 else 0
-        return Answer(self, [(start + step * stride) % size for step in range(tokens)])
+        return AnswerText(self, [(start + step * stride) % size for step in range(tokens)])

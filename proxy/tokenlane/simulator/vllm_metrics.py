@@ -16,7 +16,7 @@ from prometheus_client.core import (
 )
 
 from tokenlane.simulator.engine import Engine
-from tokenlane.simulator.stats import Histogram
+from tokenlane.simulator.stats import SimulatedHistogram
 
 CONTENT_TYPE = b"text/plain; version=1.0.0; charset=utf-8"
 _FINISHES = ("stop", "length", "abort", "error", "repetition")
@@ -114,7 +114,7 @@ class _Collector:
         return family
 
 
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+def _buckets(histogram: SimulatedHistogram) -> list[tuple[str, float]]:
     buckets: list[tuple[str, float]] = []
     total = 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):

@@ -17,7 +17,7 @@ from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.prefixes import Found, Mark, Prefix, TokenCaches, marked
+from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, TokenCaches, marked
 from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.keys import render_size_bytes
 from tokenlane.tokens.ladder import Speed
@@ -46,7 +46,7 @@ class _Source(NamedTuple):
 
     root: bytes
     text: str
-    found: Found | None
+    found: KnownPrefix | None
     marks: list[Mark]
 
 

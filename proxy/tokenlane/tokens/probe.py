@@ -23,10 +23,12 @@ from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens import probe_corpus
 from tokenlane.tokens.chat import conversation
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
-from tokenlane.tokens.encode.encoder import Encoder, Engine
-from tokenlane.tokens.encode.engines import FastEncoder, FastTemplate, Refused, versions
+from tokenlane.tokens.encode.encoder import EncodeEngine, Encoder
+from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
 from tokenlane.tokens.encode.words import WordEncoder
+from tokenlane.tokens.engines import Refused, versions
 
 
 class Findings:
@@ -56,14 +58,14 @@ class Findings:
         return why
 
 
-def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[Engine | None, str, str]:
+def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[EncodeEngine | None, str, str]:
     """The fast engine of a tokenizer and its name; or None, "tokenizers", and why the first one
     that was tried cannot do it."""
     if encoder.splits_specials:
         # The engines are built from a description that leaves this out, and so are the findings.
         return None, "tokenizers", "it reads special tokens as text"
     about = encoder.to_json()
-    engines: dict[str, Callable[[], Engine]] = {
+    engines: dict[str, Callable[[], EncodeEngine]] = {
         "fastokens": lambda: FastEncoder(about),
         "words": lambda: WordEncoder(encoder),
     }
@@ -95,7 +97,7 @@ def fast_template(
     return (None, why) if why else (fast, "")
 
 
-def _encoder_differs(encoder: Encoder, fast: Engine) -> str:
+def _encoder_differs(encoder: Encoder, fast: EncodeEngine) -> str:
     texts = probe_corpus.texts(encoder.added)
     for special in (False, True):
         expected = [encoder.encode(text, add_special_tokens=special) for text in texts]

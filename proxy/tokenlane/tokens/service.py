@@ -16,7 +16,6 @@ from functools import partial
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
-from tokenlane.gateway import refusals
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import Prompted, is_ids
 from tokenlane.protocols.prompt_fields import Unrenderable
@@ -31,7 +30,7 @@ from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
-from tokenlane.tokens.rungs.waiters import Room
+from tokenlane.tokens.rungs.waiters import Waiters
 from tokenlane.tokens.tokenizer import Tokenizer
 
 # (model, request, its tokenizer, tokens per block) -> its ids. Raises Unrenderable.
@@ -75,7 +74,7 @@ class TokenService:
         self.ask: Ask | None = None
         self._bases: dict[str, str] = {}
         self._permit = asyncio.Lock()
-        self._room = Room()
+        self._room = Waiters()
         self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
         self.cache = PromptCache(
             Budget(
@@ -244,7 +243,7 @@ class TokenService:
         while True:
             left_s = until_s - time.monotonic()
             if left_s <= 0.0 or not await self._room.wait(left_s, again=again):
-                raise refusals.uncounted()
+                raise uncounted()
             waited_s = time.monotonic() - began_s
             outcome = await self._climb(model, job, view)
             if outcome.reason != _FULL:
@@ -315,3 +314,14 @@ def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
     if result.error is not None:
         return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
     return Outcome(result.prompt, rung, "", queue_s, result.seconds)
+
+
+def uncounted() -> RequestError:
+    """Return the 503 for a prompt that could not be counted in time."""
+    return RequestError(
+        503,
+        "The prompt may be longer than the model's context, and there was no time to count it.",
+        kind="server_error",
+        code="tokenizer_overloaded",
+        retry_after_s=1,
+    )

@@ -28,24 +28,15 @@ from tokenlane.protocols.prompt_fields import (
 from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.shapes import MakeResidual, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, openai_responses
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template
-from tokenlane.tokens.demo import demo_folder as demo_folder  # noqa: PLC0414 - who loads it asks here
+from tokenlane.tokens.chat.template_variables import template_variables
 from tokenlane.tokens.encode import line_cuts
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.engines import FastPaths, FastTemplate
+from tokenlane.tokens.engines import FastPaths
 from tokenlane.tokens.ids import pack
 
 log = logging.getLogger(__name__)
-
-EFFORTS = frozenset("none minimal low medium high xhigh max".split())
-# Request-level values that win over chat_template_kwargs of the same name.
-OVERRULED = frozenset(("add_generation_prompt", "continue_final_message"))
-# Names in chat_template_kwargs that steer transformers itself, or that vLLM refuses.
-STEERING = frozenset(
-    "model_config tokenizer conversation conversations messages tools chat_template tokenize "
-    "padding truncation max_length return_tensors return_dict return_assistant_tokens_mask "
-    "tokenizer_kwargs self compiled_template".split()
-)
 
 
 class Tokenizer:
@@ -172,7 +163,7 @@ class Tokenizer:
         turns = conversation.conversation(given, template.content_format)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)
-        variables = self._variables(request, template, tools)
+        variables = template_variables(request, template.variables, tools, self.specials)
         begun = prompt_fields.flag(request.add_generation_prompt, True)
         text = template.render(
             turns,
@@ -240,36 +231,6 @@ class Tokenizer:
         if found is None:
             raise Unrenderable("no-chat-template")
         return found
-
-    def _variables(
-        self, request: ChatFields, template: Template, tools: list[dict[str, Any]] | None
-    ) -> dict[str, Any]:
-        """The template's variables: special tokens, then the request's, each only if known."""
-        given = prompt_fields.value(request.chat_template_kwargs)
-        given = {} if given is None else given
-        if not isinstance(given, dict) or not STEERING.isdisjoint(given):
-            raise Unrenderable("template-kwargs")
-        documents = prompt_fields.documents(request.documents)
-        effort = prompt_fields.value(request.reasoning_effort)
-        if effort is not None and effort not in EFFORTS:
-            raise Unrenderable("field-shape")
-        asked = {name: value for name, value in given.items() if name not in OVERRULED}
-        if effort is not None:
-            asked.setdefault("enable_thinking", effort != "none")
-            asked["reasoning_effort"] = effort
-        if documents is not None:
-            asked["documents"] = documents
-        elif not prompt_fields.are_objects(asked.get("documents")):
-            raise Unrenderable("template-kwargs")
-        # vLLM takes None and "auto" for "not given", whatever the variable means by them.
-        known = {
-            name: value
-            for name, value in asked.items()
-            if value is not None
-            and value != "auto"
-            and (name in template.variables or name == "documents")
-        }
-        return {**self.specials, "tools": tools, "documents": None, **known}
 
     # Completions
 

@@ -68,7 +68,7 @@ class LineGrowth:
         self._failed.inc(now.failed - before.failed)
 
 
-class Sampler:
+class Gauges:
     """A worker's sizes and others' counts, and what has to be tidied now and then."""
 
     def __init__(
@@ -107,9 +107,9 @@ class Sampler:
         self._server.short_of_memory = self._memory.short()
         self._upstream_idle.set(idle)
         self._upstream_busy.set(gateway.fleet.open_connections - idle)
-        if gateway.gate is not None:
-            segment.gauge(families.ADMITTED).set(gateway.gate.admission.running)
-            segment.gauge(families.WAITING).set(gateway.gate.admission.waiting)
+        if gateway.admission_queue is not None:
+            segment.gauge(families.ADMITTED).set(gateway.admission_queue.admission.running)
+            segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
         for part, size_bytes in gateway.router.sizes_bytes().items():
             segment.gauge(families.INDEX_BYTES, part).set(size_bytes)
         self._ejections()

@@ -21,7 +21,7 @@ from functools import partial
 
 import uvloop
 
-from tokenlane.admission.auth import Door, dropped_fields
+from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.channel.ends import WorkerEnd
 from tokenlane.channel.messages import Hello, Reload
 from tokenlane.errors import ConfigError
@@ -29,11 +29,11 @@ from tokenlane.fleet_state import CacheChange, FleetState
 from tokenlane.gateway.explain import Explainer
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
-from tokenlane.gateway.request_record import Life, in_hand
+from tokenlane.gateway.request_record import RequestRecord, in_hand
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.server import HttpServer
 from tokenlane.runtime import cpu_scheduling, malloc_arenas
-from tokenlane.runtime.ports import share
+from tokenlane.runtime.ports import reuse_port_socket
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.setup import setup_logs
 from tokenlane.telemetry.metrics import families
@@ -42,9 +42,9 @@ from tokenlane.telemetry.stalls import planted
 from tokenlane.telemetry.stalls.monitor import StallMonitor
 from tokenlane.telemetry.stalls.stages import LOOP, METRICS, OTHER
 from tokenlane.tokens.service import TokenService
-from tokenlane.worker.gauges import Sampler
-from tokenlane.worker.reload import Swap
-from tokenlane.worker.resources import Loaded, Tokenizers, load_tokenizers
+from tokenlane.worker.gauges import Gauges
+from tokenlane.worker.reload import WorkerReload
+from tokenlane.worker.resources import Resources, Tokenizers, load_tokenizers
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Worker:
             on_explain=self._explain,
             on_reload=self._reload,
         )
-        self._swap: Swap | None = None
+        self._in_force: WorkerReload | None = None
         # Of a worker that does not serve yet, the last one.
         self._reload_waiting: Reload | None = None
         self._reloading: set[asyncio.Task[None]] = set()
@@ -86,26 +86,26 @@ class Worker:
         """Serves until told to drain; returns the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
-            loaded = Loaded.of(hello)
+            resources = Resources.of(hello)
             tokenizers = await asyncio.to_thread(load_tokenizers, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
-            listener = share(hello.host, hello.port)
+            listener = reuse_port_socket(hello.host, hello.port)
             planted.install()
         except (ConfigError, OSError) as error:
             self._end.failed(str(error))
             self._end.close()
             return 2
-        return await self._serve(hello, listener, loaded, tokenizers)
+        return await self._serve(hello, listener, resources, tokenizers)
 
     async def _serve(
-        self, hello: Hello, listener: socket.socket, loaded: Loaded, tokenizers: Tokenizers
+        self, hello: Hello, listener: socket.socket, resources: Resources, tokenizers: Tokenizers
     ) -> int:
         settings = hello.settings
         segment = MetricsSegment(hello.metrics_fd)
         _show_engines(segment, tokenizers)
-        recorder = Recorder(segment, settings.prices, loaded.access, loaded.tracer)
+        recorder = Recorder(segment, settings.prices, resources.access, resources.tracer)
         tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
-        gateway = self._gateway = self._compose(hello, loaded, tokens, recorder)
+        gateway = self._gateway = self._compose(hello, resources, tokens, recorder)
         explainer = self._explainer = self._explaining(hello, gateway, tokens)
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
@@ -115,26 +115,26 @@ class Worker:
             settings.server,
             guarded=True,
             on_refused=partial(_refused, recorder),
-            dropped=dropped_fields(loaded.keys, loaded.replica_key),
+            dropped=dropped_fields(resources.keys, resources.replica_key),
         )
-        await server.listen(listener, loaded.server_tls)
+        await server.listen(listener, resources.server_tls)
         monitor = self._watching(hello, gateway, segment)
         malloc_arenas.settle()
         monitor.start()
-        sampler = Sampler(segment, gateway, server, tokens, loaded.access, loaded.tracer)
-        swap = self._swap = Swap(
-            hello.worker, settings, loaded,
+        gauges = Gauges(segment, gateway, server, tokens, resources.access, resources.tracer)
+        in_force = self._in_force = WorkerReload(
+            hello.worker, settings, resources,
             gateway=gateway, server=server, recorder=recorder,
-            sampler=sampler, explainer=explainer,
+            gauges=gauges, explainer=explainer,
         )  # fmt: skip
         self._end.ready()
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
-        await self._until_drained(sampler, recorder, monitor)
+        await self._until_drained(gauges, recorder, monitor)
         gateway.draining = True
-        cut = await server.drain(swap.settings.server.drain_deadline_s)
-        swap.loaded.close()
-        self._sample(sampler, recorder)
+        cut = await server.drain(in_force.settings.server.drain_deadline_s)
+        in_force.resources.close()
+        self._sample(gauges, recorder)
         monitor.sample()
         monitor.stop()
         explainer.close()
@@ -146,17 +146,17 @@ class Worker:
         return 0
 
     async def _until_drained(
-        self, sampler: Sampler, recorder: Recorder, monitor: StallMonitor
+        self, gauges: Gauges, recorder: Recorder, monitor: StallMonitor
     ) -> None:
         while not self._drain.is_set():
-            self._sample(sampler, recorder)
+            self._sample(gauges, recorder)
             self._end.beats(monitor.sample())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SAMPLE_PERIOD_S):
                     await self._drain.wait()
 
     def _compose(
-        self, hello: Hello, loaded: Loaded, tokens: TokenService, recorder: Recorder
+        self, hello: Hello, resources: Resources, tokens: TokenService, recorder: Recorder
     ) -> Gateway:
         several = hello.settings.server.workers > 1
         return Gateway(
@@ -166,9 +166,11 @@ class Worker:
             recorder,
             on_routed=self._end.learned if several else None,
             on_suspect=self._end.suspect,
-            door=Door(loaded.keys, recorder.unauthorized) if loaded.keys is not None else None,
-            replica_key=loaded.replica_key,
-            tls=loaded.upstream_tls,
+            authenticator=Authenticator(resources.keys, recorder.unauthorized)
+            if resources.keys is not None
+            else None,
+            replica_key=resources.replica_key,
+            tls=resources.upstream_tls,
         )
 
     def _explaining(self, hello: Hello, gateway: Gateway, tokens: TokenService) -> Explainer:
@@ -176,9 +178,9 @@ class Worker:
             gateway.fleet,
             gateway.router,
             tokens,
-            gateway.asking,
+            gateway.query_builder,
             self._end.explained,
-            gateway.naming.names,
+            gateway.model_resolver.names,
             check_context=hello.settings.tokens.context_check,
         )
 
@@ -192,9 +194,9 @@ class Worker:
             on_stall=self._end.stalled,
         )
 
-    def _sample(self, sampler: Sampler, recorder: Recorder) -> None:
+    def _sample(self, gauges: Gauges, recorder: Recorder) -> None:
         LOOP.mark(METRICS)
-        sampler.sample()
+        gauges.sample()
         samples = recorder.take_samples(_SHOWN_COUNT)
         if samples:
             self._end.routed(samples)
@@ -226,16 +228,16 @@ class Worker:
         if self._explainer is not None:
             self._explainer.ask(number, headers, body)
 
-    def _reload(self, reload: Reload) -> None:
-        if self._swap is None:
-            self._reload_waiting = reload
+    def _reload(self, message: Reload) -> None:
+        if self._in_force is None:
+            self._reload_waiting = message
             return
-        task = asyncio.get_running_loop().create_task(self._swapped(self._swap, reload))
+        task = asyncio.get_running_loop().create_task(self._reloaded(self._in_force, message))
         self._reloading.add(task)
         task.add_done_callback(self._reloading.discard)
 
-    async def _swapped(self, swap: Swap, reload: Reload) -> None:
-        self._end.reloaded(reload.number, await swap.apply(reload))
+    async def _reloaded(self, in_force: WorkerReload, message: Reload) -> None:
+        self._end.reloaded(message.number, await in_force.apply(message))
 
     def _lost(self) -> None:
         log.warning("the control plane is gone; serving on with what is known")
@@ -249,20 +251,20 @@ def _show_engines(segment: MetricsSegment, tokenizers: Tokenizers) -> None:
 
 def _refused(recorder: Recorder, exchange: Exchange) -> None:
     """A request that the server answered by itself is recorded too."""
-    life = Life(exchange.started_s)
-    life.request_id = exchange.request_id
-    life.outcome = "gateway_error"
-    life.ended_s = time.monotonic()
+    record = RequestRecord(exchange.started_s)
+    record.request_id = exchange.request_id
+    record.outcome = "gateway_error"
+    record.ended_s = time.monotonic()
     if exchange.status == 503:
         recorder.shed("", "memory")
-    recorder.record(life, exchange.status)
+    recorder.record(record, exchange.status)
 
 
 def main() -> None:
     """Entry point of the worker process."""
     setup_logs("worker")
     cpu_scheduling.take_soon()
-    malloc_arenas.share()
+    malloc_arenas.use_one_arena()
     # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -9,7 +9,7 @@ Invariants:
 import asyncio
 import logging
 
-from tokenlane.admission.auth import Door, dropped_fields
+from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.channel.messages import Reload
 from tokenlane.config.keyring import replica_key
 from tokenlane.config.secret import Secret
@@ -22,8 +22,8 @@ from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
 from tokenlane.runtime.file_times import Stamps, stamps
 from tokenlane.telemetry.log.access_log import AccessLog
-from tokenlane.worker.gauges import Sampler
-from tokenlane.worker.resources import Loaded, upstream_tls
+from tokenlane.worker.gauges import Gauges
+from tokenlane.worker.resources import Resources, upstream_tls
 
 log = logging.getLogger(__name__)
 
@@ -34,31 +34,31 @@ def _sink(settings: LogSettings) -> tuple[object, ...]:
     return *kind, settings.queue_limit_lines
 
 
-class Swap:
+class WorkerReload:
     """What a worker was started with, and what of it is replaced. loaded: as of now."""
 
     def __init__(
         self,
         number: int,
         settings: Settings,
-        loaded: Loaded,
+        resources: Resources,
         *,
         gateway: Gateway,
         server: HttpServer,
         recorder: Recorder,
-        sampler: Sampler,
+        gauges: Gauges,
         explainer: Explainer,
     ) -> None:
         self._number = number
         self._gateway = gateway
         self._server = server
         self._recorder = recorder
-        self._sampler = sampler
+        self._gauges = gauges
         self._explainer = explainer
         self._one_at_a_time = asyncio.Lock()
         self._stamps = stamps(tls_files(settings.server, settings.upstream))
         self.settings = settings
-        self.loaded = loaded
+        self.resources = resources
 
     async def apply(self, reload: Reload) -> str:
         """Puts it in force; else the sentence that says why not."""
@@ -68,14 +68,14 @@ class Swap:
                 self._put(reload.settings, made)
             except (ConfigError, OSError, ValueError) as error:
                 return str(error) or "unknown"
-            before, self.loaded, self._stamps = self.loaded, made, seen
+            before, self.resources, self._stamps = self.resources, made, seen
             if before.access is not None and before.access is not made.access:
                 await asyncio.to_thread(before.access.close)
             return ""
 
-    def _make(self, reload: Reload) -> tuple[Loaded, Stamps]:
+    def _make(self, reload: Reload) -> tuple[Resources, Stamps]:
         """In a thread. Raises ConfigError."""
-        settings, now, was = reload.settings, self.loaded, self.settings
+        settings, now, was = reload.settings, self.resources, self.settings
         key: Secret | None = replica_key(settings.upstream)
         if now.replica_key is not None and now.replica_key.same(key):
             key = now.replica_key
@@ -97,14 +97,16 @@ class Swap:
         made = now._replace(keys=reload.keys, replica_key=key, upstream_tls=upstream, access=access)
         return made, seen
 
-    def _put(self, settings: Settings, made: Loaded) -> None:
+    def _put(self, settings: Settings, made: Resources) -> None:
         """On the loop, in one turn. Raises before anything is different."""
         recorder = self._recorder
-        door = Door(made.keys, recorder.unauthorized) if made.keys is not None else None
-        self._gateway.configure(settings, door, made.replica_key, made.upstream_tls)
+        authenticator = (
+            Authenticator(made.keys, recorder.unauthorized) if made.keys is not None else None
+        )
+        self._gateway.configure(settings, authenticator, made.replica_key, made.upstream_tls)
         self._server.configure(settings.server, dropped_fields(made.keys, made.replica_key))
         recorder.configure(settings.prices, made.access, settings.log)
-        if made.access is not self.loaded.access:
-            self._sampler.access.follow(made.access)
-        self._explainer.names = self._gateway.naming.names
+        if made.access is not self.resources.access:
+            self._gauges.access.follow(made.access)
+        self._explainer.names = self._gateway.model_resolver.names
         self.settings = settings

@@ -22,7 +22,7 @@ from tokenlane.tokens.tokenizer import Tokenizer
 Tokenizers = dict[str, Tokenizer]
 
 
-class Loaded(NamedTuple):
+class Resources(NamedTuple):
     """keys: of clients, None where all may come in. replica_key: shown to replicas. access,
     tracer: None where off."""
 

@@ -15,12 +15,12 @@ from tokenlane.control.dashboard.history import (
     DECISION_LIMIT,
     HISTORY_PERIODS,
     WINDOW_PERIODS,
-    Watch,
+    RateHistory,
 )
 from tokenlane.control.dashboard.live import Live
-from tokenlane.control.fleet import FleetTable, Probe
+from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.replica_metrics import Scrape
-from tokenlane.control.workers import Worker
+from tokenlane.control.workers import WorkerProcess
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -34,7 +34,7 @@ SETTINGS = Settings(
 
 @dataclass
 class Bench:
-    watch: Watch
+    watch: RateHistory
     table: FleetTable
     segment: MetricsSegment
     board: SharedBoard
@@ -46,7 +46,7 @@ class Bench:
             self.watch.tick(self.now_s)
 
     def live(self) -> Live:
-        live = self.watch.live(url="u", uptime_s=5.0, unready=None, workers=[Worker(0)])
+        live = self.watch.live(url="u", uptime_s=5.0, unready=None, workers=[WorkerProcess(0)])
         # As a page of another process reads it.
         return msgspec.json.decode(msgspec.json.encode(live), type=Live)
 
@@ -57,7 +57,7 @@ def bench() -> Iterator[Bench]:
     table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
     segment = MetricsSegment(metrics_fd)
     totals.adopt(0, metrics_fd)
-    watch = Watch(SETTINGS, table, totals, SharedBoard(board_fd, None))
+    watch = RateHistory(SETTINGS, table, totals, SharedBoard(board_fd, None))
     yield Bench(watch, table, segment, SharedBoard(board_fd, 0), time.monotonic())
     totals.retire(0)
     os.close(board_fd)

@@ -17,7 +17,7 @@ from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.page import page_routes
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.tokens.demo import demo_folder
 
 LIMIT_BYTES = 100_000
 PATHS = ("/", "/style.css", "/page.js")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlane.control.dashboard.rates import Cells, Reading, Spread, Window, share
+from tokenlane.control.dashboard.rates import Cells, Reading, Spread, Window, ratio
 from tokenlane.telemetry.metrics import families
 
 ROUTED, STAGE = families.ROUTED.name, families.STAGE.name
@@ -110,4 +110,4 @@ def test_quantiles_are_in_order_and_below_the_worst(
     ("part", "whole", "expected"), [(1, 4, 0.25), (0, 4, 0.0), (0, 0, None), (3, 0, None)]
 )
 def test_share(part: float, whole: float, expected: float | None) -> None:
-    assert share(part, whole) == expected
+    assert ratio(part, whole) == expected

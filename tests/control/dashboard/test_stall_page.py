@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from tokenlane.control.dashboard.stall_page import (
-    HELD_COUNT,
-    KEPT_COUNT,
-    StallLog,
-    page,
-    wants_page,
-)
+from tokenlane.control.dashboard.stall_page import page, wants_page
+from tokenlane.control.stall_log import HELD_COUNT, KEPT_COUNT, StallLog
 from tokenlane.telemetry.stalls.stall import InHand, Stall
 
 

@@ -10,7 +10,7 @@ import pytest
 from tokenlane.config.settings import ControlSettings, DiscoverySettings
 from tokenlane.control.discovery import file
 from tokenlane.control.discovery.sources import Discovery, check
-from tokenlane.control.fleet import FleetTable
+from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.roster import Roster
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import Load

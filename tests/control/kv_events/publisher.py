@@ -16,7 +16,7 @@ from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState
 from tokenlane.routing.truth import Truth
 from tokenlane.simulator.prefix_cache import chain
 from tokenlane.simulator.profile import SimulatorSettings
-from tokenlane.simulator.simulated_fleet import Fleet
+from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.keys import salt_of
 
@@ -50,7 +50,7 @@ class Follower:
 class Scene:
     """replicas: simulated ones; kv: what follows them; prompts: ids of all prompts sent."""
 
-    def __init__(self, fleet: Fleet, kv: KvEvents, follower: Follower) -> None:
+    def __init__(self, fleet: SimulatedFleet, kv: KvEvents, follower: Follower) -> None:
         self.fleet = fleet
         self.kv = kv
         self.ends = [follower]
@@ -116,7 +116,7 @@ async def scene(
     settings = msgspec.convert(
         {"kv_events": spelling, "block_tokens": BLOCK, **simulated}, SimulatorSettings
     )
-    async with Fleet(settings, demo_tokenizer()) as fleet:
+    async with SimulatedFleet(settings, demo_tokenizer()) as fleet:
         urls = await fleet.start(count)
         ours = Settings(kv_events=kv_events, routing=RoutingSettings())
         made: Scene

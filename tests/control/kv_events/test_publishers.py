@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tokenlane.config.settings import KvSource
-from tokenlane.control.kv_events.publishers import Endpoint, configured, described
+from tokenlane.control.kv_events.publishers import EventEndpoint, configured, described
 from tokenlane.errors import ConfigError
 
 
@@ -19,8 +19,8 @@ def test_a_server_of_version_0_32() -> None:
         "1": source("tcp://*:5562", "tcp://*:5563", topic="t", buffer_steps=10_000),
     }
     assert described(answer, "10.0.0.1") == (
-        Endpoint(0, "tcp://10.0.0.1:5561", "tcp://10.0.0.1:5562", "t"),
-        Endpoint(1, "tcp://10.0.0.1:5562", "tcp://10.0.0.1:5563", "t"),
+        EventEndpoint(0, "tcp://10.0.0.1:5561", "tcp://10.0.0.1:5562", "t"),
+        EventEndpoint(1, "tcp://10.0.0.1:5562", "tcp://10.0.0.1:5563", "t"),
     )
 
 
@@ -69,7 +69,7 @@ def test_no_source(answer: Any) -> None:
 
 def test_an_ipv6_host_is_bracketed_and_no_buffer_is_no_replay() -> None:
     (one,) = described({"0": source("tcp://*:5", "tcp://*:6", buffer_steps=0)}, "::1")
-    assert one == Endpoint(0, "tcp://[::1]:5")
+    assert one == EventEndpoint(0, "tcp://[::1]:5")
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_wrong_settings_are_said_to_be_wrong(fields: dict[str, Any]) -> None:
 def test_the_settings() -> None:
     given = KvSource(endpoint="tcp://h:5", replay_endpoint="tcp://h:15", data_parallel_ranks=2)
     assert configured(given) == (
-        Endpoint(0, "tcp://h:5", "tcp://h:15"),
-        Endpoint(1, "tcp://h:6", "tcp://h:16"),
+        EventEndpoint(0, "tcp://h:5", "tcp://h:15"),
+        EventEndpoint(1, "tcp://h:6", "tcp://h:16"),
     )
     assert configured(KvSource(endpoint="tcp://*:5", bind=True)) == (
-        Endpoint(0, "tcp://*:5", bind=True),
+        EventEndpoint(0, "tcp://*:5", bind=True),
     )

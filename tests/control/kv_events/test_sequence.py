@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlane.control.kv_events.sequence import Action, Apply, Ask, Lost, Restarted, Sequence
+from tokenlane.control.kv_events.sequence import (
+    Action,
+    Apply,
+    Ask,
+    Lost,
+    MessageSequence,
+    Restarted,
+)
 
 
 def body(number: int) -> bytes:
@@ -11,13 +18,13 @@ def body(number: int) -> bytes:
 
 
 def test_a_whole_stream_needs_no_replay() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     actions = [action for n in range(5) for action in sequence.live(n, body(n))]
     assert actions == [Apply(body(n)) for n in range(5)]
 
 
 def test_who_comes_late_asks_for_the_beginning() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     (question,) = sequence.ask()
     assert question == Ask(0, 1)
     assert sequence.live(3, body(3)) == []
@@ -28,7 +35,7 @@ def test_who_comes_late_asks_for_the_beginning() -> None:
 
 
 def test_a_gap_is_asked_for_and_closed() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sequence.live(0, body(0))
     assert sequence.live(3, body(3)) == [Ask(0, 1)]
     assert sequence.live(4, body(4)) == []
@@ -40,20 +47,20 @@ def test_a_gap_is_asked_for_and_closed() -> None:
 
 
 def test_without_replay_a_gap_is_a_loss() -> None:
-    sequence = Sequence(can_replay=False)
+    sequence = MessageSequence(can_replay=False)
     assert sequence.ask() == []
     assert sequence.live(2, body(2)) == [Lost(2), Apply(body(2))]
 
 
 def test_a_buffer_that_does_not_reach_back_is_a_loss() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sequence.live(0, body(0))
     sequence.live(9, body(9))
     assert sequence.replayed(1, 5, body(5)) == [Lost(4), Apply(body(5))]
 
 
 def test_no_answer_is_a_loss_and_a_late_one_is_not_mixed_in() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sequence.live(0, body(0))
     assert sequence.live(2, body(2)) == [Ask(0, 1)]
     assert sequence.failed(1) == [Lost(1), Apply(body(2))]
@@ -62,7 +69,7 @@ def test_no_answer_is_a_loss_and_a_late_one_is_not_mixed_in() -> None:
 
 
 def test_numbers_that_begin_again_are_a_restart() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     for n in range(4):
         sequence.live(n, body(n))
     assert sequence.live(0, body(0)) == [Restarted(), Apply(body(0))]
@@ -70,7 +77,7 @@ def test_numbers_that_begin_again_are_a_restart() -> None:
 
 
 def test_another_publisher_with_the_same_numbers_is_found_out() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     for n in range(3):
         sequence.live(n, body(n))
     (question,) = sequence.ask()
@@ -82,7 +89,7 @@ def test_another_publisher_with_the_same_numbers_is_found_out() -> None:
 
 
 def test_a_publisher_without_the_last_message_is_another_one() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     for n in range(3):
         sequence.live(n, body(n))
     sequence.ask()
@@ -92,7 +99,7 @@ def test_a_publisher_without_the_last_message_is_another_one() -> None:
 
 
 def test_a_loss_during_the_replay_is_asked_for_again() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sequence.live(0, body(0))
     sequence.live(2, body(2))
     sequence.live(5, body(5))
@@ -105,7 +112,7 @@ def test_a_loss_during_the_replay_is_asked_for_again() -> None:
 
 
 def test_a_replay_that_breaks_off_is_asked_on_while_it_brings_something() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sequence.ask()
     assert sequence.live(5, body(5)) == []
     sequence.replayed(1, 0, body(0))
@@ -116,7 +123,7 @@ def test_a_replay_that_breaks_off_is_asked_on_while_it_brings_something() -> Non
 
 
 def test_a_hole_in_a_replay_is_asked_for() -> None:
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sequence.ask()
     sequence.replayed(1, 0, body(0))
     assert sequence.replayed(1, 3, body(3)) == [Ask(0, 2)]
@@ -139,7 +146,7 @@ def test_whatever_is_dropped_the_applied_are_in_order_and_gaps_are_told(
 ) -> None:
     """Per message: whether it is dropped, whether a question is answered before it. room: messages
     of an answer before it breaks off; hole: the one of them that is dropped."""
-    sequence = Sequence(can_replay=True)
+    sequence = MessageSequence(can_replay=True)
     sent: list[bytes] = []
     seen: list[int | None] = []  # None: a loss was told
     question: list[Ask] = []

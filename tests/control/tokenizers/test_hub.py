@@ -9,8 +9,8 @@ from aiohttp import web
 
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.control.tokenizers import hub
-from tokenlane.control.tokenizers.resolution import Source, discover
-from tokenlane.tokens.tokenizer import demo_folder
+from tokenlane.control.tokenizers.resolution import TokenizerSource, discover
+from tokenlane.tokens.demo import demo_folder
 
 REVISION = "c0ffee" + 34 * "0"
 
@@ -61,7 +61,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await runner.cleanup()
 
 
-async def found(model: str, **tokens: object) -> Source:
+async def found(model: str, **tokens: object) -> TokenizerSource:
     settings = Settings(tokens=TokenSettings(**tokens))  # type: ignore[arg-type]
     return (await discover(settings, [model], {}))[model]
 

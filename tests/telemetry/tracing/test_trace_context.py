@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlane.telemetry.tracing.trace_context import Trace, parse
+from tokenlane.telemetry.tracing.trace_context import TraceContext, parse
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -66,14 +66,14 @@ def test_whatever_comes_is_no_error(value: bytes) -> None:
 )
 def test_the_replica_is_told_one_parent(lines: bytes, kept: bytes) -> None:
     parent = parse(f"00-{TRACE}-{SPAN}-01".encode())
-    trace = Trace(parent)
+    trace = TraceContext(parent)
     own = f"{trace.span_id:016x}"
     assert own != SPAN
     assert trace.forwarded(lines) == kept + f"traceparent: 00-{TRACE}-{own}-01\r\n".encode()
 
 
 def test_a_trace_that_begins_here_can_be_read() -> None:
-    trace = Trace(None)
+    trace = TraceContext(None)
     line = trace.forwarded(b"").decode().removeprefix("traceparent: ").rstrip()
     parent = parse(line.encode())
     assert parent is not None

@@ -21,12 +21,13 @@ from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.openings import OpeningCache
 from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.keys import prompt_bytes, salt
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.rungs import short
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 # The tokens that stand around messages where a model has no chat template of its own.
 AROUND = {

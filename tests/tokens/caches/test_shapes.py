@@ -18,7 +18,8 @@ from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.chat.template import Template
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.tokenizer import Tokenizer
 
 NONE = Budget(0, 0, 0)
 ROOM = Budget(1_000, 1 << 20, 1 << 20)

@@ -13,9 +13,9 @@ from tokenizers.processors import TemplateProcessing
 
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.errors import RequestError
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.ids import pack, unpack
-from tokenlane.tokens.tokenizer import demo_folder
 
 NAMES = ("demo", *SHARED_NAMES)
 

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer as Backend
 from tests.tokens.models import metaspace_spec, shared, split_spec
 from tokenlane.tokens.encode import words
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.engines import Refused
 from tokenlane.tokens.encode.words import WordEncoder
+from tokenlane.tokens.engines import Refused
 from tokenlane.tokens.folder import read
 from tokenlane.tokens.ids import unpack
 

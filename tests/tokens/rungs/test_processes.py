@@ -17,11 +17,11 @@ from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made
 from tokenlane.tokens.service import TokenService
-from tokenlane.tokens.tokenizer import demo_folder
 
 # Nothing is short, and every render is too long for a thread.
 TO_PROCESSES: dict[str, Any] = {"thread_hop_s": 0.0, "stall_budget_s": 1e-9}

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from tests.raw import until
-from tokenlane.tokens.rungs.waiters import Room
+from tokenlane.tokens.rungs.waiters import Waiters
 
 
 async def test_first_come_first_served_and_again_at_the_head() -> None:
-    room = Room()
+    room = Waiters()
     order: list[str] = []
 
     async def one(name: str, *, again: bool = False) -> None:
@@ -27,13 +27,13 @@ async def test_first_come_first_served_and_again_at_the_head() -> None:
 
 
 async def test_time_runs_out() -> None:
-    room = Room()
+    room = Waiters()
     assert not await room.wait(0.001)
     assert len(room) == 0
 
 
 async def test_who_leaves_when_woken_wakes_the_next() -> None:
-    room = Room()
+    room = Waiters()
     first = asyncio.get_running_loop().create_task(room.wait(60.0))
     second = asyncio.get_running_loop().create_task(room.wait(60.0))
     await until(lambda: len(room) == 2)
@@ -45,7 +45,7 @@ async def test_who_leaves_when_woken_wakes_the_next() -> None:
 
 
 async def test_who_leaves_before_is_forgotten() -> None:
-    room = Room()
+    room = Waiters()
     waiting = asyncio.get_running_loop().create_task(room.wait(60.0))
     await until(lambda: len(room) == 1)
     waiting.cancel()

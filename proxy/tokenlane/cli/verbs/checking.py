@@ -48,9 +48,9 @@ def _checked(settings: Settings, *, probing: bool) -> int:
     policy = settings.routing.policy
     say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")
     if probing:
-        from tokenlane.cli.doctor import Report, check_names, check_replicas
+        from tokenlane.cli.doctor import DoctorReport, check_names, check_replicas
 
-        report = Report(say)
+        report = DoctorReport(say)
         check_names(report, settings, check_replicas(report, settings))
         return 1 if report.failed else 0
     return 0

@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
     from tokenlane.replay import access_traces
     from tokenlane.replay import trace as traces
     from tokenlane.replay.baselines import BASELINES
-    from tokenlane.replay.report import Report
-    from tokenlane.replay.run import Shape
+    from tokenlane.replay.report import ReplayReport
+    from tokenlane.replay.run import FleetShape
     from tokenlane.replay.timed_fleet import split
     from tokenlane.routing.policies import check_policy
 
@@ -111,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
         trace = trace.first(args.first_s)
         if not trace.requests:
             raise ConfigError("replay: --first-s leaves no request")
-    shape = Shape(args.replicas, cache_blocks, args.prefill, max(args.decode_cost, 0.0))
-    report = Report.of(trace.faster(args.speed), shape, settings, names)
+    shape = FleetShape(args.replicas, cache_blocks, args.prefill, max(args.decode_cost, 0.0))
+    report = ReplayReport.of(trace.faster(args.speed), shape, settings, names)
     say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
     if args.plot is not None:
         report.plot(args.plot)

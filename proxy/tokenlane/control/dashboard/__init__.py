@@ -1,1 +1,1 @@
-""" """
+"""What people see on the admin port: the live page, its rows and rates, and `/stalls`."""

@@ -27,9 +27,9 @@ from tokenlane.control.dashboard.live import (
     ReplicaRow,
     SettingRow,
 )
-from tokenlane.control.dashboard.rates import Reading, Window, share
-from tokenlane.control.fleet import FleetTable
-from tokenlane.control.workers import Worker
+from tokenlane.control.dashboard.rates import Reading, Window, ratio
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.workers import WorkerProcess
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
@@ -44,7 +44,7 @@ DECISION_LIMIT = 40
 log = logging.getLogger("watch")
 
 
-class Watch:
+class RateHistory:
     """The readings and what they say. `tick` once every PERIOD_S."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Watch:
         url: str,
         uptime_s: float,
         unready: str | None,
-        workers: Iterable[Worker],
+        workers: Iterable[WorkerProcess],
         config: dict[str, Any] | None = None,
     ) -> Live:
         """Everything, as it is now."""
@@ -150,7 +150,7 @@ class Watch:
             input_tokens_per_s=round(window.per_s(families.PROMPT_TOKENS.name), 1),
             output_tokens_per_s=round(window.per_s(families.OUTPUT_TOKENS.name), 1),
             hit_rate=self._hit_rate(),
-            predicted_ratio=share(
+            predicted_ratio=ratio(
                 window.count(families.PREDICTED_CACHED.name),
                 window.count(families.ACTUAL_CACHED.name),
             ),
@@ -176,7 +176,7 @@ class Watch:
             waiting=replica.waiting,
             kv_usage=round(replica.kv_usage, 4),
             cache_tokens=blocks * block_tokens if blocks and block_tokens else None,
-            hit_rate=share(hit_tokens, queried_tokens),
+            hit_rate=ratio(hit_tokens, queried_tokens),
         )
 
     def _hits(self, replica: str) -> tuple[float, float]:
@@ -192,7 +192,7 @@ class Watch:
     def _hit_rate(self) -> float | None:
         """The fleet's."""
         both = [self._hits(replica.id) for replica in self._table.replicas]
-        return share(sum(hit for hit, _ in both), sum(queried for _, queried in both))
+        return ratio(sum(hit for hit, _ in both), sum(queried for _, queried in both))
 
 
 def _short(value: float | None) -> float | None:

@@ -130,6 +130,6 @@ class Window:
         )
 
 
-def share(part: float, whole: float) -> float | None:
+def ratio(part: float, whole: float) -> float | None:
     """part / whole; None of nothing."""
     return part / whole if whole > 0 else None

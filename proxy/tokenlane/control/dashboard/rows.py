@@ -17,9 +17,9 @@ from tokenlane.control.dashboard.live import (
     StallRow,
     WorkerRow,
 )
-from tokenlane.control.dashboard.rates import Window, share
+from tokenlane.control.dashboard.rates import Window, ratio
 from tokenlane.control.dashboard.reasons import sentence
-from tokenlane.control.workers import Worker
+from tokenlane.control.workers import WorkerProcess
 from tokenlane.prompt import Rung
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.routing_sample import RoutingSample
@@ -39,7 +39,7 @@ def failed(window: Window) -> float:
     return found
 
 
-def worker(one: Worker, window: Window) -> WorkerRow:
+def worker(one: WorkerProcess, window: Window) -> WorkerRow:
     """A worker and its loop."""
     late = window.spread(families.LOOP_STALL.name, worker=str(one.number))
     return WorkerRow(
@@ -70,7 +70,7 @@ def rungs(window: Window) -> list[RungRow]:
         RungRow(
             rung=rung.value,
             per_s=round(spread.count / window.span_s, 3),
-            share=share(spread.count, requests),
+            share=ratio(spread.count, requests),
             p50_s=spread.quantile(0.5),
             p99_s=spread.quantile(0.99),
         )
@@ -82,7 +82,7 @@ def counts(by_word: Mapping[str, float]) -> list[Count]:
     """Words by how often they were said; those that were not are left out."""
     everything = sum(by_word.values())
     rows = [
-        Count(word=word, count=found, share=share(found, everything))
+        Count(word=word, count=found, share=ratio(found, everything))
         for word, found in by_word.items()
         if found
     ]

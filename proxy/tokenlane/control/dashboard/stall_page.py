@@ -1,73 +1,19 @@
-"""The last stalls of all workers, and how late their loops were: `/stalls`, as JSON and as a page.
+"""`/stalls` as a page.
 
 Invariants:
-- Memory is bounded: the last hundred stalls, whatever their workers' number, the ten since the
-  start in which one piece of work held a loop the longest, and one window of lateness per worker
-  number.
 - The page needs nothing but itself: no script, no file from elsewhere. What stands in it is
   escaped: request ids are the clients' words.
 """
 
-import time
-from collections import Counter, deque
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from tokenlane.telemetry.stalls.lateness import QUANTILES, WINDOW_S, LatenessWindow
-from tokenlane.telemetry.stalls.stall import Stall
+from tokenlane.telemetry.stalls.lateness import QUANTILES
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-KEPT_COUNT = 100
-HELD_COUNT = 10
-
-
-class StallLog:
-    """What the workers told. clock: rises with time, in seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._stalls: deque[Stall] = deque(maxlen=KEPT_COUNT)
-        self._held: list[Stall] = []
-        self._windows: dict[int, LatenessWindow] = {}
-
-    def stalled(self, stall: Stall) -> None:
-        """A worker's loop was held."""
-        self._stalls.append(stall)
-        if stall.held_s > (self._held[-1].held_s if len(self._held) == HELD_COUNT else 0.0):
-            self._held.append(stall)
-            self._held.sort(key=lambda one: one.held_s, reverse=True)
-            del self._held[HELD_COUNT:]
-
-    def beats(self, worker: int, lateness: bytes) -> None:
-        """How late a worker's latest heartbeats were (packed float32 seconds)."""
-        self._windows.setdefault(worker, LatenessWindow()).add(lateness, self._clock())
-
-    def view(self) -> dict[str, Any]:
-        """For `/stalls`: the workers' lateness, the stalls, the latest first, and those since the
-        start in which one piece of work had a CPU for the longest time, the longest first."""
-        now_s = self._clock()
-        return {
-            "window_s": WINDOW_S,
-            "workers": [
-                {"worker": worker, **window.summary(now_s)}
-                for worker, window in sorted(self._windows.items())
-            ],
-            "stalls": [
-                _told(one) for one in sorted(self._stalls, key=lambda one: one.at_s, reverse=True)
-            ],
-            "held": [_told(one) for one in self._held],
-        }
-
-
-def _told(stall: Stall) -> dict[str, Any]:
-    return {"at": _at(stall.at_s), **msgspec.to_builtins(stall)}
 
 
 def wants_page(accept: str, asked: str | None) -> bool:
@@ -77,12 +23,8 @@ def wants_page(accept: str, asked: str | None) -> bool:
     return "text/html" in accept and "application/json" not in accept
 
 
-def _at(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="milliseconds")
-
-
 def page(view: dict[str, Any]) -> str:
-    """`view` as one HTML page."""
+    """Return `view` as one HTML page."""
     causes = Counter(stall["cause"] for stall in view["stalls"])
     return _template().render(**view, causes=causes.most_common(), quantiles=tuple(QUANTILES))
 

@@ -16,17 +16,17 @@ from prometheus_client import CollectorRegistry
 
 from tokenlane import __version__
 from tokenlane.config.settings import Settings
-from tokenlane.control import fleet
-from tokenlane.control.dashboard.history import Watch
+from tokenlane.control import fleet_table
+from tokenlane.control.dashboard.history import RateHistory
 from tokenlane.control.dashboard.live import Live
-from tokenlane.control.dashboard.stall_page import StallLog
-from tokenlane.control.fleet import ADVICE, FleetTable
+from tokenlane.control.fleet_table import ADVICE, FleetTable
 from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
-from tokenlane.control.tokenizers.resolution import Source, given
-from tokenlane.control.workers import Worker, WorkerPool
+from tokenlane.control.stall_log import StallLog
+from tokenlane.control.tokenizers.resolution import TokenizerSource, given
+from tokenlane.control.workers import WorkerPool, WorkerProcess
 from tokenlane.fleet_state import adapter_bases
-from tokenlane.gateway.model_names import Names
+from tokenlane.gateway.model_names import ModelNames
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
@@ -47,14 +47,14 @@ class View:
         self.urls = "", ""
         self.sources = given(settings)
         self.draining = False
-        self.workers: list[Worker] = []
+        self.workers: list[WorkerProcess] = []
         self.stall_log = StallLog()
         self.pool: WorkerPool | None = None
         self.roster: Roster | None = None
         self.reloader: Reloader | None = None
         self.probe_failures: Counter[tuple[str, str]] = Counter()
         self.more_samples: list[Callable[[], Iterator[Sample]]] = []
-        self.watch = Watch(settings, table, totals, board)
+        self.watch = RateHistory(settings, table, totals, board)
         self.registry = CollectorRegistry()
         self.registry.register(GatewayCollector(totals, self._samples))
 
@@ -80,7 +80,7 @@ class View:
                 say(f"  replica    {replica.url}  down: {why}")
         for model, source in self.sources.items():
             say(f"  tokenizer  {self._tokenizer(model, source)}")
-        served = fleet.models(replicas)
+        served = fleet_table.models(replicas)
         adapters = adapter_bases(replicas)
         for model in served.keys() - self.sources.keys():
             if model in adapters:
@@ -90,7 +90,7 @@ class View:
         if served:
             for model in self.sources.keys() - served.keys():
                 say(f"  warning    no replica that is up serves {model}; is the name right?")
-        for name, behind in Names(settings.models).models().items():
+        for name, behind in ModelNames(settings.models).models().items():
             say(f"  name       {name} means {' or '.join(behind)}")
             for model in behind:
                 if served and model not in served:
@@ -106,7 +106,7 @@ class View:
                 "; --tokenizer MODEL=DIR names one now, or start again then"
             )
 
-    def _tokenizer(self, model: str, source: Source) -> str:
+    def _tokenizer(self, model: str, source: TokenizerSource) -> str:
         if source.asked:
             return f"{model}: none found, so its replicas are asked for ids ({source.how})"
         if source.folder is None:
@@ -169,7 +169,7 @@ class View:
             "config": self.reloader.row() if self.reloader is not None else None,
             "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
             "tokenized_by_replicas": [model for model, one in self.sources.items() if one.asked],
-            "models": fleet.models(self._table.replicas),
+            "models": fleet_table.models(self._table.replicas),
             "fleet_version": self._table.state.version,
             "workers": [worker.row() for worker in self.workers],
             "replicas": self.replicas(),

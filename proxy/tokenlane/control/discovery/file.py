@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from tokenlane.control.fleet import base_url
+from tokenlane.control.fleet_table import base_url
 from tokenlane.errors import ConfigError
 from tokenlane.runtime.file_times import Stamps, stamps
 

@@ -49,7 +49,7 @@ class _Failed(Exception):
     """Why, in a few words."""
 
 
-class Service(NamedTuple):
+class ServiceAddress(NamedTuple):
     """Which one. port: name or number; empty: the first one."""
 
     namespace: str
@@ -58,7 +58,7 @@ class Service(NamedTuple):
     port: str
 
 
-def service(settings: DiscoverySettings) -> Service:
+def service(settings: DiscoverySettings) -> ServiceAddress:
     """Raises ConfigError."""
     namespace, slash, name = settings.kubernetes_service.rpartition("/")
     if not slash:
@@ -72,7 +72,7 @@ def service(settings: DiscoverySettings) -> Service:
             ) from None
     if not namespace or not name or "/" in namespace:
         raise ConfigError("discovery.kubernetes_service must look like NAMESPACE/SERVICE")
-    return Service(namespace, name, settings.kubernetes_scheme, settings.kubernetes_port)
+    return ServiceAddress(namespace, name, settings.kubernetes_scheme, settings.kubernetes_port)
 
 
 def _tls(settings: DiscoverySettings) -> ssl.SSLContext | bool:

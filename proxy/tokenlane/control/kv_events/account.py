@@ -11,14 +11,21 @@ from collections import Counter
 
 from tokenlane.control.kv_events.batches import Cleared, Garbled, Medium, Stored, decode
 from tokenlane.control.kv_events.ledger import Ledger
-from tokenlane.control.kv_events.sequence import Action, Apply, Ask, Lost, Restarted, Sequence
+from tokenlane.control.kv_events.sequence import (
+    Action,
+    Apply,
+    Ask,
+    Lost,
+    MessageSequence,
+    Restarted,
+)
 from tokenlane.fleet_state import CacheChange, Standing
 
 # Questions in a row without an answer that make a publisher silent.
 SILENT_QUESTIONS = 2
 
 
-class Account:
+class PublisherAccount:
     """Of one rank of one replica. Times: Unix seconds.
 
     events: by type as the engines call them, and `unread`. lost_messages: never seen. lag_s: of
@@ -47,7 +54,7 @@ class Account:
         self._forget = False
         self._heard = 0
         self.ledger = Ledger(model, block_tokens, limit_blocks)
-        self.sequence = Sequence(can_replay=can_replay)
+        self.sequence = MessageSequence(can_replay=can_replay)
         self.events: Counter[str] = Counter()
         self.gaps = 0
         self.lost_messages = 0
@@ -106,7 +113,7 @@ class Account:
     def reset(self) -> None:
         """The process is gone, and with it the cache and the numbering."""
         self._forget_all(forget=True)
-        self.sequence = Sequence(can_replay=self._can_replay)
+        self.sequence = MessageSequence(can_replay=self._can_replay)
         self._begun = False
 
     def retire(self) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
-from tokenlane.control.kv_events.account import Account
+from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.fleet_state import CacheChange
 
@@ -48,7 +48,7 @@ def pieces(change: CacheChange) -> Iterator[CacheChange]:
             yield msgspec.structs.replace(rest, **{name: packed[at : at + PIECE_BYTES]})
 
 
-def whole(account: Account) -> CacheChange:
+def whole(account: PublisherAccount) -> CacheChange:
     """All that an account holds, as one change."""
     return CacheChange(
         account.slot,
@@ -66,9 +66,9 @@ class Feed:
     """Brings accounts to workers. An account that a worker has not heard of is told whole."""
 
     def __init__(self) -> None:
-        self._told: WeakKeyDictionary[End, WeakSet[Account]] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[End, WeakSet[PublisherAccount]] = WeakKeyDictionary()
 
-    def flush(self, accounts: Iterable[Account], ends: Iterable[End]) -> None:
+    def flush(self, accounts: Iterable[PublisherAccount], ends: Iterable[End]) -> None:
         """Tells every worker what it does not know yet."""
         changes = [(account, account.take()) for account in accounts]
         for end in ends:

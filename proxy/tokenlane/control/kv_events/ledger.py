@@ -44,7 +44,7 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 _Value = bytes | _Piece
 
 
-class Change(msgspec.Struct, frozen=True):
+class LedgerChange(msgspec.Struct, frozen=True):
     """Packed hashes that came and went since the last look, in no order."""
 
     stored: bytes
@@ -96,13 +96,13 @@ class Ledger:
             self._gone[medium].clear()
         self.left_out = 0
 
-    def take(self) -> dict[Medium, Change]:
+    def take(self) -> dict[Medium, LedgerChange]:
         """What has changed, by medium; only where something has."""
         changes = {}
         for medium in Medium:
             fresh, gone = self._fresh[medium], self._gone[medium]
             if fresh or gone:
-                changes[medium] = Change(b"".join(fresh), b"".join(gone))
+                changes[medium] = LedgerChange(b"".join(fresh), b"".join(gone))
                 fresh.clear()
                 gone.clear()
         return changes

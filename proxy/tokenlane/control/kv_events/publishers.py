@@ -26,7 +26,7 @@ log = logging.getLogger("kv")
 _TCP = re.compile(r"tcp://(.*):(\d{1,5})$")
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class EventEndpoint(msgspec.Struct, frozen=True):
     """One rank's publisher. live, replay: addresses to connect to; live is bound if `bind`."""
 
     rank: int
@@ -36,7 +36,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     bind: bool = False
 
 
-def configured(source: KvSource) -> tuple[Endpoint, ...]:
+def configured(source: KvSource) -> tuple[EventEndpoint, ...]:
     """The endpoints that the settings name: rank r is at the port plus r. ConfigError if one is
     no address."""
     for name in ("endpoint", "replay_endpoint"):
@@ -46,7 +46,7 @@ def configured(source: KvSource) -> tuple[Endpoint, ...]:
     if not 1 <= source.data_parallel_ranks <= RANK_LIMIT:
         raise ConfigError(f"kv_events: data_parallel_ranks must be between 1 and {RANK_LIMIT}")
     return tuple(
-        Endpoint(
+        EventEndpoint(
             rank,
             _shifted(source.endpoint, rank),
             _shifted(source.replay_endpoint, rank) if source.replay_endpoint else None,
@@ -57,11 +57,11 @@ def configured(source: KvSource) -> tuple[Endpoint, ...]:
     )
 
 
-def described(answer: Any, host: str) -> tuple[Endpoint, ...]:
+def described(answer: Any, host: str) -> tuple[EventEndpoint, ...]:
     """The endpoints of a `/kv_event_sources` answer by the replica at `host`; () for none."""
     if not isinstance(answer, dict):
         return ()
-    found: list[Endpoint] = []
+    found: list[EventEndpoint] = []
     for name, fields in sorted(answer.items(), key=lambda item: (len(item[0]), item[0])):
         if not (name.isascii() and name.isdigit() and isinstance(fields, dict)):
             continue
@@ -74,7 +74,9 @@ def described(answer: Any, host: str) -> tuple[Endpoint, ...]:
         kept = fields.get("buffer_steps") != 0
         replay = _reachable(fields.get("replay_endpoint"), host) if kept else None
         topic = fields.get("topic")
-        found.append(Endpoint(int(name), live, replay, topic if isinstance(topic, str) else ""))
+        found.append(
+            EventEndpoint(int(name), live, replay, topic if isinstance(topic, str) else "")
+        )
     if len({one.live for one in found}) < len(found):
         # The same address for every rank: that of rank 0, and rank r is at the port plus r.
         found = [
@@ -88,7 +90,7 @@ def described(answer: Any, host: str) -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
-async def discover(session: aiohttp.ClientSession, url: str) -> tuple[Endpoint, ...] | None:
+async def discover(session: aiohttp.ClientSession, url: str) -> tuple[EventEndpoint, ...] | None:
     """What the replica says; None if it could not be asked."""
     try:
         async with session.get(f"{url}/kv_event_sources", allow_redirects=False) as response:

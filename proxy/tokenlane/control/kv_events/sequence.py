@@ -49,7 +49,7 @@ class Restarted(msgspec.Struct, frozen=True, gc=False):
 Action = Apply | Ask | Lost | Restarted
 
 
-class Sequence:
+class MessageSequence:
     """One publisher's messages. can_replay: it answers questions.
 
     expected: the next message to apply. asking: a question is open. gaps: how often messages

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import zmq
 import zmq.asyncio
 
-from tokenlane.control.kv_events.account import Account
-from tokenlane.control.kv_events.publishers import Endpoint
+from tokenlane.control.kv_events.account import PublisherAccount
+from tokenlane.control.kv_events.publishers import EventEndpoint
 from tokenlane.control.kv_events.sequence import Ask
 
 RECEIVE_LIMIT_MESSAGES = 10_000
@@ -33,8 +33,8 @@ class Subscription:
     def __init__(
         self,
         context: zmq.asyncio.Context,
-        endpoint: Endpoint,
-        account: Account,
+        endpoint: EventEndpoint,
+        account: PublisherAccount,
         on_change: Callable[[], None],
         *,
         check_interval_s: float,

@@ -17,11 +17,11 @@ import zmq
 import zmq.asyncio
 
 from tokenlane.config.settings import Settings
-from tokenlane.control.fleet import base_url
-from tokenlane.control.kv_events.account import Account
+from tokenlane.control.fleet_table import base_url
+from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.feed import End, Feed
-from tokenlane.control.kv_events.publishers import Endpoint, configured, discover
+from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
 from tokenlane.control.kv_events.sockets import Subscription
 from tokenlane.control.probes import session_of
 from tokenlane.fleet_state import FleetState, ReplicaState
@@ -40,7 +40,7 @@ log = logging.getLogger("kv")
 class _Plan(msgspec.Struct, frozen=True):
     """What decides the subscriptions of a replica."""
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[EventEndpoint, ...]
     model: str
     block_tokens: int
 
@@ -114,7 +114,7 @@ class KvEvents:
             subscription.reset()
 
     @property
-    def accounts(self) -> list[Account]:
+    def accounts(self) -> list[PublisherAccount]:
         """Of all subscriptions."""
         return [one.account for many in self._subscriptions.values() for one in many]
 
@@ -185,7 +185,7 @@ class KvEvents:
             Subscription(
                 context,
                 endpoint,
-                Account(
+                PublisherAccount(
                     slot,
                     rank,
                     ranks=len(plan.endpoints),
@@ -244,7 +244,7 @@ class KvEvents:
         self,
         session: aiohttp.ClientSession,
         slot: int,
-        endpoints: tuple[Endpoint, ...] | None,
+        endpoints: tuple[EventEndpoint, ...] | None,
     ) -> _Plan | None:
         """What to subscribe to; None if it cannot be known now. endpoints: those known."""
         replica = self._replica(slot)

@@ -1,1 +1,1 @@
-""" """
+"""Where a model's tokenizer comes from: this machine, or the Hugging Face hub."""

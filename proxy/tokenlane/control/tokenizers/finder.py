@@ -17,7 +17,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILE = "tokenizer.json"
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundTokenizer(msgspec.Struct, frozen=True):
     """A folder, or none, with the steps that led there."""
 
     folder: Path | None
@@ -70,18 +70,18 @@ def _has(folder: Path) -> bool:
         return False
 
 
-def find(model: str, root: str | None, environ: Mapping[str, str]) -> Found:
+def find(model: str, root: str | None, environ: Mapping[str, str]) -> FoundTokenizer:
     """A model's tokenizer. root: where the replica says the model is: a folder or a hub's name."""
     steps: list[str] = []
     if root and os.path.isabs(root):  # noqa: PTH117 - a replica's word, not yet a path of ours
         folder = Path(root)
         if _has(folder):
-            return Found(folder, ("the model's folder, as its replica names it",))
+            return FoundTokenizer(folder, ("the model's folder, as its replica names it",))
         steps.append(f"no {FILE} here in {root}, where its replica has it")
     cache = hub_cache(environ)
     for name in repositories(model, root):
         for folder in snapshots(cache, name):
             if _has(folder):
-                return Found(folder, (*steps, "the local hub cache"))
+                return FoundTokenizer(folder, (*steps, "the local hub cache"))
         steps.append(f"{name} is not in {cache}")
-    return Found(None, tuple(steps) or ("its replica does not say where it is",))
+    return FoundTokenizer(None, tuple(steps) or ("its replica does not say where it is",))

@@ -24,7 +24,7 @@ from tokenlane.fleet_state import ReplicaState
 log = logging.getLogger(__name__)
 
 
-class Source(msgspec.Struct, frozen=True):
+class TokenizerSource(msgspec.Struct, frozen=True):
     """A model's tokenizer: its folder, None where there is none, and how that came about. asked:
     its replicas say the ids."""
 
@@ -33,26 +33,26 @@ class Source(msgspec.Struct, frozen=True):
     asked: bool = False
 
 
-def given(settings: Settings) -> dict[str, Source]:
+def given(settings: Settings) -> dict[str, TokenizerSource]:
     """What the settings name, by model."""
-    return {model: Source(at, "given") for model, at in settings.tokens.folders.items()}
+    return {model: TokenizerSource(at, "given") for model, at in settings.tokens.folders.items()}
 
 
-def _try(model: str, root: str | None) -> Source:
+def _try(model: str, root: str | None) -> TokenizerSource:
     found = finder.find(model, root, os.environ)
     if found.folder is None:
-        return Source(None, found.how)
+        return TokenizerSource(None, found.how)
     # The engine's library is no part of the control plane unless something has to be tried.
     from tokenlane.tokens.tokenizer import Tokenizer  # noqa: PLC0415
 
     try:
         Tokenizer.load(model, Path(found.folder), fast=False)
     except ConfigError as error:
-        return Source(None, str(error))
-    return Source(str(found.folder), found.how)
+        return TokenizerSource(None, str(error))
+    return TokenizerSource(str(found.folder), found.how)
 
 
-async def _source(settings: Settings, model: str, root: str | None) -> Source:
+async def _source(settings: Settings, model: str, root: str | None) -> TokenizerSource:
     """On this machine, else from the hub: once, before anything is served."""
     source = await asyncio.to_thread(_try, model, root)
     if source.folder is not None or not settings.tokens.fetch:
@@ -64,14 +64,14 @@ async def _source(settings: Settings, model: str, root: str | None) -> Source:
             fetched = await asyncio.to_thread(_try, model, root)
             if fetched.folder is None:
                 return fetched
-            return Source(fetched.folder, f"fetched from the hub as {name}")
-        source = Source(None, f"{source.how}; {why}")
+            return TokenizerSource(fetched.folder, f"fetched from the hub as {name}")
+        source = TokenizerSource(None, f"{source.how}; {why}")
     return source
 
 
 async def ask(
-    settings: Settings, sources: Mapping[str, Source], replicas: Iterable[ReplicaState]
-) -> dict[str, Source]:
+    settings: Settings, sources: Mapping[str, TokenizerSource], replicas: Iterable[ReplicaState]
+) -> dict[str, TokenizerSource]:
     """The sources, where there was none with a word on whether a replica that is up tokenizes."""
     if not settings.tokens.ask_replicas or all(source.folder for source in sources.values()):
         return dict(sources)
@@ -83,13 +83,13 @@ async def ask(
             if source.folder is None and url is not None:
                 why = await tokenizes(session, url, model)
                 said = f"{url}/tokenize: {why}" if why else f"{url}/tokenize answers"
-                found[model] = Source(None, f"{source.how}; {said}", asked=not why)
+                found[model] = TokenizerSource(None, f"{source.how}; {said}", asked=not why)
     return found
 
 
 async def discover(
     settings: Settings, models: Iterable[str], roots: Mapping[str, str]
-) -> dict[str, Source]:
+) -> dict[str, TokenizerSource]:
     """A source for each model given or served. roots: where replicas say that models are."""
     sources = given(settings)
     for model in models:
@@ -98,11 +98,11 @@ async def discover(
         if settings.tokens.discover:
             sources[model] = await _source(settings, model, roots.get(model))
         else:
-            sources[model] = Source(None, "not looked for")
+            sources[model] = TokenizerSource(None, "not looked for")
     return sources
 
 
-def with_folders(settings: Settings, sources: Mapping[str, Source]) -> Settings:
+def with_folders(settings: Settings, sources: Mapping[str, TokenizerSource]) -> Settings:
     """The settings as workers get them: with every folder that there is."""
     folders = {model: one.folder for model, one in sources.items() if one.folder is not None}
     tokens = msgspec.structs.replace(settings.tokens, folders=folders)

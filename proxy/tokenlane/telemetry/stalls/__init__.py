@@ -1,1 +1,1 @@
-""" """
+"""How late the loop is and why: heartbeat, watchdog, stage marks, and the verdict."""

@@ -41,7 +41,7 @@ _NUDGES: Final = 4
 _NEVER_S: Final = 1e9
 
 
-class Usage(NamedTuple):
+class ThreadUsage(NamedTuple):
     """What the loop's thread, and the process, had used at time.monotonic() `at_s`. waits: times
     the thread went to sleep. preempted: times it was made to wait for a CPU."""
 
@@ -52,11 +52,11 @@ class Usage(NamedTuple):
     process_cpu_s: float
 
 
-def usage() -> Usage:
+def usage() -> ThreadUsage:
     """Of the calling thread."""
     # The CPU times that getrusage tells are a clock tick old.
     switches = resource.getrusage(resource.RUSAGE_THREAD)
-    return Usage(
+    return ThreadUsage(
         time.monotonic(),
         time.thread_time(),
         switches.ru_nvcsw,
@@ -74,8 +74,8 @@ class Late(NamedTuple):
 
     due_s: float
     alarm_s: float
-    before: Usage
-    after: Usage
+    before: ThreadUsage
+    after: ThreadUsage
     usual_cpu_s: float
     usual_waits: float
     beat: int

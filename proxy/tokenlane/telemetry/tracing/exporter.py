@@ -17,7 +17,7 @@ from tokenlane.config.settings import TracingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.telemetry.log.access_log import LineCounts
 from tokenlane.telemetry.log.lines import Entry
-from tokenlane.telemetry.tracing.trace_context import Trace, parse
+from tokenlane.telemetry.tracing.trace_context import TraceContext, parse
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -55,20 +55,20 @@ class Tracer:
         self._endpoint = settings.endpoint
         self._sample_ratio = settings.sample_ratio
         self._limit = settings.queue_limit_count
-        self._queue: deque[tuple[Entry, Trace]] = deque()
+        self._queue: deque[tuple[Entry, TraceContext]] = deque()
         self._full = self._written = self._failed = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
-    def begin(self, traceparent: bytes | None) -> Trace | None:
+    def begin(self, traceparent: bytes | None) -> TraceContext | None:
         """The span of a request that begins; None where it is not recorded. From the loop."""
         parent = parse(traceparent) if traceparent is not None else None
         if parent is not None:
-            return Trace(parent) if parent.sampled else None
-        return Trace(None) if random() < self._sample_ratio else None
+            return TraceContext(parent) if parent.sampled else None
+        return TraceContext(None) if random() < self._sample_ratio else None
 
-    def offer(self, entry: Entry, trace: Trace) -> None:
+    def offer(self, entry: Entry, trace: TraceContext) -> None:
         """A request that is over. From the loop."""
         if len(self._queue) >= self._limit:
             self._full += 1

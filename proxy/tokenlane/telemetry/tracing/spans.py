@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from tokenlane import __version__
 from tokenlane.telemetry.log.lines import Entry
 from tokenlane.telemetry.metrics.families import STAGES
-from tokenlane.telemetry.tracing.trace_context import Trace
+from tokenlane.telemetry.tracing.trace_context import TraceContext
 
 _SCOPE = InstrumentationScope("tokenlane", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -42,7 +42,9 @@ def resource(service_name: str, worker: int) -> Resource:
     )
 
 
-def spans(entry: Entry, trace: Trace, who: Resource, offset_s: float) -> Iterator[ReadableSpan]:
+def spans(
+    entry: Entry, trace: TraceContext, who: Resource, offset_s: float
+) -> Iterator[ReadableSpan]:
     """All spans of a request. offset_s: from time.monotonic() to Unix time."""
     started_ns = _ns(entry.ended_s - entry.duration_s + offset_s)
     own = _context(trace.trace_id, trace.span_id)

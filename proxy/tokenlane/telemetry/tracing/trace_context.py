@@ -36,7 +36,7 @@ def parse(value: bytes) -> Parent | None:
     return parent if parent.trace_id and parent.span_id else None
 
 
-class Trace:
+class TraceContext:
     """A request's own span. parent_id: of the client's span, 0 if the trace begins here."""
 
     __slots__ = ("parent_id", "span_id", "trace_id")

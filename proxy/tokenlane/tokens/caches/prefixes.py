@@ -64,7 +64,7 @@ class Prefix:
         self.size_bytes = kept + _ENTRY_BYTES + len(marks) * _MARK_BYTES
 
 
-class Found(NamedTuple):
+class KnownPrefix(NamedTuple):
     """A prefix and how far it goes."""
 
     prefix: Prefix
@@ -80,7 +80,7 @@ class PrefixCache(BoundedCache):
         self._order: OrderedDict[Prefix, None] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, encoder: Encoder, root: bytes, text: str) -> Found | None:
+    def find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
         """The longest known beginning of `text` that ends near its end, or near its start."""
         found = self._find(encoder, root, text)
         with self._lock:
@@ -92,7 +92,7 @@ class PrefixCache(BoundedCache):
                     self._order.move_to_end(found.prefix)
         return found
 
-    def _find(self, encoder: Encoder, root: bytes, text: str) -> Found | None:
+    def _find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
         named = self._named
         if not named:
             return None
@@ -103,10 +103,10 @@ class PrefixCache(BoundedCache):
                 continue
             for mark in reversed(prefix.marks):
                 if mark.chars == at:
-                    return Found(prefix, mark)
+                    return KnownPrefix(prefix, mark)
         return None
 
-    def put(self, new: Prefix, found: Found | None) -> None:
+    def put(self, new: Prefix, found: KnownPrefix | None) -> None:
         """Takes a prompt in. found: what `find` said about its text."""
         if not new.marks or not self.takes(new.size_bytes):
             return
@@ -167,7 +167,7 @@ class TokenCaches(NamedTuple):
 
 
 def marked(
-    root: bytes, text: str, found: Found | None, starts: list[int], ids_bytes: list[int]
+    root: bytes, text: str, found: KnownPrefix | None, starts: list[int], ids_bytes: list[int]
 ) -> list[Mark]:
     """The marks of a prompt: those it shares with the prefix found, then those of its own places
     (`starts`, ascending) with the bytes of ids before each. As many as are kept."""
@@ -184,7 +184,7 @@ def marked(
     return marks
 
 
-def _is_continued(found: Found) -> bool:
+def _is_continued(found: KnownPrefix) -> bool:
     """Whether nothing of a prefix is lost when the prompt that was found to begin with it takes
     its place: all its marks are shared, or those in a generation prompt remain."""
     prefix, mark = found

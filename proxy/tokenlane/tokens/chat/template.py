@@ -23,9 +23,9 @@ from tokenlane.errors import ConfigError, RequestError
 from tokenlane.tokens.chat.content_formats import content_format
 from tokenlane.tokens.chat.conversation import Message, plain
 from tokenlane.tokens.chat.holes import Text
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.partial_evaluation import residual
 from tokenlane.tokens.chat.residual import Residual
-from tokenlane.tokens.encode.engines import FastTemplate
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
 # transformers' own mark: the template, and a message that quotes it, must see the same.

@@ -38,7 +38,7 @@ _LEAD = "\n"
 _WINDOW_CHARS = 64 * 1024
 
 
-class Engine(Protocol):
+class EncodeEngine(Protocol):
     """A faster way to ids."""
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
@@ -60,7 +60,7 @@ class Encoder:
         self._anywhere = not any(firsts & set(content[1:]) for content in contents)
         # Ids of what a piece is encoded behind; None where it is encoded by itself.
         self._lead: bytes | None = None
-        self._fast: Engine | None = None
+        self._fast: EncodeEngine | None = None
         self._affixes = self._find_affixes()
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Encoder:
             raise _not_unicode() from None
         return pack(encodings[0].ids)
 
-    def use(self, fast: Engine) -> None:
+    def use(self, fast: EncodeEngine) -> None:
         """Encodes with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
 

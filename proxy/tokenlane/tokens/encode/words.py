@@ -28,9 +28,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.engines import Refused
 from tokenlane.tokens.encode.line_cuts import Parts, parts
 from tokenlane.tokens.encode.literals import longest_of
+from tokenlane.tokens.engines import Refused
 
 # Spaces and a word, spaces alone, a line's end: joined, they are the text.
 _WORD = re.compile("[ \u2581]*[^ \u2581\n]+|[ \u2581]+|\n")

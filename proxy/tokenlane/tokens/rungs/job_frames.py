@@ -38,7 +38,7 @@ class Start(msgspec.Struct):
     settings: bytes
 
 
-class Ready(msgspec.Struct):
+class JobReady(msgspec.Struct):
     """From the process, once: its tokenizers are loaded."""
 
 

@@ -21,7 +21,7 @@ from tokenlane.errors import ConfigError
 from tokenlane.tokens.caches.prefixes import TokenCaches
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.ladder import Speed
-from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, Ready, Start, frame, made
+from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, JobReady, Start, frame, made
 from tokenlane.tokens.tokenizer import Tokenizer
 
 _NICENESS = 10
@@ -54,7 +54,7 @@ def serve(sock: socket.socket) -> None:
         tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         tokenizer.encode("warm up", add_special_tokens=True)
         models[model] = tokenizer, Speed(), TokenCaches.of(settings)
-    sock.sendall(b"".join(frame(Ready())))
+    sock.sendall(b"".join(frame(JobReady())))
     while True:
         head, payload = _next(sock)
         asked = msgspec.msgpack.decode(head, type=Asked)

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 
 
-class Room:
+class Waiters:
     """Waiters of one loop."""
 
     def __init__(self) -> None:

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.errors import RequestError
+from tokenlane.tokens import engines
+from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
-from tokenlane.tokens.encode import engines
-from tokenlane.tokens.encode.engines import FastTemplate, Refused
-from tokenlane.tokens.tokenizer import Tokenizer, demo_folder
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.engines import Refused
+from tokenlane.tokens.tokenizer import Tokenizer
 
 NAMES = ("demo", *SHARED_NAMES)
 METASPACE = "mistral-v0.3"

@@ -18,9 +18,9 @@ from tokenlane.simulator import vllm_errors
 from tokenlane.simulator.engine import Sequence
 from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply
-from tokenlane.simulator.payloads import Choice, PromptDetails, Shapes, Usage
-from tokenlane.simulator.prompts import Job, Prompt
-from tokenlane.simulator.text import Answer
+from tokenlane.simulator.payloads import ChoicePayload, PromptDetails, Shapes, UsagePayload
+from tokenlane.simulator.prompts import Job, SimulatedPrompt
+from tokenlane.simulator.text import AnswerText
 
 _CUTS = ("die-mid-stream", "stall", "error-event")
 
@@ -28,10 +28,10 @@ _CUTS = ("die-mid-stream", "stall", "error-event")
 class _Choice(msgspec.Struct, eq=False):
     """One sequence and what of it has been sent. Owner of its sequence."""
 
-    generation: "Generation"
+    generation: "GeneratedAnswer"
     index: int
-    prompt: Prompt
-    answer: Answer
+    prompt: SimulatedPrompt
+    answer: AnswerText
     sequence: Sequence
     sent: int = 0
     before: bytes = b""
@@ -42,7 +42,7 @@ class _Choice(msgspec.Struct, eq=False):
         self.generation.changed(self, sequence)
 
 
-class Generation:
+class GeneratedAnswer:
     """reply: where the answer goes. fault: what goes wrong with it, if anything."""
 
     def __init__(
@@ -69,7 +69,9 @@ class Generation:
         self._stopped = False
         self._done = asyncio.get_running_loop().create_future()
 
-    def add(self, prompt: Prompt, answer: Answer, sequence: Sequence, quoted: list[bytes]) -> None:
+    def add(
+        self, prompt: SimulatedPrompt, answer: AnswerText, sequence: Sequence, quoted: list[bytes]
+    ) -> None:
         """One more choice."""
         choice = _Choice(self, len(self.choices), prompt, answer, sequence)
         sequence.owner = choice
@@ -152,7 +154,7 @@ class Generation:
         if not self._shapes.chat:
             return
         prompt = self._job.prompts[0]
-        usage = Usage(prompt.tokens, prompt.tokens, 0) if self._continuous else msgspec.UNSET
+        usage = UsagePayload(prompt.tokens, prompt.tokens, 0) if self._continuous else msgspec.UNSET
         if usage is not msgspec.UNSET:
             usage.completion_tokens_details = None
         for choice in self.choices:
@@ -169,10 +171,10 @@ class Generation:
         first, position = choice.sent == 0, choice.sent
         choice.sent += 1
         self._tokens_sent += 1
-        usage: Usage | msgspec.UnsetType = msgspec.UNSET
+        usage: UsagePayload | msgspec.UnsetType = msgspec.UNSET
         if self._continuous:
             prompt = choice.prompt.tokens
-            usage = Usage(prompt, prompt + choice.sent, choice.sent)
+            usage = UsagePayload(prompt, prompt + choice.sent, choice.sent)
             if self._shapes.chat:
                 usage.completion_tokens_details = None
         self._write(
@@ -251,9 +253,9 @@ class Generation:
             if fault.kind == "die-mid-stream":
                 self._reply.die(reset=fault.reset)
 
-    def _ended_choices(self) -> list[Choice]:
+    def _ended_choices(self) -> list[ChoicePayload]:
         return [
-            Choice(
+            ChoicePayload(
                 choice.index,
                 choice.answer.text(choice.sequence.produced),
                 choice.sequence.finish,
@@ -263,12 +265,12 @@ class Generation:
             for choice in self.choices
         ]
 
-    def _total(self, *, full: bool) -> Usage:
+    def _total(self, *, full: bool) -> UsagePayload:
         """full: the answer that is not a stream names every field."""
         chat = self._shapes.chat
         prompt_tokens = sum(prompt.tokens for prompt in self._job.prompts)
         output_tokens = sum(choice.sequence.produced for choice in self.choices)
-        usage = Usage(prompt_tokens, prompt_tokens + output_tokens, output_tokens)
+        usage = UsagePayload(prompt_tokens, prompt_tokens + output_tokens, output_tokens)
         if full:
             usage.prompt_tokens_details = usage.completion_tokens_details = None
         if self._report_cached:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.raw import Upstream, answering, json_bytes, ok, post
 from tests.support import demo_tokenizer, gateway
 from tokenlane.config.settings import Settings, TokenSettings
-from tokenlane.gateway import id_bodies
+from tokenlane.gateway import body_edits
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.tokens.ids import pack
 
@@ -19,7 +19,7 @@ def rewritten(asked: dict[str, Any], *sequences: list[int]) -> Any:
     raw = json.dumps(asked).encode()
     body = inspect(Kind.CHAT if "messages" in asked else Kind.COMPLETION, raw)
     assert isinstance(body, ChatBody | CompletionBody)
-    made = id_bodies.with_ids(raw, body, [pack(ids) for ids in sequences])
+    made = body_edits.with_ids(raw, body, [pack(ids) for ids in sequences])
     return None if made is None else json.loads(made)
 
 

@@ -57,7 +57,7 @@ ADVICE = {
 _GROWTH = 1.05
 
 
-class Change(IntEnum):
+class ReplicaChange(IntEnum):
     """How much an observation changed: what workers must know at once, or may know soon."""
 
     NONE = 0
@@ -112,14 +112,14 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
     return Track(state, passes, 0, gone=False)
 
 
-def compare(before: ReplicaState, after: ReplicaState) -> Change:
+def compare(before: ReplicaState, after: ReplicaState) -> ReplicaChange:
     """How much the workers care."""
     if before == after:
-        return Change.NONE
+        return ReplicaChange.NONE
     same_load = msgspec.structs.replace(
         after, running=before.running, waiting=before.waiting, kv_usage=before.kv_usage
     )
-    return Change.LOAD if same_load == before else Change.SHAPE
+    return ReplicaChange.LOAD if same_load == before else ReplicaChange.SHAPE
 
 
 def base_url(backend: str) -> str:
@@ -209,11 +209,11 @@ class FleetTable:
             self._tracks[slot] = msgspec.structs.replace(track, state=state)
             self._next()
 
-    def observe(self, slot: int, probe: Probe) -> Change:
+    def observe(self, slot: int, probe: Probe) -> ReplicaChange:
         """Takes one probe's result in."""
         before = self._tracks.get(slot)
         if before is None:
-            return Change.NONE
+            return ReplicaChange.NONE
         self.reasons[before.state.id] = probe.reason
         self.roots.update(probe.roots)
         if probe.scrape is not None:
@@ -226,15 +226,15 @@ class FleetTable:
             self._next()
         return change
 
-    def learned(self, slot: int, cache_blocks: int) -> Change:
+    def learned(self, slot: int, cache_blocks: int) -> ReplicaChange:
         """A replica that does not report its cache's size was seen to hold so many blocks."""
         track = self._tracks.get(slot)
         if track is None or cache_blocks <= (track.state.cache_blocks or 0) * _GROWTH:
-            return Change.NONE
+            return ReplicaChange.NONE
         state = msgspec.structs.replace(track.state, cache_blocks=cache_blocks)
         self._tracks[slot] = msgspec.structs.replace(track, state=state)
         self._next()
-        return Change.SHAPE
+        return ReplicaChange.SHAPE
 
     def _next(self) -> None:
         self._state = FleetState(self._state.version + 1, self.replicas)

@@ -7,7 +7,7 @@ import pytest
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, ReplicaState
-from tokenlane.gateway.upstreams import Fleet
+from tokenlane.gateway.fleet import Fleet
 
 
 def replica(slot: int, **fields: Any) -> ReplicaState:

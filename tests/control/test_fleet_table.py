@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlane.config.settings import ControlSettings
-from tokenlane.control.fleet import Change, FleetTable, Probe, base_url, models
+from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange, base_url, models
 from tokenlane.control.replica_metrics import Scrape
 from tokenlane.errors import ConfigError
 
@@ -60,7 +60,7 @@ def test_up_needs_a_run_of_good_and_down_a_run_of_bad(
 def test_what_a_probe_did_not_learn_stays() -> None:
     fleet = table()
     full = Probe("ok", ("m", "n"), 4096, Scrape(1, 2, 0.5, 32, 100, 1000.0))
-    assert fleet.observe(0, full) is Change.SHAPE
+    assert fleet.observe(0, full) is ReplicaChange.SHAPE
     learned = fleet.state.replicas[0]
     assert (learned.models, learned.max_model_tokens, learned.block_tokens) == (
         ("m", "n"),
@@ -69,18 +69,18 @@ def test_what_a_probe_did_not_learn_stays() -> None:
     )
     assert (learned.cache_blocks, learned.started_s, learned.running) == (100, 1000.0, 1)
 
-    assert fleet.observe(0, GOOD) is Change.NONE
-    assert fleet.observe(0, Probe("ok", None, None, Scrape())) is Change.LOAD
+    assert fleet.observe(0, GOOD) is ReplicaChange.NONE
+    assert fleet.observe(0, Probe("ok", None, None, Scrape())) is ReplicaChange.LOAD
     kept = fleet.state.replicas[0]
     assert kept == msgspec.structs.replace(learned, running=0, waiting=0, kv_usage=0.0)
-    assert fleet.observe(0, Probe("timeout")) is Change.NONE
+    assert fleet.observe(0, Probe("timeout")) is ReplicaChange.NONE
     assert fleet.state.replicas[0].models == ("m", "n")
 
 
 def test_the_first_refused_probe_says_that_the_cache_is_gone() -> None:
     fleet = table()
     fleet.observe(0, GOOD)
-    assert fleet.observe(0, Probe("refused")) is Change.SHAPE
+    assert fleet.observe(0, Probe("refused")) is ReplicaChange.SHAPE
     assert fleet.state.replicas[0].up  # not down yet
     assert fleet.state.replicas[0].incarnation == 1
     fleet.observe(0, Probe("refused"))
@@ -89,28 +89,28 @@ def test_the_first_refused_probe_says_that_the_cache_is_gone() -> None:
     assert fleet.state.replicas[0].incarnation == 1
     fleet.observe(0, Probe("refused"))
     assert fleet.state.replicas[0].incarnation == 2
-    assert table().observe(0, Probe("refused")) is Change.NONE  # never seen: nothing to lose
+    assert table().observe(0, Probe("refused")) is ReplicaChange.NONE  # never seen: nothing to lose
 
 
 def test_a_capacity_may_be_learned_and_is_no_news_unless_it_grows() -> None:
     fleet = table()
     fleet.observe(0, GOOD)
-    assert fleet.learned(0, 1000) is Change.SHAPE
-    assert fleet.learned(0, 1040) is Change.NONE
-    assert fleet.learned(0, 1100) is Change.SHAPE
+    assert fleet.learned(0, 1000) is ReplicaChange.SHAPE
+    assert fleet.learned(0, 1040) is ReplicaChange.NONE
+    assert fleet.learned(0, 1100) is ReplicaChange.SHAPE
     assert fleet.state.replicas[0].cache_blocks == 1100
 
 
 def test_a_restart_is_a_change_of_shape() -> None:
     fleet = table()
     fleet.observe(0, Probe("ok", scrape=Scrape(started_s=1000.0)))
-    assert fleet.observe(0, Probe("ok", scrape=Scrape(started_s=2000.0))) is Change.SHAPE
+    assert fleet.observe(0, Probe("ok", scrape=Scrape(started_s=2000.0))) is ReplicaChange.SHAPE
 
 
 def test_versions_grow_with_changes_only() -> None:
     fleet = table(backends=("http://a:1", "http://b:2"))
     first = fleet.state
-    assert fleet.observe(0, BAD) is Change.NONE
+    assert fleet.observe(0, BAD) is ReplicaChange.NONE
     assert fleet.state is first
     fleet.observe(1, GOOD)
     assert fleet.state.version == first.version + 1

@@ -1,0 +1,64 @@
+"""Faster engines behind the reference ones: what works for a model, and how an engine is called.
+
+fastokens encodes (`tokenlane.tokens.encode.fastokens_encoder`; for other tokenizers
+`tokenlane.tokens.encode.words`), minijinja renders (`tokenlane.tokens.chat.minijinja_template`).
+
+Invariants:
+- An engine gives what the reference gives, or None: then the reference is asked. So errors are
+  always the reference's, and an engine that gives up costs time only.
+- That it gives the same is known by a probe at load (`tokenlane.tokens.probe`).
+"""
+
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import ParamSpec, TypeVar
+
+import msgspec
+
+ENGINES = ("tokenizers", "fastokens", "jinja2", "minijinja")
+_Asked = ParamSpec("_Asked")
+_Given = TypeVar("_Given")
+
+
+class FastPaths(msgspec.Struct, frozen=True):
+    """What works for a model. encoder: "fastokens", "words" or "tokenizers"; template: "minijinja",
+    or "jinja2" where one of its templates needs it, "replica" where only that can render; why: by
+    part, what keeps it from the fast path."""
+
+    encoder: str = "tokenizers"
+    template: str = "jinja2"
+    why: dict[str, str] = {}
+
+    def engines(self) -> tuple[tuple[str, str], ...]:
+        """(part, engine) of each part."""
+        return ("encoder", self.encoder), ("template", self.template)
+
+
+class Refused(Exception):
+    """An engine cannot do this tokenizer or template at all; the message says why."""
+
+
+def versions() -> str:
+    """Of all engines, for what is remembered of them."""
+    return " ".join(f"{name}={_version(name)}" for name in ENGINES)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def tried(call: Callable[_Asked, _Given], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Given:
+    """Return what the engine returns. Raises Refused where it fails, UnicodeEncodeError as it
+    is."""
+    try:
+        return call(*args, **kwargs)
+    except UnicodeEncodeError:
+        raise
+    except BaseException as error:
+        # A panic of an engine's Rust code is no Exception to Python.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise Refused(f"{type(error).__name__}: {error}"[:200]) from None
