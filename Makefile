@@ -39,7 +39,7 @@ test-other-pythons:
 
 # The safe path keeps the working directory, and so the sources, out of sys.path.
 test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
-	$(BIN)/python -m bench.build
+	$(BIN)/python -m bench build
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
 		-o pythonpath="build/compiled ." $(ARGS)
 
@@ -91,7 +91,7 @@ fuzz: ## coverage-guided search (atheris), MINUTES for each of 7 targets; a cras
 	done
 
 overload: $(STAMP_DEV) ## 10 times what a fleet of 300 requests/s can serve: goodput, and how fast the rest is refused
-	$(BIN)/python -m bench.overload $(ARGS)
+	$(BIN)/python -m bench overload $(ARGS)
 
 bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a verdict (bench/results)
 	$(BIN)/python -m bench $(ARGS)
@@ -106,10 +106,10 @@ docs: $(STAMP_DOCS) ## the site, out of docs/*.md: build/site
 	.venv-docs/bin/python -m scripts.site build/site
 
 bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md from the last run's bench/results/latest.json
-	$(BIN)/python -m bench.docs $(ARGS)
+	$(BIN)/python -m bench docs $(ARGS)
 
 bench-stalls: $(STAMP_DEV) ## plants stalls in every stage and counts how many the gateway explains
-	$(BIN)/python -m bench.stalls $(ARGS)
+	$(BIN)/python -m bench stalls $(ARGS)
 
 lint: $(STAMP_DEV) ## format, lint, types, rooms
 	$(BIN)/ruff format --check .
@@ -128,6 +128,12 @@ test-clients: ## the clients that are tried, LangChain among them, in a venv of 
 test-deploy: ## deploy/ by Helm's engine, Kubernetes' schemas, hadolint and Grafana's model, in a venv of their own
 	$(MAKE) --no-print-directory VENV=.venv-deploy .venv-deploy/.stamp-deploy
 	.venv-deploy/bin/python -m pytest tests/deploy/test_tools.py $(ARGS)
+
+# build is not locked: it makes the wheel in an environment of its own, as an installer does.
+test-package: ## wheel and sdist: built, and the demo run from the wheel beside PyPI's proxy.py
+	$(MAKE) --no-print-directory VENV=.venv-package .venv-package/.stamp-dev
+	.venv-package/bin/python -m pip --disable-pip-version-check install -q 'build>=1.2'
+	.venv-package/bin/python -m pytest tests/deploy/test_package.py $(ARGS)
 
 test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of their own
 	sh scripts/test_vllm.sh

@@ -1,1 +1,5 @@
-"""Benchmarks: what the gateway costs, beside a plain aiohttp proxy in the same run."""
+"""Benchmarks of the gateway.
+
+`python -m bench` runs the laboratory, `python -m bench NAME` one experiment or study. Four folders,
+each importing only those after it: `studies`, `experiments`, `loads`, `tools`.
+"""

@@ -2,9 +2,10 @@
 
     python -m bench [--only NAME ...] [--list] [--smoke | --full] [--out DIR]
                     [--tokenizers DIR] [--trace FILE] [--arrivals FILE]
+    python -m bench NAME [flags]
 
-Writes DIR/latest.json, DIR/report.html and DIR/*.png (bench/results by default). Each experiment
-is runnable alone: `python -m bench.lab.burst --help`; --list says which there are.
+Writes DIR/latest.json, DIR/report.html and DIR/*.png (bench/results by default). With a NAME, run
+that experiment or study alone: `python -m bench NAME --help` lists its flags, --list the names.
 """
 
 import argparse
@@ -15,32 +16,41 @@ from pathlib import Path
 
 import msgspec
 
-from bench import machine, plots, suite, verdict
-from bench.build import compiled
-from bench.finding import Finding, text
-from bench.lab.common import Options, add_flags, options_of
-from bench.processes import BenchError, say
-from bench.report import Report, page, write_json
+from bench import catalogue
+from bench.tools import machine, plots, suite, verdict
+from bench.tools.build import compiled
+from bench.tools.command_line import Options, add_flags, options_of
+from bench.tools.finding import Finding, text
+from bench.tools.paths import RESULTS
+from bench.tools.processes import BenchError, say
+from bench.tools.report import Report, page, write_json
 
 
 def main() -> int:
-    """Runs what was asked for; exit 1 when an experiment could not be made here."""
+    """Run what was asked for. Return 1 when an experiment could not be made here."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
+        usage="%(prog)s [options]  or  %(prog)s NAME [flags of NAME]",
         description=__doc__,
+        epilog="names: " + " ".join(catalogue.modules()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", action="append", metavar="NAME", help="this one; may be repeated")
-    parser.add_argument("--list", action="store_true", help="name the experiments and leave")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--list", action="store_true", help="list what there is and leave")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     add_flags(parser)
+    if sys.argv[1:] and not sys.argv[1].startswith("-"):
+        try:
+            catalogue.start(sys.argv[1], sys.argv[2:])
+        except BenchError as error:
+            parser.error(str(error))
+        return 0
     parsed = parser.parse_args()
     if parsed.list:
-        for member in suite.MEMBERS:
-            print(f"{member.name:16} python -m {member.module}")
+        print(listing())
         return 0
     try:
-        members = suite.chosen(parsed.only or ())
+        members = catalogue.chosen(parsed.only or ())
         report = run(members, options_of(parsed), parsed.out)
     except BenchError as error:
         parser.error(str(error))
@@ -49,8 +59,20 @@ def main() -> int:
     return 1 if report.failed else 0
 
 
+def listing() -> str:
+    """Return all names with what they do, those of the laboratory first."""
+    members = [member.name for member in catalogue.MEMBERS]
+    modules = catalogue.modules()
+    lines = ["run by `make bench`, or alone by `python -m bench NAME`:"]
+    lines += [f"  {name:16} {catalogue.summary(modules[name])}" for name in members]
+    lines += ["", "run alone:"]
+    others = [name for name in modules if name not in members]
+    lines += [f"  {name:16} {catalogue.summary(modules[name])}" for name in others]
+    return "\n".join(lines)
+
+
 def run(members: list[suite.Member], options: Options, out: Path) -> Report:
-    """The experiments, one after the other; the report is written anew after each."""
+    """Run the experiments one after the other. Write the report again after each."""
     began_s = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
     facts = machine.facts()

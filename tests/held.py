@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from bench.client import fetch
+from bench.tools.client import fetch
 from tokenlane.telemetry.stalls.planted import VARIABLE
 from tokenlane.telemetry.stalls.stages import CAUSES, LOOP, OTHER
 

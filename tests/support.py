@@ -29,6 +29,7 @@ from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import Exchange, Handler, HttpServer
 from tokenlane.routing.lease import LocalBoard
+from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.family import Family
@@ -110,7 +111,7 @@ class Bench(Served):
     """A gateway on a port, with everything in it in reach."""
 
     gateway: Gateway
-    board: LocalBoard
+    board: LocalBoard | SharedBoard
     tokens: TokenService
     _metrics: SegmentReader
 
@@ -161,6 +162,7 @@ async def gateway(
     replica_key: Secret | None = None,
     tls: ssl.SSLContext | None = None,
     asks: bool = False,
+    board: LocalBoard | SharedBoard | None = None,
 ) -> AsyncIterator[Bench]:
     """A gateway in front of these replicas; without a tokenizer unless one is given. asks: them for
     ids, as the settings say; scripts of replicas expect no such question."""
@@ -172,7 +174,7 @@ async def gateway(
     descriptor = create_segment()
     tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
     tokens = TokenService(settings.tokens, tokenizers, 16)
-    board = LocalBoard()
+    board = board or LocalBoard()
     recorder = Recorder(MetricsSegment(descriptor), settings.prices, access=access, tracer=tracer)
     keys = client_keys(settings.auth)
     made = Gateway(

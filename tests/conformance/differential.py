@@ -24,7 +24,7 @@ from pathlib import Path
 import h11
 import uvloop
 
-from bench.processes import free_ports
+from bench.tools.processes import free_ports
 from tests.conformance import published
 from tests.conformance.corpus import REASONS, Case, cases
 from tests.conformance.observe import Recorder

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.prometheus import Prometheus, available
-from bench.scene import CUT, Load, kill_worker, scene
-from bench.systems import Proxy
+from bench.loads.scene import CUT, Load, kill_worker, scene
+from bench.tools.prometheus import Prometheus, available
+from bench.tools.systems import Proxy
 from scripts.dashboard.boards import BOARDS
 from tests.deploy.rules import alerts
 from tokenlane.telemetry.metrics.families import OTHER

@@ -16,8 +16,8 @@ from typing import Any, Self
 import msgspec
 import psutil
 
-from bench.client import fetch
-from bench.scrape import Samples, samples
+from bench.tools.client import fetch
+from bench.tools.scrape import Samples, samples
 from tests.held import GATE
 from tests.paths import ROOT
 from tests.soak.audit import Kill

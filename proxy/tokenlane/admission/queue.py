@@ -1,8 +1,8 @@
 """Admission on the loop: a request enters, waits for its turn or is refused, and leaves.
 
 Invariants:
-- A place is a context: whatever ends a request gives its place back, and wakes who is next.
-- Nothing of a body is looked at here. What a prompt will cost is guessed by its size in bytes.
+- A permit is a context manager: whatever ends a request gives its permit back and wakes the next.
+- No body is looked at here. What a prompt will cost is guessed from its size in bytes.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from tokenlane.config.settings import AdmissionSettings, Tenant
 from tokenlane.errors import RequestError
 from tokenlane.tokens.blocks import TEXT_BYTES_PER_TOKEN
 
-# Tenant and reason; class and seconds waited.
 OnShed = Callable[[str, str], object]
 OnAdmitted = Callable[[str, float], object]
 
 
 class AdmissionQueue:
-    """A worker's. deadline_s: nobody waits longer."""
+    """A worker's queue. deadline_s: no request waits longer. on_shed: told the tenant and the
+    reason of a refusal. on_admitted: told the priority class and the seconds waited."""
 
     def __init__(
         self, admission: Admission, deadline_s: float, on_shed: OnShed, on_admitted: OnAdmitted
@@ -36,23 +36,24 @@ class AdmissionQueue:
     def configure(
         self, settings: AdmissionSettings, tenants: Mapping[str, Tenant], workers: int
     ) -> None:
-        """From now on, for those that wait too; who has a place keeps it."""
+        """Replace the settings, for waiting requests too. Permits already given stay."""
         self.deadline_s = settings.queue_deadline_s
         self.wake(self.admission.configure(settings, tenants, workers))
 
     def permit(self, tenant: str, size_bytes: int, parent: int = 0) -> "Permit":
-        """For a request whose body has so many bytes. parent: as for `Admission.ask`."""
+        """Return the permit of a request with a body of this size, to be entered. parent: as for
+        `Admission.ask`."""
         return Permit(self, tenant, size_bytes // TEXT_BYTES_PER_TOKEN, parent)
 
     def wake(self, tickets: list[Ticket]) -> None:
-        """What these wait for has come: a place, or the end of waiting."""
+        """Wake the requests of these tickets: they have a permit, or must not wait any longer."""
         for ticket in tickets:
             future = self.waiting.get(ticket)
             if future is not None and not future.done():
                 future.set_result(None)
 
     def refuse(self, ticket: Ticket, why: Refusal) -> Exception:
-        """Counts a refusal; the answer."""
+        """Count a refusal and return the answer to it."""
         self.on_shed(ticket.account.name, why.value)
         after_s = self.admission.retry_after_s()
         return overloaded(after_s, own=self.admission.over(ticket))
@@ -61,7 +62,7 @@ class AdmissionQueue:
 class Permit:
     """`async with queue.permit(tenant, size_bytes) as permit: ... permit.computed() ...`
 
-    Raises RequestError 429 (the tenant's own limits) or 503 where there is none in time.
+    Raises RequestError 429 (the tenant's own limits) or 503 where there is no permit in time.
     """
 
     __slots__ = ("_parent", "_queue", "_tenant", "_ticket", "_tokens")
@@ -104,7 +105,7 @@ class Permit:
             raise queue.refuse(ticket, Refusal.DISPLACED)
 
     def computed(self) -> None:
-        """The replica has computed the prompt: its tokens wait no longer."""
+        """Tell that the replica has computed the prompt: its tokens no longer count as waiting."""
         if self._ticket is not None:
             self._queue.wake(self._queue.admission.computed(self._ticket))
 

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """number: 1 for the first. left: candidates not tried yet. kept: it asks for what one replica
-    alone keeps."""
+    """One try of a request. number: 1 for the first. left: candidates not tried yet. kept: the
+    request asks for something that only one replica keeps."""
 
     __slots__ = ("choice", "decision", "kept", "left", "number")
 
@@ -52,7 +52,7 @@ class Attempt:
 def head_for(
     replica: Replica, exchange: Exchange, lease: Lease, trace: TraceContext | None, body_bytes: int
 ) -> bytes:
-    """The request's head as this replica gets it."""
+    """Return the request's head as this replica gets it."""
     head = exchange.head
     forwarded = head.forwarded
     if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
@@ -185,14 +185,14 @@ class Attempts:
         return self.after(attempt, relay.phase(), happened)
 
     def failed(self, replica: Replica, happened: str) -> None:
-        """A replica failed a request, in whatever way."""
+        """Count a failed request and tell the replica's health."""
         self._recorder.failed(replica.state.id, happened)
         if self._router.health.failed(replica.state.slot, time.monotonic()):
             self._recorder.ejection(replica.state.id)
             log.warning("replica %s keeps failing; it is left out for a while", replica.state.id)
 
     def unreachable(self, replica: Replica, error: UpstreamError) -> None:
-        """There was no connection to be had."""
+        """Count a connection that could not be made."""
         slot = replica.state.slot
         self.failed(replica, error.reason)
         self._router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
@@ -200,11 +200,11 @@ class Attempts:
             self._on_suspect(slot)
 
     def may_replace(self, attempt: Attempt) -> bool:
-        """Whether an answer that generated nothing could still be replaced by another's."""
+        """Return whether another replica could still replace an answer that generated nothing."""
         return may_replace(attempt.number, attempt.left, self._settings.retry_limit_count)
 
     def after(self, attempt: Attempt, phase: Phase, happened: str) -> Step:
-        """What the retry table says to a failed attempt."""
+        """Return what the retry table says after a failed attempt."""
         settings = self._settings
         step = next_step(
             phase,
@@ -216,7 +216,7 @@ class Attempts:
         )
         if step.ending is not Ending.NEXT:
             return step
-        # A replica that had nothing to do for it is no work that retries could multiply.
+        # A replica that lacked what was asked for did no work that retries could multiply.
         if happened == "elsewhere" or self.budget.spend():
             self._recorder.retried(happened)
             return step
@@ -227,7 +227,7 @@ class Attempts:
 
 
 def _computed(lease: Lease, permit: Permit | None) -> None:
-    # Not the life: it holds the relay that holds this, and a cycle is the collector's work.
+    # Not the record: it holds the relay that holds this, and a cycle is work for the collector.
     lease.first_byte(time.monotonic())
     if permit is not None:
         permit.computed()

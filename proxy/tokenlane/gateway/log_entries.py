@@ -1,4 +1,4 @@
-"""A life in the words of the access log and of traces."""
+"""A request record in the words of the access log and of traces."""
 
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.telemetry.log import prompt_prefix

@@ -1,7 +1,7 @@
 """What is counted of each request, at its end and where it fails on the way.
 
 Invariants:
-- A life is recorded exactly once, whatever ended it; metrics are touched nowhere else on the
+- A request is recorded exactly once, whatever ended it; metrics are touched nowhere else on the
   request's path.
 - Children of metric families are bound once per label set; labels come from closed sets.
 """

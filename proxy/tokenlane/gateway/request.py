@@ -102,10 +102,9 @@ class Gateway:
         replica_key: Secret | None,
         tls: ssl.SSLContext | None,
     ) -> None:
-        """Other settings, whole, for what comes; what is under way goes on. Of its tokens' and
-        blocks' settings a gateway keeps those of its start. Raises ConfigError for a policy that
-        there is not, and then nothing is different. A key or context that is the same object is
-        unchanged."""
+        """Replace the settings for new requests. Requests in flight keep the old ones, and the
+        sizes of blocks and caches stay those of the start. Raises ConfigError for an unknown policy
+        and changes nothing."""
         self.router.configure(settings.routing, settings.health)
         before, self._settings = self._settings, settings
         self._authenticator = authenticator
@@ -115,7 +114,7 @@ class Gateway:
         self.query_builder.configure(settings.routing)
         self._attempts.configure(settings.upstream)
         if (settings.models, settings.routing) != (before.models, before.routing):
-            # Copies that are under way end with the old one.
+            # Shadow copies in flight end with the old resolver.
             self.model_resolver = ModelResolver(
                 settings, self.fleet, self.router, self._tokens, self.query_builder, self._recorder
             )
@@ -136,7 +135,7 @@ class Gateway:
             )
 
     def update(self, state: FleetState) -> None:
-        """A new snapshot of the replicas."""
+        """Adopt a new snapshot of the replicas."""
         LOOP.mark(ROUTE)
         self.fleet.update(state)
         self.router.update(state)
@@ -145,13 +144,13 @@ class Gateway:
         LOOP.mark(OTHER)
 
     def close(self) -> None:
-        """Closes the connections to replicas; what is in flight is lost."""
+        """Close the connections to replicas. Requests in flight are lost."""
         self.model_resolver.shadows.close()
         self.parity.close()
         self.fleet.close()
 
     async def handle(self, exchange: Exchange) -> None:
-        """One request, recorded whatever happens to it."""
+        """Serve one request, and record it whatever happens to it."""
         record = RequestRecord(exchange.started_s)
         record.request_id = exchange.request_id
         self.in_hand[record] = exchange.request_id
@@ -186,7 +185,7 @@ class Gateway:
         # A browser asks without a key whether it may ask with one.
         if exchange.preflight():
             return
-        # Who has no key learns nothing else, and not a byte of the body is read.
+        # A client without a valid key learns nothing else, and no byte of its body is read.
         if self._authenticator is not None:
             record.tenant = families.OTHER
             record.tenant = self._authenticator.tenant(route, exchange.headers, time.time())
@@ -197,7 +196,7 @@ class Gateway:
         if route.action is Action.MODELS:
             self._local_answers.models(exchange)
             return
-        # A place before the body: what there is no time for costs neither memory nor a parse.
+        # A permit before the body: a request that is refused costs neither memory nor a parse.
         if self.admission_queue is None:
             await self._admitted(exchange, route, record)
             return
@@ -255,8 +254,10 @@ class Gateway:
         named: str,
         record: RequestRecord,
     ) -> None:
-        """named: the response that the request is about, or goes on from."""
-        # Who may, who does, and why; again after a failure, as far as the retry table allows.
+        """Choose a replica and try it; choose again as far as the retry table allows.
+
+        named: the response that the request is about, or continues.
+        """
         among = self._eligible(model, record.tokens_s)
         tried: set[int] = set()
         self._attempts.budget.request()
@@ -278,7 +279,7 @@ class Gateway:
         raise refusals.nobody(Nobody.DOWN)
 
     def _remember(self, named: str, record: RequestRecord, slot: int) -> None:
-        """Where the response is kept that was asked for, and the one that was made."""
+        """Remember which replica keeps the response asked for, and the one just made."""
         relay = record.relay
         if relay is None or relay.head is None or relay.head.status != 200:
             return
@@ -293,7 +294,7 @@ class Gateway:
         return among
 
     def _give_up(self, exchange: Exchange, step: Step, record: RequestRecord) -> None:
-        """No further attempt: what the client gets."""
+        """Send the client what it gets when no further attempt is made."""
         record.outcome = "truncated" if step.ending is Ending.BREAK else "upstream_error"
         if step.ending is Ending.PASS and record.relay is not None:
             # The replica's own answer, which was held back while another might have done better.
@@ -305,7 +306,7 @@ class Gateway:
 
 
 async def _body(exchange: Exchange) -> bytes:
-    """A body that did not come with its head."""
+    """Read a body that did not come with its head."""
     LOOP.mark(OTHER)
     body = await exchange.read_body()
     LOOP.mark(INSPECT)

@@ -1,8 +1,8 @@
-"""What is known of one request: filled in as it goes through its stages.
+"""The record of one request, filled in as the request goes through its stages.
 
 Invariants:
-- A life belongs to one request; whoever ends the request hands it to the recorder, once.
-- It holds no reference that leads back to it: a cycle per request is the collector's work.
+- A record belongs to one request; whoever ends the request hands it to the recorder, once.
+- It holds no reference that leads back to it: a cycle per request is work for the collector.
 """
 
 from tokenlane.admission.queue import Permit
@@ -25,7 +25,7 @@ class RequestRecord:
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     cost: estimated, where the model has a price.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
-    place: where places are limited. copy_to: the model that gets a copy of it.
+    permit: where permits are limited. copy_to: the model that gets a copy of it.
     """
 
     route = families.OTHER
@@ -54,7 +54,7 @@ class RequestRecord:
         self.started_s = started_s
 
     def stages(self) -> list[float]:
-        """Seconds in each of families.STAGES, as far as the request came."""
+        """Return the seconds spent in each of families.STAGES, as far as the request came."""
         relay = self.relay
         first_byte_s = relay.first_byte_s if relay is not None else 0.0
         ends = (
@@ -76,12 +76,12 @@ class RequestRecord:
         return seconds
 
     def stage(self) -> str:
-        """The one of families.STAGES it is in."""
+        """Return the one of families.STAGES that the request is in."""
         return families.STAGES[min(len(self.stages()), len(families.STAGES) - 1)]
 
 
 def in_hand(records: dict[RequestRecord, bytes]) -> Requests:
-    """The first few of these requests and their number, from any thread. lives: with their ids."""
+    """Return the first few of these requests and their number; callable from any thread."""
     now = list(records.items())  # in one step of the interpreter: the loop may run between any two
     return (
         tuple(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.stalls import ASLEEP, Planted, seen
+from bench.experiments.stalls import ASLEEP, Planted, seen
 from tokenlane.config.settings import StallSettings
 from tokenlane.errors import ConfigError
 from tokenlane.telemetry.metrics import families

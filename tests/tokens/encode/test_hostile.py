@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from bench.ladder.prompts import HOSTILE, hostile, ids_of, raw
+from bench.loads.prompts import HOSTILE, hostile, ids_of, raw
 from tests.support import demo_tokenizer
 from tokenlane.config.settings import TokenSettings
 from tokenlane.tokens.service import TokenService

@@ -1,1 +1,0 @@
-"""The tokenization ladder in process; see `bench.ladder.__main__`."""

@@ -1,0 +1,85 @@
+"""Prompts for the tokenization ladder in process: conversations and hostile text."""
+
+import json
+import random
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+from bench.loads import workload
+from bench.tools.demo_model import MODEL_FOLDER
+from tokenlane.config.settings import TokenSettings
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.service import Outcome, TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
+
+TURNS = 100
+BLOCK_TOKENS = 16
+# English words as the workload makes them.
+CHARS_PER_TOKEN = 5.0
+
+
+def chars_for(tokens: int) -> int:
+    """Return how many characters of the workload's text make about that many demo tokens."""
+    sample = workload.text(100_000, 0)
+    encoder: Any = Backend.from_file(str(MODEL_FOLDER / "tokenizer.json"))
+    return round(len(sample) * tokens / len(encoder.encode(sample).ids))
+
+
+def conversation(tokens: int, turns: int, seed: int) -> list[dict[str, str]]:
+    """Messages of about so many tokens in all; the seed opens the first, so that none is alike."""
+    chars = int(tokens * CHARS_PER_TOKEN / turns)
+    roles = ("user", "assistant")
+    return [
+        {"role": roles[turn % 2], "content": f"{seed} {turn} {workload.text(chars, seed + turn)}"}
+        for turn in range(turns)
+    ]
+
+
+def renewed(messages: list[dict[str, str]]) -> Callable[[], bytes]:
+    """Makes bodies of this conversation that have no message in common."""
+    mark = "@" * workload.NUMBER_DIGITS
+    marked = [{**one, "content": f"{mark} {one['content']}"} for one in messages]
+    body, numbers = raw(marked), count()
+    return lambda: body.replace(mark.encode(), b"%0*d" % (workload.NUMBER_DIGITS, next(numbers)))
+
+
+def raw(messages: list[dict[str, str]]) -> bytes:
+    """The body of a chat request."""
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+def ladder(tokenizer: Tokenizer) -> TokenService:
+    """A worker's ladder with this one model, as its settings are by default."""
+    return TokenService(TokenSettings(), {"m": tokenizer}, BLOCK_TOKENS)
+
+
+async def ids_of(service: TokenService, body: bytes) -> Outcome:
+    """What the gateway does with a body until it is routed."""
+    request = inspect(Kind.CHAT, body)
+    assert isinstance(request, ChatBody)
+    return await service.prompt("m", request)
+
+
+HOSTILE_BYTES = 1_000_000
+
+
+def hostile(kind: str, seed: int, size: int = HOSTILE_BYTES) -> str:
+    """About so many bytes that tokenizers dislike; each seed gives another text, of words that no
+    other has."""
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    if kind == "no spaces":
+        return str(seed) + workload.text(size * 5 // 4, seed).replace(" ", "")
+    if kind == "one letter":
+        # A run of another length is another word.
+        return str(seed) + letters[seed % 26] * (size - seed)
+    if kind == "random letters":
+        return "".join(rng.choices(letters, k=size))
+    marks = [chr(code) for code in range(0x300, 0x370)]
+    return str(seed) + "".join(rng.choices(["e", *marks], k=size // 2))
+
+
+HOSTILE = ("no spaces", "one letter", "random letters", "combining marks")

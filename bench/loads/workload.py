@@ -1,0 +1,166 @@
+"""Request bodies: chat requests of a given size or length, the same ones every time. Pure.
+
+Invariants:
+- Everything follows from a seed: two proxies in one run see the same bytes.
+- Text is words with the lengths of English, so that an encoder's word cache behaves as it does
+  on real prompts.
+"""
+
+import json
+import random
+
+from bench.tools.demo_model import MODEL
+
+CHAT = "/v1/chat/completions"
+
+WORDS = (
+    "the of and to in is that it was for on are as with they at be this from have or by one had "
+    "not but what all were when we there can an your which their said if do will each about how "
+    "up out them then she many some so these would other into has more her two like him see time "
+    "could no make than first been its who now people my made over did down only way find use may "
+    "water long little very after words called just where most know get through back much before "
+    "also around another came come work three word must because does part even place well such "
+    "here take why things help put years different away again off went old number great tell men "
+    "say small every found still between name should home big give air line set own under read "
+    "last never us left end along while might next sound below saw something thought both few "
+    "those always looked show large often together asked house world going want school important "
+    "until form food keep children feet land side without boy once animals life enough took "
+    "sometimes four head above kind began almost live page got earth need far hand high year "
+    "mother light parts country father let night following picture being study second eyes soon "
+    "times story boys since white days ever paper hard near sentence better best across during "
+    "today others however sure means knew try told young miles sun ways thing whole hear example "
+    "heard several change answer room sea against top turned learn point city play toward five "
+    "using himself usually replica prefix request token gateway latency throughput configuration"
+).split()
+
+
+def text(size_chars: int, seed: int) -> str:
+    """Words and full stops, exactly `size_chars` characters of plain ASCII."""
+    chooser = random.Random(seed)
+    pieces: list[str] = []
+    size = 0
+    while size < size_chars:
+        sentence = " ".join(chooser.choices(WORDS, k=12)) + ". "
+        pieces.append(sentence)
+        size += len(sentence)
+    return "".join(pieces)[:size_chars]
+
+
+def varied(size_chars: int, seed: int, rare: float = 0.05) -> str:
+    """As `text`, but a share of the words was never seen before, as in real prose: caches of words
+    do not make an encoder look faster than it is."""
+    chooser = random.Random(seed)
+    words: list[str] = []
+    size = 0
+    while size <= size_chars:
+        word = chooser.choice(WORDS)
+        if chooser.random() < rare:
+            word = "".join(chooser.choices("abcdefghijklmnopqrstuvwxyz", k=chooser.randint(4, 10)))
+        words.append(word)
+        size += len(word) + 1
+    return " ".join(words)[:size_chars]
+
+
+def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: int = 16) -> bytes:
+    """Body of a chat request: (role, content) pairs in order."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": role, "content": content} for role, content in messages],
+        "max_tokens": max_tokens,
+        "stream": stream,
+    }
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def sized(size_bytes: int, seed: int, *, stream: bool = False) -> bytes:
+    """One user message in a body of exactly `size_bytes`; the seed opens the text."""
+    empty = chat([("user", f"{seed:08d} ")], stream=stream)
+    filler = text(size_bytes - len(empty), seed)
+    return chat([("user", f"{seed:08d} {filler}")], stream=stream)
+
+
+class Conversations:
+    """Chats of many turns, none of whose turns is like another's; cut from one text made once."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._text = text(1 << 20, seed)
+
+    def messages(self, size_chars: int, turns: int, nonce: str) -> list[tuple[str, str]]:
+        """(role, content) of about `size_chars` in all; the nonce opens every turn."""
+        each = max(1, size_chars // turns)
+        chooser = random.Random(nonce)
+        roles = ("user", "assistant")
+        made = []
+        for turn in range(turns):
+            at = chooser.randrange(len(self._text) - each) if each < len(self._text) else 0
+            filler = self._text[at : at + each]
+            while len(filler) < each:
+                filler += self._text[: each - len(filler)]
+            made.append((roles[turn % 2], f"{nonce}.{turn} {filler}"))
+        return made
+
+    def body(
+        self, size_chars: int, turns: int, nonce: str, *, system: str = "", stream: bool = False
+    ) -> bytes:
+        """The body of such a chat, behind a system prompt if there is one."""
+        before = [("system", system)] if system else []
+        return chat(before + self.messages(size_chars, turns, nonce), stream=stream)
+
+
+# A body in two parts, to be sent around a running number of so many digits.
+Parts = tuple[bytes, bytes]
+NUMBER_DIGITS = 16
+
+
+def numbered(messages: list[tuple[str, str]]) -> Parts:
+    """The body of a chat whose last message begins with a number that is not there yet."""
+    mark = "@" * NUMBER_DIGITS
+    *before, (role, content) = messages
+    head, tail = chat([*before, (role, f"{mark} {content}")]).split(mark.encode())
+    return head, tail
+
+
+def shared_prefix(system_bytes: int, user_bytes: int, seed: int) -> Parts:
+    """A system prompt that all bodies of one seed share, and a question that is new each time."""
+    return numbered(
+        [
+            ("system", text(system_bytes, seed)),
+            ("user", text(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
+        ]
+    )
+
+
+def conversation(turns: int, size_bytes: int, seed: int) -> list[tuple[str, str]]:
+    """A system prompt and so many turns of question and answer, the last one not answered yet;
+    about `size_bytes` of text in all, a quarter of it questions."""
+    turn_bytes = size_bytes // turns
+    own = text(size_bytes, seed)
+    messages = [("system", text(turn_bytes // 4, 500_000 + seed))]
+    for turn in range(turns):
+        at = turn * turn_bytes
+        split = at + turn_bytes // 4
+        messages += [("user", own[at:split]), ("assistant", own[split : at + turn_bytes])]
+    return messages[:-1]
+
+
+CONVERSATIONS = 16
+TURNS = 100
+LONG_BYTES = 390_000
+
+
+def last_turns(size_bytes: int) -> list[Parts]:
+    """The turns 97 to 100 of 16 conversations of that size, with a new question each; first all of
+    one length, then the next."""
+    talks = [conversation(TURNS, size_bytes, seed) for seed in range(CONVERSATIONS)]
+    return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
+
+
+def request(path: str, body: bytes, host: str = "127.0.0.1") -> bytes:
+    """A whole HTTP/1.1 POST with a JSON body; GET when there is none."""
+    if not body:
+        return f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\n\r\n".encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nAccept: */*\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,86 @@
+"""The compiled build that the benches measure, made anew whenever the sources changed.
+
+    python -m bench build          into build/compiled (a minute), see setup.py
+
+Invariants:
+- What is measured is what the sources say: a build that differs from them is never used.
+- Where there is no C compiler, the plain modules are measured, and it is said so.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from bench.tools.paths import ROOT
+from bench.tools.processes import BenchError, say
+
+FOLDER = ROOT / "build" / "compiled"
+_SETUP = FOLDER / "setup.py"  # what the build was made by
+
+
+def is_fresh() -> bool:
+    """Whether the build was made from the sources as they are, for this Python."""
+    if not any(FOLDER.glob(f"*{sys.implementation.cache_tag}*.so")):
+        return False
+    if not _SETUP.is_file() or _SETUP.read_bytes() != (ROOT / "setup.py").read_bytes():
+        return False
+    sources = {
+        path.relative_to(ROOT / "proxy"): path
+        for path in (ROOT / "proxy" / "tokenlane").rglob("*.py")
+    }
+    built = {path.relative_to(FOLDER): path for path in (FOLDER / "tokenlane").rglob("*.py")}
+    return sources.keys() == built.keys() and all(
+        path.read_bytes() == built[name].read_bytes() for name, path in sources.items()
+    )
+
+
+@cache
+def compiled() -> Path | None:
+    """The folder of the compiled package, built if need be; None without a C compiler."""
+    if is_fresh():
+        return FOLDER
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        say("no C compiler here: the gateway is measured as plain Python")
+        return None
+    say("compiling the hot modules into build/compiled (about a minute) …")
+    made = FOLDER.with_name(f"compiled-{os.getpid()}")
+    for stale in (ROOT / "build").glob("lib*"):
+        shutil.rmtree(stale)
+    argv = [
+        sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet",
+        "--no-deps", "--no-build-isolation", "--target", str(made), str(ROOT),
+    ]  # fmt: skip
+    done = subprocess.run(
+        argv,
+        env={**os.environ, "TOKENLANE_COMPILE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BenchError(f"the compiled build failed:\n{done.stderr[-2000:]}")
+    shutil.copyfile(ROOT / "setup.py", made / _SETUP.name)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    made.rename(FOLDER)  # at once, so that nobody imports half a package
+    return FOLDER
+
+
+def main() -> None:
+    """Build what is not there. Exit with a sentence where that fails."""
+    argparse.ArgumentParser(
+        prog="python -m bench build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
+    try:
+        compiled()
+    except BenchError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""`make bench-docs`: the tables of docs/bench.md, from the latest.json of a run.
+
+    python -m bench docs [--results DIR] [--page FILE]
+
+Invariants:
+- What stands between the two marks is made here, and nothing outside them is touched: no figure of
+  that part was ever typed.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bench.tools import machine, report
+from bench.tools.finding import markdown
+from bench.tools.paths import RESULTS, ROOT
+from bench.tools.processes import BenchError
+from bench.tools.report import Report
+
+BEGIN = "<!-- made by `make bench-docs`: begin -->"
+END = "<!-- made by `make bench-docs`: end -->"
+# What the experiments leave behind themselves is about one a core.
+BUSY_LOAD = 1.5
+
+
+def busy(made: Report) -> list[str]:
+    """A warning where other work had the machine too, as its load says."""
+    loads = [one.machine["load_1_min"] for one in made.findings.values()]
+    loads = [made.machine["load_1_min"], *loads]
+    if max(loads) <= BUSY_LOAD * made.machine["cores"]:
+        return []
+    span = f"{min(loads):.1f} to {max(loads):.1f} on {made.machine['cores']} cores"
+    warning = (
+        "**The machine was busy with other work**: "
+        f"loads of {span} as the experiments began. Latencies are overstated, some many times; "
+        "measure on an idle machine."
+    )
+    return [warning, ""]
+
+
+def section(made: Report) -> str:
+    """All that is between the marks."""
+    facts = machine.describe(made.machine).replace("\n", "; ")
+    failed = [f"- {name}: not measured in this run ({why})" for name, why in made.failed.items()]
+    lines = [
+        BEGIN,
+        "",
+        (
+            f"Measured {made.machine['at'][:10]} in one run of the {made.scale} form, "
+            f"{made.seconds / 60:.1f} minutes. {facts}."
+        ),
+        "",
+        *busy(made),
+        "### Verdict",
+        "",
+        *(f"- {line}" for line in made.verdict),
+        *failed,
+        "",
+    ]
+    for found in made.findings.values():
+        load = found.machine["load_1_min"]
+        lines += [markdown(found), f"Load of the machine as it began: {load:.1f}.", ""]
+    return "\n".join([*lines, END])
+
+
+def replaced(page: str, made: Report) -> str:
+    """The page with the run's section in the place of the old one. Raises BenchError without
+    marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"the page has no {BEGIN} … {END}")
+    return before + section(made) + after
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench docs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "bench.md", metavar="FILE")
+    parsed = parser.parse_args()
+    try:
+        made = report.read(parsed.results / "latest.json")
+        text = replaced(parsed.page.read_text(encoding="utf-8"), made)
+    except BenchError as error:
+        sys.exit(str(error))
+    parsed.page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

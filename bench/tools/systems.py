@@ -1,0 +1,101 @@
+"""The proxies that are compared, as commands on a core: the gateway and plain aiohttp."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from bench.tools.build import compiled
+from bench.tools.client import fetch
+from bench.tools.demo_model import MODEL, MODEL_FOLDER
+from bench.tools.processes import BenchError, Process, free_ports, module, pause
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """A running proxy. `admin_port` is None where there is none."""
+
+    name: str
+    process: Process
+    port: int
+    admin_port: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL of its data port."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+def backends(urls: Sequence[str]) -> list[str]:
+    """--backend for each URL."""
+    return [word for url in urls for word in ("--backend", url)]
+
+
+@contextmanager
+def aiohttp_proxy(urls: Sequence[str], core: int) -> Iterator[Proxy]:
+    """The baseline in front of these replicas."""
+    (port,) = free_ports(1)
+    argv = module("bench.tools.aiohttp_proxy", "--port", str(port), *backends(urls))
+    with Process("aiohttp", argv, core=core) as process:
+        process.wait_listening(port)
+        yield Proxy("aiohttp", process, port)
+
+
+@contextmanager
+def gateway(
+    urls: Sequence[str],
+    core: int | None,
+    *extra: str,
+    name: str = "tokenlane",
+    plain: bool = False,
+) -> Iterator[Proxy]:
+    """The gateway, one worker, tokenization and `affinity` on, once it serves the demo model.
+
+    The whole of it, supervisor included, runs on that core. extra: more of its flags. plain: as
+    plain Python even where the compiled build can be made.
+    """
+    folder = None if plain else compiled()
+    port, admin_port = free_ports(2)
+    argv = module(
+        "tokenlane", "serve", "--port", str(port), "--admin-port", str(admin_port),
+        "--workers", "1",
+        "--policy", "affinity", "--tokenizer", f"{MODEL}={MODEL_FOLDER}",
+        *backends(urls), *extra,
+    )  # fmt: skip
+    with Process(name, argv, core=core, folder=folder) as process:
+        process.wait_listening(port, 60)
+        wait_ready(process, admin_port)
+        yield Proxy(name, process, port, admin_port)
+
+
+@contextmanager
+def inline_twin(urls: Sequence[str], core: int | None) -> Iterator[Proxy]:
+    """The same gateway, but it encodes every prompt where it stands, on the loop.
+
+    To the ladder a hop to a thread costs more than any job: so every job is a short one. Its
+    encoder is the usual one (`tokenizers`).
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="bench-twin-", suffix=".yaml") as config:
+        config.write("tokens:\n  thread_hop_s: 1.0e+9\n  fast_engines: false\n")
+        config.flush()
+        with gateway(urls, core, "--config", config.name, name="inline-twin") as twin:
+            yield twin
+
+
+def wait_ready(process: Process, admin_port: int, tries: int = 100) -> None:
+    """Returns once /readyz says so."""
+    for _ in range(tries):
+        if fetch(admin_port, "/readyz").status == 200:
+            return
+        pause(0.1)
+    raise BenchError(f"{process.name} did not become ready: {process.tail()}")
+
+
+def wait_known(admin_port: int) -> None:
+    """Returns once the gateway has seen all replicas and read their block size."""
+    for _ in range(100):
+        known = msgspec.json.decode(fetch(admin_port, "/replicas").body or b"{}")
+        if all(one["up"] and one["block_tokens"] for one in known.get("replicas", [{"up": 0}])):
+            return
+        pause(0.1)
+    raise BenchError("the gateway did not get to know the simulated replicas")

@@ -1,0 +1,63 @@
+"""Everything that is run alone is found by its name."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bench import catalogue
+from bench.tools.command_line import Options
+from bench.tools.processes import BenchError, python_path
+from bench.tools.suite import SHORT_LIMIT_S, Member
+from tests.paths import ROOT
+
+
+def member(name: str) -> Member:
+    return next(one for one in catalogue.MEMBERS if one.name == name)
+
+
+def test_the_order_is_the_suites() -> None:
+    assert [one.name for one in catalogue.chosen(["floor", "bursts"])] == ["bursts", "floor"]
+    assert catalogue.chosen([]) == list(catalogue.MEMBERS)
+    with pytest.raises(BenchError, match="no such experiment: nope; there are ablation"):
+        catalogue.chosen(["nope", "floor"])
+
+
+def test_the_short_form_fits_ten_minutes() -> None:
+    # A minute and a half of it is the compiled build.
+    assert sum(one.expected_s for one in catalogue.MEMBERS) <= SHORT_LIMIT_S - 90
+    assert SHORT_LIMIT_S < 600
+    assert member("floor").budget_s(Options("full")) > member("floor").budget_s(Options())
+
+
+def test_the_page_of_the_docs_knows_every_experiment() -> None:
+    page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
+    for member in catalogue.MEMBERS:
+        assert f"`{member.name}`" in page
+
+
+def test_every_module_can_be_run() -> None:
+    for name, module in catalogue.modules().items():
+        text = catalogue.source(module).read_text(encoding="utf-8")
+        assert 'if __name__ == "__main__":' in text, name
+        assert catalogue.summary(module), name
+    assert len(catalogue.modules()) > 25
+
+
+def test_an_unknown_name_is_one_clear_sentence() -> None:
+    with pytest.raises(BenchError, match="no such experiment: nope; there are agent_sockets"):
+        catalogue.start("nope", [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [("bench throughput", "throughput"), ("bench.throughput", "throughput"),
+     ("bench.ladder", "ladder"), ("bench.routing", "routing"), ("bench.build", "build")],
+)  # fmt: skip
+def test_a_name_runs_its_module(words: str, name: str) -> None:
+    argv = [sys.executable, "-m", *words.split(), "--help"]
+    env = {**os.environ, "PYTHONPATH": python_path()}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    assert f"usage: python -m bench {name}" in done.stdout

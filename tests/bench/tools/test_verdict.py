@@ -1,0 +1,52 @@
+"""The verdict speaks in the known thresholds, and of what was measured only."""
+
+import pytest
+
+from bench.tools import verdict
+from bench.tools.finding import Finding, Shape
+
+
+def finding(name: str, numbers: dict[str, float | None], *shapes: bool | None) -> Finding:
+    made = [Shape(f"{name} {n}", holds, "") for n, holds in enumerate(shapes)]
+    return Finding(name=name, title="", machine={}, numbers=numbers, shapes=made)
+
+
+@pytest.mark.parametrize(
+    ("rate", "word"),
+    [(0.71, "caching works"), (0.70, "caching helps"), (0.50, "caching helps"),
+     (0.49, "the pool is needed")],
+)  # fmt: skip
+def test_hit_rates(rate: float, word: str) -> None:
+    assert word in verdict.hits(rate)
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.009, "free"), (0.011, "blocked")])
+def test_blocking(share: float, word: str) -> None:
+    assert word in verdict.blocking(share)
+
+
+def test_nothing_measured_nothing_said() -> None:
+    assert verdict.lines({}, {}) == []
+    assert verdict.lines({"cache": finding("cache", {"hit_rate": None})}, {}) == []
+
+
+def test_all_of_it() -> None:
+    limited = Finding(name="floor", title="", machine={},
+                      remarks=["x: the load generator was at its limit (…)"])  # fmt: skip
+    said = verdict.lines(
+        {
+            "cache": finding("cache", {"hit_rate": 0.9}),
+            "ablation": finding(
+                "ablation", {"inline blocked": 0.5, "as shipped blocked": 0.0}, True, False, None
+            ),
+            "starvation": finding("starvation", {"cores_needed": 0.5}),
+            "floor": limited,
+        },
+        {"arrivals": "no file"},
+    )
+    text = "\n".join(said)
+    for part in ("caching works", "50.0% of the time in stalls above 5 ms: the loop is blocked",
+                 "the loop is free", "from 0.5 core(s) up", "1 of 2 curves",
+                 "ablation (ablation 1)",
+                 "at its limit in parts of: floor", "not measured here: arrivals"):  # fmt: skip
+        assert part in text

@@ -1,0 +1,111 @@
+"""The wheel and the sdist, installed as a user would: beside another package named `proxy`."""
+
+import contextlib
+import importlib.util
+import json
+import subprocess
+import sys
+import tarfile
+import urllib.request
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+from tokenlane.runtime.ports import free_ports
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        importlib.util.find_spec("build") is None, reason="make test-package installs what it needs"
+    ),
+]
+# PyPI's proxy.py, whose import name tokenlane must leave alone.
+OTHER = "proxy.py==2.4.10"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the wheel and the sdist, built in isolation from the sources."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT))
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
+def run(*argv: str) -> str:
+    """Run a command; return what it prints, fail with what it says."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def installed(folder: Path, package: Path) -> Path:
+    """Return the Python of a clean environment with the package and PyPI's proxy.py."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    pip = str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"
+    run(*pip, "--require-hashes", "-r", str(ROOT / "requirements.txt"))
+    run(*pip, "--no-deps", OTHER)
+    run(*pip, "--no-deps", str(package))
+    return python
+
+
+@contextlib.contextmanager
+def demo(python: Path, folder: Path) -> Iterator[int]:
+    """Run `tokenlane demo` until it serves; yield its port."""
+    port = free_ports(2)
+    admin_port = port + 1
+    argv = [
+        str(python.with_name("tokenlane")), "demo",
+        "--port", str(port), "--admin-port", str(admin_port),
+    ]  # fmt: skip
+    with (
+        (folder / "demo.log").open("wb") as log,
+        subprocess.Popen(argv, cwd=folder, stdout=log, stderr=subprocess.STDOUT) as process,
+    ):
+        try:
+            check = [str(python.with_name("tokenlane")), "healthcheck"]
+            check += ["--admin-port", str(admin_port)]
+            while subprocess.run(check, capture_output=True, check=False).returncode:
+                assert process.poll() is None, (folder / "demo.log").read_text()
+            yield port
+        finally:
+            process.terminate()
+
+
+def test_the_wheel_serves_beside_another_package_named_proxy(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    python = installed(tmp_path / "venv", made["wheel"])
+    other = run(str(python), "-c", "import proxy; print(proxy.__file__, proxy.Proxy.__module__)")
+    assert "site-packages/proxy/__init__.py proxy.proxy" in other
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    with demo(python, tmp_path) as port:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 4
+            assert answer.headers["x-tokenlane-replica"]
+
+
+def test_both_hold_the_same_package(made: dict[str, Path]) -> None:
+    with zipfile.ZipFile(made["wheel"]) as wheel:
+        shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    with tarfile.open(made["sdist"]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    sources = {
+        path.relative_to(ROOT / "proxy").as_posix()
+        for path in (ROOT / "proxy" / "tokenlane").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert shipped == sources
+    assert {f"proxy/{name}" for name in sources} <= names
+    assert {"README.md", "LICENSE", "setup.py", "pyproject.toml"} <= names
