@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tokenlane.cli.verbs.admin_client import Unreachable
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw
 from tokenlane.errors import ConfigError
@@ -33,6 +32,10 @@ _FILE_COLUMNS, _FILE_LINES = 160, 80
 _ENTER = "\x1b[?1049h\x1b[?25l"  # another screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Unreachable(Exception):
+    """No numbers to be had; one sentence with the next step."""
 
 
 def fetch(url: str) -> Live:
