@@ -28,6 +28,7 @@ from tokenlane.fleet_state import FleetState, Load, ReplicaState
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import Exchange, Handler, HttpServer
+from tokenlane.protocols.dialects import dialect_of
 from tokenlane.routing.lease import LocalBoard
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.access_log import AccessLog
@@ -189,7 +190,12 @@ async def gateway(
     reader = SegmentReader(descriptor)
     os.close(descriptor)
     made.update(replicas(urls) if state is None else state)
-    server = HttpServer(made.handle, settings.server, dropped=dropped_fields(keys, replica_key))
+    server = HttpServer(
+        made.handle,
+        settings.server,
+        dropped=dropped_fields(keys, replica_key),
+        error_format=dialect_of,
+    )
     sock = listener(send_bytes=send_bytes)
     bench = Bench(server, sock.getsockname()[1], made, board, tokens, reader)
     await server.listen(sock, server_context(settings.server))

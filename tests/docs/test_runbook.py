@@ -5,6 +5,7 @@ import re
 from tests.paths import ROOT
 from tokenlane.admission.queue import overloaded
 from tokenlane.gateway import refusals
+from tokenlane.http.request_body import out_of_memory
 from tokenlane.routing.candidates import Nobody
 from tokenlane.routing.retry import Ending, Step
 from tokenlane.tokens.service import uncounted
@@ -17,7 +18,7 @@ def test_every_code_of_a_503_has_a_row() -> None:
         *map(refusals.nobody, Nobody),
         overloaded(1, own=False),
         uncounted(),
-        refusals.no_memory(),
+        out_of_memory(),
         refusals.upstream(Step(Ending.ERROR, 503)),
     ]
     codes = {error.code for error in refused if error.status == 503}

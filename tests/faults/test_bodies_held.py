@@ -27,7 +27,7 @@ async def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
         async with gateway(upstream.url, settings=SETTINGS) as bench:
             first, second = await bench.client(), await bench.client()
             await first.send(post(CHAT, BIG)[:-1])
-            await until(lambda: bench.server.held_bytes == len(BIG))
+            await until(lambda: bench.server.state.body_memory.held_bytes == len(BIG))
             answer = await second.ask(post(CHAT, BIG)[:200])
             assert refused(answer)
             assert answer.headers["retry-after"] == "1"
@@ -38,10 +38,10 @@ async def test_what_does_not_fit_is_refused_before_it_is_read() -> None:
             assert (await third.ask(get("/v1/models"), "GET")).status == 200
             await first.send(BIG[-1:])
             assert (await first.answer()).status == 200
-            await until(lambda: bench.server.held_bytes == 0)
+            await until(lambda: bench.server.state.body_memory.held_bytes == 0)
             assert (await third.ask(post(CHAT, BIG))).status == 200
             assert len(upstream.asked) == 3
-            assert bench.server.held_bytes == 0
+            assert bench.server.state.body_memory.held_bytes == 0
 
 
 @pytest.mark.row("O5")
@@ -50,15 +50,15 @@ async def test_a_chunked_body_is_counted_as_it_comes() -> None:
         async with gateway(upstream.url, settings=SETTINGS) as bench:
             first, second = await bench.client(), await bench.client()
             await first.send(post(CHAT, BIG)[:-1])
-            await until(lambda: bench.server.held_bytes == len(BIG))
+            await until(lambda: bench.server.state.body_memory.held_bytes == len(BIG))
             await second.send(CHUNKED + chunk(b"x" * 30_000))
-            await until(lambda: bench.server.held_bytes == len(BIG) + 30_000)
+            await until(lambda: bench.server.state.body_memory.held_bytes == len(BIG) + 30_000)
             await second.send(chunk(b"x" * 30_000))
             assert refused(await second.answer())
             second.close()
             await first.send(BIG[-1:])
             assert (await first.answer()).status == 200
-            await until(lambda: bench.server.held_bytes == 0)
+            await until(lambda: bench.server.state.body_memory.held_bytes == 0)
 
 
 @pytest.mark.row("O5")
@@ -68,9 +68,9 @@ async def test_whoever_leaves_frees_what_it_announced(leave: Callable[[Client], 
         async with gateway(upstream.url, settings=SETTINGS) as bench:
             client = await bench.client()
             await client.send(post(CHAT, BIG)[:-1])
-            await until(lambda: bench.server.held_bytes == len(BIG))
+            await until(lambda: bench.server.state.body_memory.held_bytes == len(BIG))
             leave(client)
-            await until(lambda: bench.server.held_bytes == 0)
+            await until(lambda: bench.server.state.body_memory.held_bytes == 0)
 
 
 @pytest.mark.row("O5")
@@ -81,7 +81,7 @@ async def test_a_body_larger_than_the_budget_comes_alone() -> None:
             client, other = await bench.client(), await bench.client()
             assert (await client.ask(post(CHAT, body))).status == 200
             await other.send(post(CHAT, chat())[:-1])
-            await until(lambda: bench.server.held_bytes > 0)
+            await until(lambda: bench.server.state.body_memory.held_bytes > 0)
             assert refused(await client.ask(post(CHAT, body)[:200]))
 
 
@@ -91,14 +91,14 @@ async def test_without_memory_nothing_that_brings_a_body_is_begun() -> None:
         async with gateway(upstream.url) as bench:
             begun, fresh = await bench.client(), await bench.client()
             await begun.send(post(CHAT, BIG)[:-1])
-            await until(lambda: bench.server.held_bytes > 0)
-            bench.server.short_of_memory = True
+            await until(lambda: bench.server.state.body_memory.held_bytes > 0)
+            bench.server.state.body_memory.short = True
             assert refused(await fresh.ask(post(CHAT, chat())))
             other = await bench.client()
             assert (await other.ask(get("/health"), "GET")).status == 200
             await begun.send(BIG[-1:])
             assert (await begun.answer()).status == 200
-            bench.server.short_of_memory = False
+            bench.server.state.body_memory.short = False
             assert (await other.ask(post(CHAT, chat()))).status == 200
 
 

@@ -5,7 +5,7 @@ import asyncio
 from tests.http.handlers import TEXT
 from tests.raw import post, until
 from tests.support import serving
-from tokenlane.http.body_queue import SingleFile
+from tokenlane.http.body_queue import BodyQueue
 from tokenlane.http.server import Exchange
 
 LONG = b"x" * 400_000
@@ -13,13 +13,13 @@ LONG = b"x" * 400_000
 
 async def test_one_in_a_turn_in_the_order_they_came() -> None:
     loop = asyncio.get_running_loop()
-    line = SingleFile()
+    queue = BodyQueue()
     turn = 0
     went_on: list[tuple[str, int]] = []
 
     async def body(name: str) -> None:
         waiter = loop.create_future()
-        line.let(waiter)
+        queue.add(waiter)
         await waiter
         went_on.append((name, turn))
 
@@ -31,21 +31,21 @@ async def test_one_in_a_turn_in_the_order_they_came() -> None:
     assert [name for name, _ in went_on] == ["a", "b", "c"]
     first = went_on[0][1]
     assert [at for _, at in went_on] == [first, first + 1, first + 2]
-    # And the line is open to the next one.
+    # And the queue takes the next one.
     await asyncio.wait_for(body("d"), 10)
 
 
 async def test_who_left_takes_no_turn() -> None:
     loop = asyncio.get_running_loop()
-    line = SingleFile()
+    queue = BodyQueue()
     gone, last, stays = [loop.create_future() for _ in range(3)]
     for waiter in (gone, stays, last):
-        line.let(waiter)
+        queue.add(waiter)
     gone.cancel()
     last.cancel()
     await asyncio.wait_for(stays, 10)
     again = loop.create_future()
-    line.let(again)
+    queue.add(again)
     await asyncio.wait_for(again, 10)
 
 
@@ -62,7 +62,7 @@ async def test_a_short_body_waits_for_one_long_one_at_most() -> None:
     async with serving(handler) as served:
 
         def lack_a_byte() -> bool:
-            readers = [connection.reader for connection in served.server.connections]
+            readers = [connection.body.reader for connection in served.server.connections]
             return [getattr(reader, "left_bytes", 0) for reader in readers] == [1] * len(sizes)
 
         clients = [await served.client() for _ in sizes]

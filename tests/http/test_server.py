@@ -193,7 +193,7 @@ async def test_a_client_that_does_not_read_gets_no_new_answers() -> None:
         requests = 3000
         sending = asyncio.get_running_loop().create_task(client.send(get("/") * requests))
         [connection] = served.server.connections
-        await until(lambda: connection._room is not None)
+        await until(lambda: connection._writable is not None)
         await asyncio.sleep(0.05)
         assert answered < 100
         for _ in range(requests):

@@ -7,6 +7,7 @@ import pytest
 from tests.paths import ROOT
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
+from tokenlane.protocols.dialects import dialect_of
 from tokenlane.protocols.routes import FORWARDED, ROUTES, Action, find
 
 
@@ -29,6 +30,11 @@ from tokenlane.protocols.routes import FORWARDED, ROUTES, Action, find
 def test_served(method: str, path: str, action: Action, kind: Kind) -> None:
     route = find(method, path)
     assert (route.path, route.action, route.kind) == (path, action, kind)
+
+
+def test_a_route_speaks_the_dialect_of_its_path() -> None:
+    """Errors are told by the path, before there is a route; answers by the route."""
+    assert [route.dialect for route in ROUTES.values()] == [dialect_of(path) for path in ROUTES]
 
 
 @pytest.mark.parametrize(

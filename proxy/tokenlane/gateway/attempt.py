@@ -148,6 +148,7 @@ class Attempts:
                 exchange,
                 connection,
                 self._answer_headers.of(replica.label, attempt.decision),
+                dialect=ROUTES[record.route].dialect,
                 may_retry=self.may_replace(attempt),
                 kept=attempt.kept,
                 marked=ROUTES[record.route].ends_marked,

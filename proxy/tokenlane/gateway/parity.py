@@ -16,7 +16,7 @@ import msgspec
 from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.fleet_state import FleetState, ReplicaState
 from tokenlane.gateway.fleet import Fleet, Replica
-from tokenlane.http.fetch import ask
+from tokenlane.http.fetch import fetch
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields, Unrenderable
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -131,7 +131,7 @@ class Parity:
 
 async def _agrees(replica: Replica, model: str, body: bytes, ids: bytes) -> bool:
     named = msgspec.json.encode({"model": model, **msgspec.json.decode(body)})
-    status, answer = await ask(replica.pool, "/tokenize", named, _DEADLINE_S)
+    status, answer = await fetch(replica.pool, "/tokenize", named, _DEADLINE_S)
     if status != 200:
         raise ValueError("no answer to compare")
     return pack(_decode(answer).tokens) == ids

@@ -31,18 +31,6 @@ def nobody(why: Nobody) -> RequestError:
     )
 
 
-def no_memory() -> RequestError:
-    """The body would take more memory than there is for bodies: 503, before it is read."""
-    return RequestError(
-        503,
-        "The gateway holds as many requests' bodies as it has memory for.",
-        kind="server_error",
-        code="out_of_memory",
-        retry_after_s=1,
-        close=True,
-    )
-
-
 def upstream(step: Step) -> RequestError:
     """What the retry table says when nothing is tried any more: 502, 503 or 504."""
     messages = {

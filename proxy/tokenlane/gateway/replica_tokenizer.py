@@ -20,7 +20,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import UpstreamError
 from tokenlane.gateway import tokenize_requests
 from tokenlane.gateway.fleet import Fleet, Replica
-from tokenlane.http.fetch import ask
+from tokenlane.http.fetch import fetch
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import CompletionBody, Prompted, is_ids
 from tokenlane.protocols.prompt_fields import Unrenderable
@@ -85,7 +85,7 @@ class ReplicaTokenizer:
             raise Unrenderable("replica-full")
         async with self._permits:
             try:
-                status, told = await ask(replica.pool, "/tokenize", body, self._deadline_s)
+                status, told = await fetch(replica.pool, "/tokenize", body, self._deadline_s)
             except TimeoutError:
                 raise self._rest(replica, "replica-late", "no answer in time") from None
             except UpstreamError as error:

@@ -18,7 +18,7 @@ from tokenlane.gateway import body_rewriter
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.http.exchange import Exchange
-from tokenlane.http.fetch import Awaited
+from tokenlane.http.fetch import AwaitableSink
 from tokenlane.http.headers import request_head
 from tokenlane.http.heads import RequestHead, ResponseHead
 from tokenlane.protocols.bodies import Body, OtherBody
@@ -48,7 +48,7 @@ class _Copy:
         self.tenant = tenant
 
 
-class _Unread(Awaited):
+class _Unread(AwaitableSink):
     """Forgets what it hears but the status, and when it began."""
 
     def __init__(self, lease: Lease) -> None:

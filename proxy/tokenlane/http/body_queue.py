@@ -1,23 +1,23 @@
-"""Single file: of what came at once, one goes on in each turn of the loop.
+"""Complete long bodies, handed over one in each turn of the loop.
 
-Long bodies that come side by side are complete in the same turn. To join one of 390 KB and to read
-its JSON takes 0.1 ms, before anything else is done with it: twenty would be a turn of 2 ms and
-more, and everybody else would wait for its end.
+Long bodies that arrive side by side are complete in the same turn. Joining one of 390 KB and
+reading its JSON takes 0.1 ms, before anything else is done with it: twenty would make a turn of
+2 ms and more, and every other request would wait for its end.
 """
 
 import asyncio
 from collections import deque
 
 
-class SingleFile:
-    """Those who wait, in the order in which they came."""
+class BodyQueue:
+    """Futures that wait for their turn, first in, first out."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def let(self, waiter: asyncio.Future[None]) -> None:
-        """Sets its result when its turn comes; one that is done by then takes no turn."""
+    def add(self, waiter: asyncio.Future[None]) -> None:
+        """Set the result of `waiter` when its turn comes. One that is done by then is skipped."""
         if not self._waiting:
             self._loop.call_soon(self._next)
         self._waiting.append(waiter)

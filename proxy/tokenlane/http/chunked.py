@@ -2,7 +2,7 @@
 
 Invariants:
 - `feed` never consumes a byte behind the end of the message.
-- A reader is `done` only when the whole message was seen: a cut is never an end.
+- A reader is `done` only when it has seen the whole message: a cut is never an end.
 - The chunked grammar is the strict one (RFC 9112 7.1): CRLF only, hex digits only, bounded
   lines and trailers. Trailers are checked and dropped, never merged into headers.
 """
@@ -10,14 +10,16 @@ Invariants:
 import re
 from typing import Protocol
 
-# A quote that opens closes again: who looks into extensions could read on behind the line.
+# An open quote must close: a parser of extensions could otherwise read on behind the line.
 _QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
 _SIZE_LINE = re.compile(
     rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;(?:[\t\x20\x21\x23-\x7e\x80-\xff]|" + _QUOTED + rb")*)?"
 )
-# Size lines of usual chunks, as servers write them.
+# The size lines of usual chunks, as servers write them.
 _SIZES = {line: size for size in range(1, 4096) for line in (b"%x" % size, b"%X" % size)}
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+# The last chunk and its trailers, at the end of the last bytes of a body.
+_LAST_CHUNK = re.compile(rb"(?:\A|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 _LINE_LIMIT_BYTES = 1024
 _TRAILERS_LIMIT_BYTES = 8 * 1024
 
@@ -27,26 +29,26 @@ class ChunkError(ValueError):
 
 
 class BodyReader(Protocol):
-    """done: the message is complete. at_edge: no chunk is half read, so a chunk may be added."""
+    """Reads one body. done: the message is complete."""
 
     done: bool
 
     @property
     def at_edge(self) -> bool:
-        """Whether a chunk may be added here."""
+        """Whether no chunk is half read, so that a chunk may be added here."""
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
-        """(payload pieces, bytes consumed); raises ChunkError."""
+        """Return the payload in pieces, and how many bytes were consumed. Raise ChunkError."""
         ...
 
 
 class FixedReader:
-    """A body of `length_bytes` bytes."""
+    """A body of fixed length. left_bytes: still to come."""
 
-    __slots__ = ("_left", "done")
+    __slots__ = ("done", "left_bytes")
 
     def __init__(self, length_bytes: int) -> None:
-        self._left = length_bytes
+        self.left_bytes = length_bytes
         self.done = length_bytes == 0
 
     @property
@@ -54,24 +56,19 @@ class FixedReader:
         """Nothing can be added to a fixed length."""
         return False
 
-    @property
-    def left_bytes(self) -> int:
-        """Bytes still to come."""
-        return self._left
-
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """As BodyReader.feed."""
         size = len(data)
-        if size > self._left:
-            size = self._left
+        if size > self.left_bytes:
+            size = self.left_bytes
             data = data[:size]
-        self._left -= size
-        self.done = self._left == 0
+        self.left_bytes -= size
+        self.done = self.left_bytes == 0
         return ([data] if data else []), size
 
 
 class EofReader:
-    """A body that ends with its connection; the connection's owner sets `done`."""
+    """A body that ends with its connection: it is never `done` before."""
 
     __slots__ = ("done",)
 
@@ -89,7 +86,7 @@ class EofReader:
 
 
 class ChunkedReader:
-    """A chunked body. State is what comes next: a size line, data, its CRLF, or trailers."""
+    """A chunked body. Its state says what comes next: a size line, data, its CRLF, or trailers."""
 
     __slots__ = (
         "_carry",
@@ -142,11 +139,12 @@ class ChunkedReader:
         return payload, at
 
     def _line(self, data: bytes, at: int) -> tuple[bytes | None, int]:
-        """The line ending at or behind `at`, without its CRLF, or None while it is incomplete."""
+        """Return the line that ends behind `at`, without its CRLF, or None while it is incomplete;
+        and where the next one begins."""
         end = data.find(b"\n", at)
         if end < 0:
             self._carry += data[at:]
-            # A stray CR means a bare CR, or a line ended by something else than CRLF.
+            # A CR in the middle is a bare one, or its line does not end with CRLF.
             if b"\r" in self._carry[:-1] or len(self._carry) > _LINE_LIMIT_BYTES:
                 raise ChunkError("chunk line is malformed or too long")
             return None, len(data)
@@ -179,8 +177,15 @@ class ChunkedReader:
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` as one chunk (it must not be empty: that would end the body)."""
+    """Return `payload` as one chunk. It must not be empty: that would end the body."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
 LAST_CHUNK = b"0\r\n\r\n"
+
+
+def last_chunk_at(framed: bytes) -> int:
+    """Return where the last chunk begins in the last bytes of a chunked body, -1 where it began
+    in bytes before these."""
+    match = _LAST_CHUNK.search(framed)
+    return match.start() if match is not None else -1

@@ -1,9 +1,9 @@
-"""Pages of other origins: what a browser is told before they may ask, and to show the answer. Pure.
+"""Cross-origin requests (CORS): which pages a browser lets send them and read the answers. Pure.
 
 Invariants:
-- Only origins that the operator named are let in; whoever is not named gets the answer without
-  the fields that would let a browser show it to the page.
-- Cookies are never asked for: a key goes into a header that the page itself sets.
+- Only origins that the operator named are allowed. Pages of others get the answer without the
+  fields that would let a browser show it to them.
+- Credentials (cookies) are never allowed: a key goes into a header that the page itself sets.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 Field = tuple[bytes, bytes]
 
 ANY: Final = "*"
-# A browser asks again after this; none remembers it for more than two hours.
+# A browser asks again after this; none remembers an answer for more than two hours.
 _PREFLIGHT_AGE_S: Final = 7200
 _EXPOSED: Final = (
     b"access-control-expose-headers: x-request-id, request-id, retry-after, x-should-retry, "
@@ -23,7 +23,8 @@ _VARY: Final = b"vary: origin\r\n"
 
 
 def is_origin(text: str) -> bool:
-    """Whether it is one as browsers write it (`https://app.example:8443`), or the word for all."""
+    """Return whether `text` is an origin as browsers write it (`https://app.example:8443`), or the
+    word for all."""
     if text == ANY:
         return True
     parts = urlsplit(text)
@@ -37,7 +38,7 @@ def is_origin(text: str) -> bool:
 
 
 class Cors:
-    """origins: as of `is_origin`; at least one."""
+    """The allowed origins. origins: at least one, each good for `is_origin`."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._any = ANY in origins
@@ -48,17 +49,18 @@ class Cors:
         }
 
     def lines(self, origin: bytes | None) -> bytes:
-        """Header lines of an answer. origin: of the request, None where it names none."""
+        """Return header lines for an answer. origin: of the request, None where it names none."""
         if self._any:
             return self._lines[ANY.encode()] if origin is not None else _VARY
         return self._lines.get(origin or b"", _VARY)
 
     def allows(self, origin: bytes | None) -> bool:
-        """Whether pages of an origin may ask."""
+        """Return whether pages of an origin may send requests."""
         return origin is not None and (self._any or origin in self._origins)
 
     def preflight(self, asked: bytes | None) -> Sequence[Field]:
-        """What may be asked, beside `lines`. asked: the fields that the page wants to send."""
+        """Return what answers a preflight, beside `lines`. asked: the fields that the page wants to
+        send."""
         fields = [
             (b"access-control-allow-methods", b"GET, POST"),
             (b"access-control-max-age", b"%d" % _PREFLIGHT_AGE_S),

@@ -1,8 +1,8 @@
 """Deadlines that cost an attribute write.
 
 Invariants:
-- Setting and clearing never touch the loop's timers while one is armed soon enough: a request
-  sets several deadlines, and nearly none of them ever fires.
+- Setting and clearing touch no timer of the loop while one is armed that fires soon enough: a
+  request sets several deadlines, and nearly none of them ever fires.
 - A deadline fires once, at most `_TICK_S` after a later `set` or `clear` moved it, never before.
 """
 
@@ -15,9 +15,9 @@ NEVER = float("inf")
 
 
 class Deadline:
-    """One deadline of one owner; `fire` is called on the loop when it passes.
+    """One deadline of one owner. `fire` is called on the loop when it passes.
 
-    due_s: time.monotonic() seconds; owners on the hot path clear it by writing NEVER there.
+    due_s: as of time.monotonic(); owners on the hot path clear it by setting it to NEVER.
     """
 
     __slots__ = ("_armed_at_s", "_fire", "_handle", "_loop", "due_s")
@@ -30,18 +30,18 @@ class Deadline:
         self._armed_at_s = NEVER
 
     def set(self, delay_s: float) -> None:
-        """Due in `delay_s` seconds, replacing what was set before."""
+        """Make it due in `delay_s` seconds, whatever was set before."""
         now_s = time.monotonic()
         self.due_s = now_s + delay_s
         if self._handle is None or self.due_s < self._armed_at_s:
             self._arm(now_s)
 
     def clear(self) -> None:
-        """Nothing is due; an armed tick may still come and find that."""
+        """Make it never due. A timer that is armed then finds nothing to do."""
         self.due_s = NEVER
 
     def close(self) -> None:
-        """Clears, and lets go of the owner at once."""
+        """Clear it, and drop the reference to the owner at once."""
         self.clear()
         if self._handle is not None:
             self._handle.cancel()

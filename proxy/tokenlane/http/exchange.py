@@ -3,7 +3,7 @@
 Invariants:
 - An answer that was begun and not finished never ends cleanly: no last chunk, a short length,
   or a reset where only the end of the connection frames it.
-- After the answer ended, or the client left, writes fall into the void; they never raise.
+- After the end of the answer, or of the connection, writes do nothing; they never raise.
 """
 
 import asyncio
@@ -12,72 +12,51 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from tokenlane.errors import RequestError
-from tokenlane.http.body_queue import SingleFile
-from tokenlane.http.chunked import LAST_CHUNK, BodyReader, frame
-from tokenlane.http.cors import Cors
+from tokenlane.http.chunked import LAST_CHUNK, frame
 from tokenlane.http.headers import Field, lines, status_line
 from tokenlane.http.heads import RequestHead
-from tokenlane.protocols.dialects import Dialect, error_json
+from tokenlane.http.request_body import RequestBody
+from tokenlane.http.server_state import ServerState
 
-# Bodies of so many bytes and more are handed over one in a turn of the loop.
+# Of bodies this long or longer one is handed over in each turn of the loop.
 _LONG_BYTES = 128 * 1024
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 
 
 class Downstream(Protocol):
-    """What an exchange needs of the connection it came on. reader: of a body still coming."""
+    """The connection that an exchange came on. body: the request's, as far as it is read."""
 
-    reader: BodyReader | None
+    body: RequestBody
 
     def write(self, data: bytes) -> None:
-        """Bytes to the client, if it is still there."""
+        """Send bytes to the client, if it is still connected."""
 
     def raw_write(self) -> Callable[[bytes], object]:
-        """`write` without its look whether the client is still there (then it does nothing)."""
+        """Return a `write` that does not check whether the client is still connected."""
         ...
 
-    async def room(self) -> None:
-        """Returns when the client takes more, or is gone."""
-
-    def new_waiter(self) -> asyncio.Future[None]:
-        """A future of the connection's loop."""
-        ...
+    async def drain(self) -> None:
+        """Wait until the client takes more, or is gone."""
 
     def may_keep_alive(self, exchange: "Exchange") -> bool:
-        """Whether the connection can serve another request after this answer."""
+        """Return whether the connection can serve another request after this answer."""
         ...
 
     def answer_ended(self, exchange: "Exchange") -> None:
-        """The answer is written."""
+        """Note that the answer is written."""
 
     def abort_answer(self, *, reset: bool) -> None:
-        """The answer breaks off."""
-
-
-class Serving(Protocol):
-    """What an exchange needs of the server. cors: where pages of other origins may ask. lines:
-    header lines it adds to every head, and the request's id too if `add_request_id`. long_bodies:
-    those that are complete."""
-
-    draining: bool
-    cors: Cors | None
-    lines: bytes
-    add_request_id: bool
-    long_bodies: SingleFile
-
-    def request_id(self, offered: bytes | None) -> bytes:
-        """The id a request gets."""
-        ...
+        """Break the answer off."""
 
 
 class Exchange:
     """One request and its answer.
 
-    head: the request's (method, path, query, headers …). started_s: time.monotonic() when it was
-    complete. request_id: kept or made. status: of the answer, 0 while there is none.
-    body: the request's, None until it was read. on_flow: called with True when the client reads
-    too slowly, with False when it caught up. splice: writes bytes of a begun answer that are
+    head: of the request (method, path, query, headers …). started_s: time.monotonic() when the head
+    was complete. request_id: the client's or made here. status: of the answer, 0 while there is
+    none. body: of the request, None until it was read. on_flow: called with True when the client
+    reads too slowly, with False when it caught up. splice: writes bytes of a begun answer that are
     framed already, exactly as `begin` announced.
     """
 
@@ -93,45 +72,44 @@ class Exchange:
     _continued = False
     _pieces: list[bytes] | None = None
 
-    def __init__(self, connection: Downstream, server: Serving, head: RequestHead) -> None:
+    def __init__(self, connection: Downstream, state: ServerState, head: RequestHead) -> None:
         self._connection = connection
-        self._server = server
+        self._state = state
         self.head = head
         self.method = head.method
         self.path = head.path
         self.headers = head.headers
         self.keep_alive = head.keep_alive
         self.started_s = time.monotonic()
-        self.request_id = server.request_id(head.request_id)
+        self.request_id = state.request_id(head.request_id)
         self.splice: Callable[[bytes], object] = connection.write
 
     @property
     def query(self) -> str:
-        """What stands behind the `?` of the target."""
+        """What follows the `?` of the target."""
         return self.head.query
 
     @property
     def announced_bytes(self) -> int:
-        """Size of the body, read or not; of a chunked one, what has come of it."""
+        """The size of the body, read or not; of a chunked one, what has arrived."""
         if self.body is not None:
             return len(self.body)
-        come_bytes = sum(map(len, self._pieces or ()))
-        return come_bytes + int(getattr(self._connection.reader, "left_bytes", 0))
+        return sum(map(len, self._pieces or ())) + self._connection.body.left_bytes
 
     def header(self, name: bytes) -> bytes | None:
-        """The first value under a lower-case name."""
+        """Return the first value of a field. name: in lower case."""
         for candidate, value in self.headers:
             if candidate == name:
                 return value
         return None
 
     async def read_body(self) -> bytes:
-        """The whole body; raises RequestError 400, 408 or 413."""
+        """Return the whole body. Raise RequestError 400, 408, 413 or 503."""
         if not self._body_done:
             if self.head.expects_continue and not self._continued:
                 self._continued = True
                 self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._waiter = self._connection.new_waiter()
+            self._waiter = self._state.loop.create_future()
             await self._waiter
         if self.body is None:
             self.body = b"".join(self._pieces or ())
@@ -139,23 +117,23 @@ class Exchange:
         return self.body
 
     def respond(self, status: int, headers: Sequence[Field] | bytes, body: bytes) -> None:
-        """A whole answer. headers: fields, or lines made of them."""
+        """Send a whole answer. headers: fields, or lines made of them."""
         head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
         self._connection.write(head + body if self.method != "HEAD" else head)
         self.ended = True
         self._connection.answer_ended(self)
 
     def preflight(self) -> bool:
-        """Answers a browser's question whether a page may ask; False if it is none, or no page
-        of its origin may."""
-        cors = self._server.cors
+        """Answer a browser that asks whether a page may send its request. Return False if this is
+        no such question, or no page of its origin may."""
+        cors = self._state.cors
         if cors is None or self.method != "OPTIONS" or not cors.allows(self.header(b"origin")):
             return False
         self.respond(200, cors.preflight(self.header(b"access-control-request-headers")), b"")
         return True
 
     def fail(self, error: RequestError) -> None:
-        """The answer to a request that cannot be served; aborts one that was begun."""
+        """Answer a request that cannot be served. An answer that was begun breaks off."""
         if self.began:
             self.abort()
             return
@@ -164,7 +142,7 @@ class Exchange:
         headers = [*_JSON, *error.headers]
         if error.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_s))
-        body = error_json(self.head.dialect, error, self.request_id)
+        body = self.head.error_format.error_json(error, self.request_id)
         self.respond(error.status, headers, body)
 
     def begin(
@@ -174,8 +152,8 @@ class Exchange:
         *,
         length_bytes: int | None = None,
     ) -> None:
-        """The head of an answer that comes in pieces: with `length_bytes`, else chunked (on
-        HTTP/1.0, where there are no chunks, the end of the connection ends it)."""
+        """Send the head of an answer in pieces: of `length_bytes`, else chunked (on HTTP/1.0, which
+        knows no chunks, the end of the connection ends it)."""
         if length_bytes is not None:
             line = b"content-length: %d\r\n" % length_bytes
         elif self.head.minor == 1:
@@ -189,49 +167,49 @@ class Exchange:
         self.splice = self._connection.raw_write()
 
     def write(self, payload: bytes) -> None:
-        """Payload of a begun answer, framed here."""
+        """Send payload of a begun answer, framed here."""
         if payload:
             self._connection.write(frame(payload) if self._chunked else payload)
 
     async def drain(self) -> None:
-        """Returns when the client has room for more."""
-        await self._connection.room()
+        """Wait until the client takes more, or is gone."""
+        await self._connection.drain()
 
     def finish(self, *, spliced: bool = False) -> None:
-        """A clean end. spliced: its last chunk came through `splice`."""
+        """End the answer. spliced: its last chunk was written by `splice`."""
         if self._chunked and not spliced:
             self._connection.write(LAST_CHUNK)
         self._end()
 
     def abort(self) -> None:
-        """An end that cannot be taken for a clean one: without the last chunk or the promised
-        length, and where only the end of the connection frames the answer, by a reset."""
+        """Break the answer off, so that nobody takes it for whole: without the last chunk or the
+        promised length, and by a reset if only the end of the connection frames the answer."""
         self.ended = True
         self._connection.abort_answer(reset=self._eof_framed)
 
     def body_whole(self, body: bytes) -> None:
-        """The connection read the whole body at once."""
+        """Take the whole body, which arrived at once."""
         self.body = body
         self._body_done = True
 
     def body_bytes(self, piece: bytes) -> None:
-        """The connection read a piece of the body."""
+        """Take a piece of the body."""
         if self._pieces is None:
             self._pieces = []
         self._pieces.append(piece)
 
     def body_end(self) -> None:
-        """The connection read the whole body."""
+        """Note that the body is complete."""
         self._body_done = True
         if self._waiter is None or self._waiter.done():
             return
         if sum(map(len, self._pieces or ())) < _LONG_BYTES:
             self._waiter.set_result(None)
         else:
-            self._server.long_bodies.let(self._waiter)
+            self._state.long_bodies.add(self._waiter)
 
     def body_error(self, error: RequestError) -> bool:
-        """The body cannot be read; False if nobody waits for it (yet)."""
+        """Note that the body cannot be read. Return False if nobody waits for it (yet)."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
             return True
@@ -240,22 +218,23 @@ class Exchange:
     def _head(self, status: int, headers: Sequence[Field] | bytes, length_line: bytes) -> bytes:
         self.began = True
         self.status = status
-        server = self._server
-        if server.draining or self._connection.reader is not None:
+        state = self._state
+        if state.draining or self._connection.body.reader is not None:
             self.keep_alive = self.keep_alive and self._connection.may_keep_alive(self)
         if not self.keep_alive:
             length_line += b"connection: close\r\n"
         elif self.head.minor == 0:
             length_line += b"connection: keep-alive\r\n"
-        if server.add_request_id:
+        if state.add_request_id:
             length_line += b"x-request-id: %b\r\n" % self.request_id
-            if self.head.dialect is Dialect.MESSAGES:
-                length_line += b"request-id: %b\r\n" % self.request_id
-        if server.cors is not None:
-            length_line += server.cors.lines(self.header(b"origin"))
+            field = self.head.request_id_field
+            if field:
+                length_line += b"%b: %b\r\n" % (field, self.request_id)
+        if state.cors is not None:
+            length_line += state.cors.lines(self.header(b"origin"))
         if not isinstance(headers, bytes):
             headers = lines(headers)
-        return b"%b%b%b%b\r\n" % (status_line(status), headers, length_line, server.lines)
+        return b"%b%b%b\r\n" % (status_line(status), headers, length_line)
 
     def _end(self) -> None:
         self.ended = True

@@ -1,7 +1,7 @@
-"""One small request of the gateway's own to a replica, over its pool.
+"""One small request of the gateway's own to a replica, over the replica's pool.
 
 Invariants:
-- The answer is collected whole and bounded; a cancelled question closes its connection.
+- The answer is collected whole and bounded. Cancelling a fetch closes its connection.
 """
 
 import asyncio
@@ -14,31 +14,33 @@ from tokenlane.http.pool import ReplicaPool
 _ANSWER_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-class Awaited:
-    """A ResponseSink whose end can be awaited: `done`, which fails with UpstreamError. What a body
-    is good for, others know."""
+class AwaitableSink:
+    """A ResponseSink whose end can be awaited. Subclasses take the body.
+
+    done: fails with UpstreamError if the answer does. status: 0 until there is a head.
+    """
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """The head; of a stream it comes before the prefill."""
+        """As ResponseSink. The head of a stream comes before the prefill."""
         self.status = head.status
 
     def on_end(self) -> None:
-        """All of it came."""
+        """As ResponseSink."""
         if not self.done.done():
             self.done.set_result(None)
 
     def on_failure(self, error: UpstreamError) -> None:
-        """It will never."""
+        """As ResponseSink."""
         if not self.done.done():
             self.done.set_exception(error)
 
 
-class _Collected(Awaited):
-    """Keeps the answer."""
+class _CollectingSink(AwaitableSink):
+    """Keeps the body. pieces: of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,35 +48,30 @@ class _Collected(Awaited):
         self._size_bytes = 0
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """Head and body at once."""
+        """As ResponseSink."""
         self.status = head.status
         self.pieces.append(body)
         self.on_end()
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
-        """More of the body."""
+        """As ResponseSink."""
         self.pieces += payload
         self._size_bytes += len(framed)
         if self._size_bytes > _ANSWER_LIMIT_BYTES:
             self.on_failure(UpstreamError("protocol", sent=True))
 
 
-async def ask(pool: ReplicaPool, path: str, body: bytes, deadline_s: float) -> tuple[int, bytes]:
-    """POSTs a JSON body; status and body of the answer. Raises UpstreamError, TimeoutError."""
+async def fetch(pool: ReplicaPool, path: str, body: bytes, deadline_s: float) -> tuple[int, bytes]:
+    """POST a JSON body and return the answer's status and body. Raise UpstreamError or
+    TimeoutError."""
     async with asyncio.timeout(deadline_s):
         connection = pool.idle() or await pool.connect()
-        sink = _Collected()
-        head = request_head(
-            "POST",
-            path.encode(),
-            pool.lines,
-            b"content-type: application/json\r\n",
-            b"tokenlane",
-            len(body),
-        )
+        sink = _CollectingSink()
+        json = b"content-type: application/json\r\n"
+        head = request_head("POST", path.encode(), pool.lines, json, b"tokenlane", len(body))
         try:
             connection.send("POST", [head, body], sink)
             await sink.done
         finally:
-            connection.abort(sink)  # does nothing where the answer has ended
+            connection.abort(sink)  # does nothing if the answer has ended
     return sink.status, b"".join(sink.pieces)

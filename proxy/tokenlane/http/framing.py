@@ -1,10 +1,10 @@
 """Where a request's head and body end, and which heads are refused: RFC 9112, strictly.
 
 Invariants:
-- A head passes `split_head` or it is refused; nothing lenient stands behind it. The parser
-  (llhttp) then takes the head apart, but what it would forgive has been refused before.
-- Two readings of one message are impossible: one length, from one field, or none.
-- Messages name the rule, never the bytes that broke it.
+- A head passes `check_head` or is refused. The parser (llhttp) takes it apart only then, so what
+  it would forgive has been refused before.
+- No message can be read in two ways: it has one length, from one field, or none.
+- Error messages name the rule, never the bytes that broke it.
 """
 
 import re
@@ -48,57 +48,58 @@ class RequestLine(NamedTuple):
     minor: int
 
 
-def _bad(message: str, code: str, status: int = 400) -> RequestError:
+def refusal(message: str, code: str, status: int = 400) -> RequestError:
+    """Return the answer to what cannot be read as a request, after which the connection closes."""
     return RequestError(status, message, code=code, close=True)
 
 
 def check_head(head: bytes) -> RequestLine:
-    """Refuses what is not exactly an HTTP/1.0 or 1.1 request head.
+    """Return the request line of an HTTP/1.0 or 1.1 request head. head: whole, with its empty line.
 
-    head: from the first byte to and with the empty line. Raises RequestError 400, 405, 501, 505.
+    Raise RequestError 400, 405, 501 or 505 for what is not exactly one.
     """
     match = _HEAD.fullmatch(head)
     if match is None:
         raise _diagnose(head)
     method, target, major, minor = match.groups()
     if major != b"1" or minor not in (b"0", b"1"):
-        raise _bad("Only HTTP/1.0 and HTTP/1.1 are served here.", "http_version", 505)
+        raise refusal("Only HTTP/1.0 and HTTP/1.1 are served here.", "http_version", 505)
     if method not in METHODS:
         if method in REFUSED_METHODS:
-            raise _bad("TRACE and CONNECT are not served.", "method_not_allowed", 405)
-        raise _bad("This method is not implemented.", "method_not_implemented", 501)
+            raise refusal("TRACE and CONNECT are not served.", "method_not_allowed", 405)
+        raise refusal("This method is not implemented.", "method_not_implemented", 501)
     return RequestLine(method, target, minor[0] - 48)
 
 
 def _diagnose(head: bytes) -> RequestError:
-    """The reason a head was refused, in the order a reader would check."""
+    """Return why a head is refused: the first rule that it breaks."""
     if re.search(rb"(?<!\r)\n|\r(?!\n)", head):
-        return _bad("Lines must end with CRLF.", "bare_line_feed")
+        return refusal("Lines must end with CRLF.", "bare_line_feed")
     if b"\x00" in head:
-        return _bad("A NUL byte in the request head.", "control_character")
+        return refusal("A NUL byte in the request head.", "control_character")
     lines = head[:-4].split(b"\r\n")
     line = _REQUEST_LINE.fullmatch(lines[0])
     if line is None:
-        return _bad("The request line is malformed.", "request_line")
+        return refusal("The request line is malformed.", "request_line")
     for field in lines[1:]:
         if field[:1] in (b" ", b"\t"):
-            return _bad("Folded header lines are not accepted.", "folded_header")
+            return refusal("Folded header lines are not accepted.", "folded_header")
         name, colon, value = field.partition(b":")
         if not colon or not re.fullmatch(_TOKEN, name):
-            return _bad("A header name is malformed.", "header_name")
+            return refusal("A header name is malformed.", "header_name")
         if not re.fullmatch(rb"[\t\x20-\x7e\x80-\xff]*", value):
-            return _bad("A control character in a header value.", "control_character")
-    return _bad("The request head is malformed.", "request_head")
+            return refusal("A control character in a header value.", "control_character")
+    return refusal("The request head is malformed.", "request_head")
 
 
 def origin_form(target: bytes) -> bytes:
-    """The path and query of a target. Absolute form loses its authority: no part of a request
-    ever chooses an upstream. Raises RequestError 400 for any other form."""
+    """Return the path and query of a target. Absolute form loses its authority: no part of a
+    request ever chooses an upstream. Raise RequestError 400 for any other form."""
     if target[:1] == b"/":
         return target
     match = _ABSOLUTE.fullmatch(target)
     if match is None or not _valid_host(match.group(1)):
-        raise _bad("The request target must be a path.", "request_target")
+        raise refusal("The request target must be a path.", "request_target")
     rest: bytes = match.group(2) or b"/"
     return rest if rest[:1] == b"/" else b"/" + rest
 
@@ -109,49 +110,49 @@ def _valid_host(value: bytes) -> bool:
 
 
 def body_length(minor: int, headers: Headers) -> BodyLength:
-    """How the body is framed, from lower-case header names. Checks Host on the way, since both
-    decide where one message ends and for whom it is. Raises RequestError 400, 415, 417, 501."""
+    """Return how a request's body is framed. headers: with lower-case names. Host is checked here
+    too: like the length, it must not be read in two ways. Raise RequestError 400, 415, 417, 501."""
     length: bytes | None = None
     coding: bytes | None = None
     hosts = 0
     for name, value in headers:
         if name == b"content-length":
             if length is not None:
-                raise _bad("More than one Content-Length.", "content_length")
+                raise refusal("More than one Content-Length.", "content_length")
             length = value
         elif name == b"transfer-encoding":
             if coding is not None:
-                raise _bad("More than one Transfer-Encoding.", "transfer_encoding")
+                raise refusal("More than one Transfer-Encoding.", "transfer_encoding")
             coding = value
         elif name == b"host":
             hosts += 1
             if not _valid_host(value):
-                raise _bad("The Host header is malformed.", "host")
+                raise refusal("The Host header is malformed.", "host")
         elif name == b"expect" and value.lower() != b"100-continue":
-            raise _bad("Only 'Expect: 100-continue' is understood.", "expectation", 417)
+            raise refusal("Only 'Expect: 100-continue' is understood.", "expectation", 417)
         elif name == b"content-encoding" and value.lower() != b"identity":
-            raise _bad("Compressed request bodies are not accepted.", "content_encoding", 415)
+            raise refusal("Compressed request bodies are not accepted.", "content_encoding", 415)
     if hosts > 1 or (hosts == 0 and minor == 1):
-        raise _bad("Exactly one Host header is required.", "host")
+        raise refusal("Exactly one Host header is required.", "host")
     if coding is not None:
         if length is not None:
-            raise _bad("Both Content-Length and Transfer-Encoding.", "ambiguous_length")
+            raise refusal("Both Content-Length and Transfer-Encoding.", "ambiguous_length")
         if minor == 0:
-            raise _bad("Transfer-Encoding on HTTP/1.0.", "transfer_encoding")
+            raise refusal("Transfer-Encoding on HTTP/1.0.", "transfer_encoding")
         if coding.lower() != b"chunked":
-            raise _bad("Only 'Transfer-Encoding: chunked' is served.", "transfer_encoding", 501)
+            raise refusal("Only 'Transfer-Encoding: chunked' is served.", "transfer_encoding", 501)
         return BodyLength(True, 0)
     if length is None:
         return BodyLength(False, 0)
     if _DIGITS.fullmatch(length) is None:
-        raise _bad("Content-Length is not a number.", "content_length")
+        raise refusal("Content-Length is not a number.", "content_length")
     return BodyLength(False, int(length))
 
 
 def response_length(status: int, method: str, headers: Headers) -> BodyLength | None:
-    """Framing of a replica's answer; None: it ends with the connection.
+    """Return how the body of a replica's answer is framed; None if the connection's end ends it.
 
-    Raises ValueError where two readings are possible, whatever the peer meant.
+    Raise ValueError where it can be read in two ways.
     """
     if status in (204, 304) or method == "HEAD":
         return BodyLength(False, 0)
@@ -169,7 +170,7 @@ def response_length(status: int, method: str, headers: Headers) -> BodyLength | 
 
 
 def keep_alive(minor: int, headers: Headers) -> bool:
-    """Whether the sender of these headers wants the connection kept."""
+    """Return whether the sender of these headers wants the connection kept."""
     kept = minor == 1
     for name, value in headers:
         if name == b"connection":

@@ -1,10 +1,10 @@
-"""Which headers cross the gateway, and heads as bytes.
+"""Which headers are passed on, and heads as bytes.
 
 Invariants:
-- Hop-by-hop fields and those a Connection header names stay on their hop (RFC 9110 7.6.1),
-  but a client cannot strip what the gateway or the replica relies on by naming it there.
-- Every head sent upstream is built here: one Host, one length, no Transfer-Encoding.
-- Names are lower case on the way through; values pass as they came.
+- Hop-by-hop fields, and those that a Connection header names, are not passed on (RFC 9110 7.6.1).
+  Naming a field there does not strip it if the gateway or the replica relies on it.
+- Every head for a replica is built here: one Host, one length, no Transfer-Encoding.
+- Names become lower case, values pass unchanged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,23 +13,13 @@ from http import HTTPStatus
 Field = tuple[bytes, bytes]
 
 HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-        b"http2-settings",
-    }
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade http2-settings".split()
 )
 _REQUEST_DROPPED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
-# The request's id is the gateway's to say, under both of its names.
+# The gateway itself sets the request's id, under both names.
 _RESPONSE_DROPPED = HOP_BY_HOP | {b"content-length", b"x-request-id", b"request-id"}
-# What a proxy before us says of its client: true only if it is one that we know.
+# What a proxy before us says of its client: believed only of trusted peers.
 FORWARDED_FIELDS = frozenset(
     b"forwarded x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-prefix "
     b"x-forwarded-proto x-forwarded-server x-original-forwarded-for x-real-ip".split()
@@ -52,17 +42,16 @@ def _named_by_connection(headers: Iterable[Field]) -> set[bytes]:
 
 
 def lines(fields: Iterable[Field]) -> bytes:
-    """Header lines."""
+    """Return fields as header lines."""
     return b"".join([b"%b: %b\r\n" % field for field in fields])
 
 
 def forwarded_fields(headers: Sequence[Field], dropped: frozenset[bytes] = frozenset()) -> bytes:
-    """A client's header lines as a replica gets them, without host, length and request id.
+    """Return a client's header lines as a replica gets them, without host, length and request id.
+    dropped: further names that are not passed on.
 
-    dropped: further names that stay here.
-
-    Our own `x-tokenlane-*` names are ours: a client's are dropped. Names with an underscore are
-    dropped too: some servers fold them onto the dashed name.
+    A client's `x-tokenlane-*` fields are dropped: only the gateway sets them. So are names with an
+    underscore, which some servers take for the same name with a dash.
     """
     named = _named_by_connection(headers)
     return lines(
@@ -84,8 +73,8 @@ def request_head(
     request_id: bytes,
     length_bytes: int,
 ) -> bytes:
-    """The head for a replica. lines: those of every request to it, its Host among them.
-    forwarded: lines made by `forwarded_fields`."""
+    """Return the head of a request to a replica. lines: those of every request to it, its Host
+    among them. forwarded: lines made by `forwarded_fields`."""
     return b"%b %b HTTP/1.1\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
         method.encode("ascii"),
         target,
@@ -97,7 +86,7 @@ def request_head(
 
 
 def response_fields(headers: Sequence[Field]) -> bytes:
-    """A replica's header lines as the client gets them, without length and request id."""
+    """Return a replica's header lines as the client gets them, without length and request id."""
     named = _named_by_connection(headers)
     return lines(
         field for field in headers if field[0] not in _RESPONSE_DROPPED and field[0] not in named
@@ -105,5 +94,5 @@ def response_fields(headers: Sequence[Field]) -> bytes:
 
 
 def status_line(status: int) -> bytes:
-    """With its CRLF."""
+    """Return a status line, with its CRLF."""
     return STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status

@@ -1,10 +1,10 @@
 """Message heads, parsed once: a keep-alive peer sends the same head again and again.
 
 Invariants:
-- A remembered head gives exactly what parsing it anew would give. It is known by all of its
+- A remembered head gives exactly what parsing it again would give. It is found by all of its
   bytes, or by all but the value of its one Content-Length, which is cut out and put back here;
   either way the head was parsed whole the first time.
-- Memory is bounded: few heads, short ones only, all forgotten when the room is used up.
+- Memory is bounded: few heads, short ones only, all forgotten when there are too many.
 """
 
 import re
@@ -14,11 +14,13 @@ import httptools
 
 from tokenlane.errors import RequestError
 from tokenlane.http import framing
+from tokenlane.http.error_format import ErrorFormatOf, openai_errors
 from tokenlane.http.framing import Headers
 from tokenlane.http.headers import forwarded_fields, response_fields
-from tokenlane.protocols.dialects import dialect_of
 
 _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
+# What stands around the target in a request line, its CR included.
+_LINE_REST_BYTES = len(b"OPTIONS  HTTP/1.1\r")
 _MEMO_LIMIT_COUNT = 1024
 _MEMO_HEAD_LIMIT_BYTES = 4096
 
@@ -28,14 +30,14 @@ _Head = TypeVar("_Head")
 class RequestHead:
     """A request's head and what follows from it. Shared by all requests with the same head.
 
-    target: origin form. path, query: its text. dialect: of its answer. minor: of HTTP/1.x. headers:
-    lower-case names, in order. forwarded: the header lines a replica gets, without host, length and
-    request id.
+    target: origin form. path, query: its text. error_format: for its path. request_id_field: of
+    that. minor: of HTTP/1.x. headers: lower-case names, in order. forwarded: the header lines a
+    replica gets, without host, length and request id.
     """
 
     __slots__ = (
         "chunked",
-        "dialect",
+        "error_format",
         "expects_continue",
         "forwarded",
         "headers",
@@ -45,6 +47,7 @@ class RequestHead:
         "path",
         "query",
         "request_id",
+        "request_id_field",
         "target",
     )
 
@@ -53,14 +56,16 @@ class RequestHead:
         line: framing.RequestLine,
         target: bytes,
         headers: Headers,
-        dropped: frozenset[bytes] = frozenset(),
+        dropped: frozenset[bytes],
+        error_format: ErrorFormatOf,
     ) -> None:
         named = dict(reversed(headers))
         self.method = line.method.decode("ascii")
         self.minor = line.minor
         self.target = target
         self.path, _, self.query = target.decode("ascii").partition("?")
-        self.dialect = dialect_of(self.path)
+        self.error_format = error_format(self.path)
+        self.request_id_field = self.error_format.request_id_field
         self.headers = headers
         self.chunked = False
         self.keep_alive = framing.keep_alive(line.minor, headers)
@@ -72,7 +77,7 @@ class RequestHead:
 class ResponseHead:
     """A replica's head and what follows from it. Shared by all answers with the same head.
 
-    fields: the header lines the client gets, without length and request id. chunked: the body
+    fields: the header lines that the client gets, without length and request id. chunked: the body
     comes in chunks; endless: it ends with the connection; else its length is fixed. stream: SSE.
     """
 
@@ -92,7 +97,7 @@ class ResponseHead:
 
 
 class _Memo(Generic[_Head]):
-    """Heads by their bytes, length cut out; starts over when it is full."""
+    """Heads by their bytes; starts over when it is full."""
 
     def __init__(self) -> None:
         self._heads: dict[bytes, _Head] = {}
@@ -106,24 +111,25 @@ class _Memo(Generic[_Head]):
 
 
 class _Fields:
-    """Collects what the parser finds."""
+    """Collects the header fields that the parser finds."""
 
     def __init__(self) -> None:
         self.headers: Headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser, which leaves the white space behind a value in place."""
+        """Add a field. The parser leaves the white space behind a value in place."""
         self.headers.append((name.lower(), value.rstrip(b" \t")))
 
 
 def _split_fields(head: bytes) -> Headers:
-    """The fields of a head whose grammar was checked."""
+    """Return the fields of a head whose grammar was checked."""
     pairs = (line.split(b":", 1) for line in head.split(b"\r\n")[1:-2])
     return [(name.lower(), value.strip(b" \t")) for name, value in pairs]
 
 
 def _cut_length(head: bytes) -> tuple[bytes, int]:
-    """The head without its first Content-Length line, and that length; -1 where it has none."""
+    """Return the head without its first Content-Length line, and that length, or -1 if it has
+    none."""
     match = _LENGTH_LINE.search(head)
     if match is None:
         return head, -1
@@ -131,35 +137,39 @@ def _cut_length(head: bytes) -> tuple[bytes, int]:
 
 
 class RequestHeads:
-    """Parses the heads of requests. header_limit_count, target_limit_bytes: refused beyond.
-    dropped: names of fields that replicas do not get."""
+    """Parses the heads of requests.
+
+    header_limit_count, target_limit_bytes: heads beyond these are refused. dropped: names of fields
+    that replicas do not get. unreadable: stands for a head that could not be parsed.
+    """
 
     def __init__(
         self,
         header_limit_count: int,
         target_limit_bytes: int,
         dropped: frozenset[bytes] = frozenset(),
+        error_format: ErrorFormatOf = openai_errors,
     ) -> None:
+        self._error_format = error_format
+        line = framing.RequestLine(b"GET", b"/", 1)
+        self.unreadable = RequestHead(line, b"/", [], dropped, error_format)
+        self.configure(header_limit_count, target_limit_bytes, dropped)
+
+    def configure(
+        self, header_limit_count: int, target_limit_bytes: int, dropped: frozenset[bytes]
+    ) -> None:
+        """Replace the limits and the dropped names, from the next head on."""
         self._dropped = dropped
         self._header_limit_count = header_limit_count
         self._target_limit_bytes = target_limit_bytes
         self._memo: _Memo[RequestHead] = _Memo()
         self._exact: _Memo[tuple[RequestHead, int]] = _Memo()
 
-    def configure(
-        self, header_limit_count: int, target_limit_bytes: int, dropped: frozenset[bytes]
-    ) -> None:
-        """From the next head on."""
-        self._dropped = dropped
-        self._header_limit_count = header_limit_count
-        self._target_limit_bytes = target_limit_bytes
-        self._memo = _Memo()
-        self._exact = _Memo()
-
     def parse(self, data: bytes) -> tuple[RequestHead, int]:
-        """A whole head (with its empty line) and its body's length in bytes (0 if it is chunked).
+        """Return a head and its body's length in bytes (0 if it is chunked). data: the whole head,
+        with its empty line.
 
-        Raises RequestError as framing does, and 414 or 431 for what is too long.
+        Raise RequestError as `framing` does, and 414 or 431 for what is too long.
         """
         known = self._exact.get(data)
         if known is not None:
@@ -176,6 +186,15 @@ class RequestHeads:
         self._exact.put(data, (head, parsed_bytes))
         return head, parsed_bytes
 
+    def check_beginning(self, data: bytes) -> None:
+        """Raise RequestError 400 or 414 if no head can begin so, whatever follows."""
+        lines = data.count(b"\r\n")
+        # A CR at the end may still get its LF.
+        if data.count(b"\n") != lines or data.count(b"\r", 0, -1) != lines:
+            raise framing.refusal("Lines must end with CRLF.", "bare_line_feed")
+        if not lines and len(data) > self._target_limit_bytes + _LINE_REST_BYTES:
+            raise target_too_long()
+
     def _new(self, data: bytes) -> tuple[RequestHead, int]:
         line = framing.check_head(data)
         if len(line.target) > self._target_limit_bytes:
@@ -189,13 +208,11 @@ class RequestHeads:
         except httptools.HttpParserError:
             # The grammar holds, so it is the lengths; our own words for them are clearer.
             framing.body_length(line.minor, _split_fields(data))
-            raise RequestError(
-                400, "The request head is malformed.", code="request_head", close=True
-            ) from None
+            raise framing.refusal("The request head is malformed.", "request_head") from None
         if len(fields.headers) > self._header_limit_count:
             raise head_too_large("Too many headers.")
         length = framing.body_length(line.minor, fields.headers)
-        head = RequestHead(line, target, fields.headers, self._dropped)
+        head = RequestHead(line, target, fields.headers, self._dropped, self._error_format)
         head.chunked = length.chunked
         return head, length.length_bytes
 
@@ -206,10 +223,11 @@ _BODILESS = frozenset((*range(100, 200), 204, 304))
 
 
 def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
-    """A whole response head to a `method` request, and the length of a fixed-length body.
+    """Return the head of the answer to a `method` request, and its body's length if that is fixed.
+    data: the whole head, with its empty line.
 
-    Interim answers (1xx) come back as such. Raises ValueError for what is no HTTP/1.x head, or
-    whose end could be read in two ways.
+    Interim answers (1xx) are returned too. Raise ValueError for what is no HTTP/1.x head, or whose
+    body's end could be read in two ways.
     """
     if method == "HEAD":
         return _new_response(data, method)
@@ -222,7 +240,7 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
         parsed_bytes = max(length_bytes, 0)
     else:
         head, parsed_bytes = _new_response(data, method)
-        # Nor where the status says that there is no body, whatever its length.
+        # The same holds where the status says that there is no body, whatever its length.
         if parsed_bytes == max(length_bytes, 0) and head.status not in _BODILESS:
             _responses.put(key, head)
     _exact_responses.put(data, (head, parsed_bytes))
@@ -254,10 +272,10 @@ def _new_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
 
 
 def head_too_large(message: str) -> RequestError:
-    """431."""
-    return RequestError(431, message, code="headers_too_large", close=True)
+    """Return a 431."""
+    return framing.refusal(message, "headers_too_large", 431)
 
 
 def target_too_long() -> RequestError:
-    """414."""
-    return RequestError(414, "The request target is too long.", code="target_too_long", close=True)
+    """Return a 414."""
+    return framing.refusal("The request target is too long.", "target_too_long", 414)

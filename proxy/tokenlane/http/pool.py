@@ -1,9 +1,9 @@
 """The connections to one replica: those in use, and those that wait for a request.
 
 Invariants:
-- An idle connection is closed before the replica would close it, and looked at for a pending
-  close before it is used: a request sent into a closing connection may or may not have run,
-  so it could not be sent again.
+- An idle connection is closed before the replica would close it, and checked for a pending close
+  before it is used: a request sent into a closing connection may or may not have run, so it could
+  not be sent again.
 """
 
 import asyncio
@@ -16,12 +16,15 @@ from urllib.parse import urlsplit
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import UpstreamError
-from tokenlane.http.upstream import UpstreamConnection
+from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
 
 
-class ReplicaPool:
-    """Connections to one replica. key: what it wants to see. `lines`: of the head of every
-    request to it, as sent. tls: for an https:// replica."""
+class ReplicaPool(ConnectionPool):
+    """The connections to one replica.
+
+    key: sent with each request. tls: for an https:// replica. lines: the header lines that every
+    request to the replica has.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,7 @@ class ReplicaPool:
         key: Secret | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.settings = settings
+        super().__init__(settings)
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
@@ -49,16 +52,16 @@ class ReplicaPool:
 
     @property
     def open_count(self) -> int:
-        """Connections, idle ones included."""
+        """How many connections there are, idle ones included."""
         return len(self._open)
 
     @property
     def idle_count(self) -> int:
-        """Connections that wait for a request."""
+        """How many connections wait for a request."""
         return len(self._idle)
 
     def idle(self) -> UpstreamConnection | None:
-        """The most recently used idle connection that can carry a request."""
+        """Return the most recently used idle connection that can carry a request, if any."""
         now_s = time.monotonic()
         idle = self._idle
         while idle:
@@ -69,7 +72,8 @@ class ReplicaPool:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """A new connection; raises UpstreamError (`refused`, `connect_timeout`, nothing sent)."""
+        """Return a new connection. Raise UpstreamError (`refused`, `connect_timeout`, `protocol`,
+        nothing sent)."""
         loop = asyncio.get_running_loop()
         connection = UpstreamConnection(self)
         protocol = cast(asyncio.Protocol, connection)
@@ -80,7 +84,7 @@ class ReplicaPool:
                 )
         except TimeoutError:
             raise UpstreamError("connect_timeout", sent=False) from None
-        except ssl.SSLError:  # not whom we trust, or it does not trust us
+        except ssl.SSLError:  # one of the two does not trust the other's certificate
             raise UpstreamError("protocol", sent=False) from None
         except OSError:
             raise UpstreamError("refused", sent=False) from None
@@ -88,7 +92,7 @@ class ReplicaPool:
         return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """An answer ended cleanly; the connection waits for the next request."""
+        """As ConnectionPool."""
         if self._closed:
             connection.close()
             return
@@ -97,18 +101,18 @@ class ReplicaPool:
             self._idle.popleft().close()
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
+        """As ConnectionPool."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def sweep(self, now_s: float) -> None:
-        """Closes what idled too long; called now and then."""
+        """Close the connections that idled too long; called now and then."""
         while self._idle and not self._idle[0].usable(now_s):
             self._idle.popleft().close()
 
     def close(self) -> None:
-        """Closes idle connections; those in use end with their requests."""
+        """Close idle connections now, and those in use once their requests end."""
         self._closed = True
         while self._idle:
             self._idle.popleft().close()

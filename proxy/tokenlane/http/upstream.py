@@ -1,25 +1,23 @@
 """The client side of HTTP/1.1: one connection to a replica.
 
 Invariants:
-- A connection carries one request at a time and goes back to its pool only when its answer
+- A connection carries one request at a time and goes back to its pool only when the answer
   ended exactly where its framing said, with no byte behind it.
-- Whatever a peer sends, a sink hears exactly one of `on_end` and `on_failure`, and nothing
-  after that; nothing is heard after `abort`.
+- Whatever a peer sends, a sink gets exactly one call of `on_end` and `on_failure`, and none after
+  that; it gets no call after `abort`.
 """
 
 import asyncio
 import select
 import time
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
+from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import UpstreamError
 from tokenlane.http.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
 from tokenlane.http.deadline import NEVER, Deadline
 from tokenlane.http.heads import ResponseHead, parse_response
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY
-
-if TYPE_CHECKING:
-    from tokenlane.http.pool import ReplicaPool
 
 _INTERIM_LIMIT_COUNT = 8
 # One small write is cheaper than two gathered ones; large bodies are not copied.
@@ -29,30 +27,48 @@ _FRESH_S = 0.005
 
 
 class ResponseSink(Protocol):
-    """Who hears an answer. Called on the loop, straight from the socket's callback."""
+    """The receiver of an answer. Called on the loop, straight from the socket's callback."""
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """Head and body of an answer of fixed length, where they came at once: nothing follows."""
+        """Take head and body of an answer of fixed length that arrived at once: nothing follows."""
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """The final head (interim ones are swallowed). length_bytes: of a body of fixed length,
+        """Take the final head (interim ones are dropped). length_bytes: of a body of fixed length,
         None where chunks or the end of the connection frame it."""
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
-        """Body bytes as they came (chunk framing included), and what they carry."""
+        """Take body bytes as they arrived (chunk framing included), and what they carry."""
 
     def on_end(self) -> None:
-        """The answer is complete."""
+        """Note that the answer is complete."""
 
     def on_failure(self, error: UpstreamError) -> None:
-        """The answer will never be complete."""
+        """Note that the answer will never be complete."""
+
+
+class ConnectionPool:
+    """A pool, as its connections see it: the base class of pools. A Protocol would be slower in
+    the compiled build, and every request comes by here."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self.settings = settings
+
+    def give_back(self, connection: "UpstreamConnection") -> None:
+        """Take a connection whose answer ended cleanly: it waits for the next request."""
+        raise NotImplementedError
+
+    def forget(self, connection: "UpstreamConnection") -> None:
+        """Drop a connection that is closed."""
+        raise NotImplementedError
 
 
 class UpstreamConnection:
-    """One connection to a replica, an asyncio.Protocol in all but name (see setup.py). heard_s:
-    time.monotonic() of the last bytes. ending: they end the body, by its framing."""
+    """One connection to a replica, an asyncio.Protocol in all but name (see setup.py).
 
-    def __init__(self, pool: "ReplicaPool") -> None:
+    heard_s: time.monotonic() of the last bytes. ending: they end the body, by its framing.
+    """
+
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._sink: ResponseSink | None = None
@@ -65,7 +81,7 @@ class UpstreamConnection:
         self._paused = False
         self._between_s = pool.settings.between_chunks_deadline_s
         self._poll = select.poll()
-        self._deadline = Deadline(asyncio.get_running_loop(), self._late)
+        self._deadline = Deadline(asyncio.get_running_loop(), self._timed_out)
         self._idle_since_s = 0.0
         self.heard_s = 0.0
         self.ending = False
@@ -73,7 +89,7 @@ class UpstreamConnection:
     # -- requests ----------------------------------------------------------------------------
 
     def send(self, method: str, pieces: list[bytes], sink: ResponseSink) -> None:
-        """Sends a request (head and body pieces) and lets `sink` hear the answer."""
+        """Send a request (head and body pieces). `sink` gets the answer."""
         assert self._transport is not None
         self._sink = sink
         self._method = method
@@ -88,9 +104,9 @@ class UpstreamConnection:
         self._deadline.set(self._pool.settings.first_byte_deadline_s)
 
     def abort(self, sink: ResponseSink) -> None:
-        """Closes at once: for a client that left. vLLM frees the request when it sees this.
+        """Close at once, for a client that disconnected. vLLM then frees the request.
 
-        Does nothing where `sink` heard its end already: the connection may be another's by now.
+        Do nothing if `sink` has had its end: the connection may serve another request by now.
         """
         if self._sink is not sink:
             return
@@ -99,7 +115,7 @@ class UpstreamConnection:
             self._transport.abort()
 
     def pause(self, paused: bool) -> None:
-        """Backpressure from the client's side. A paused peer is not a silent one."""
+        """Stop reading, or go on, as the client does. A paused replica has no deadline."""
         if self._transport is None:
             return
         self._paused = paused
@@ -112,7 +128,8 @@ class UpstreamConnection:
                 self._deadline.set(self._between_s)
 
     def usable(self, now_s: float) -> bool:
-        """Whether an idle connection can carry a request: young enough, no bytes, no close."""
+        """Return whether an idle connection can carry a request: it was used lately, and neither
+        bytes nor a close are pending."""
         if self._transport is None or self._transport.is_closing():
             return False
         idle_s = now_s - self._idle_since_s
@@ -137,7 +154,7 @@ class UpstreamConnection:
     def _received(self, data: bytes) -> None:
         sink = self._sink
         if sink is None:
-            # Nobody asked: the peer speaks out of turn, or ends a drained connection.
+            # There is no request: the peer sends out of turn, or ends a drained connection.
             self.close()
             return
         self.heard_s = time.monotonic()
@@ -151,7 +168,7 @@ class UpstreamConnection:
         except ValueError:
             self._fail("protocol")
             return
-        if self._sink is not sink:  # aborted when it heard the head
+        if self._sink is not sink:  # aborted when it got the head
             return
         if consumed < len(data):
             self._keep_alive = False
@@ -185,14 +202,14 @@ class UpstreamConnection:
             self._fail("closed" if exc is None else "reset")
 
     def close(self) -> None:
-        """Closes an idle connection."""
+        """Close an idle connection."""
         if self._transport is not None:
             self._transport.close()
 
     # -- answers -----------------------------------------------------------------------------
 
     def _head(self, data: bytes) -> bytes:
-        """Parses heads off `data`; returns the body bytes behind the final one."""
+        """Parse the heads in `data` and return the body bytes behind the final one."""
         while True:
             end = data.find(b"\r\n\r\n") + 4
             if (end if end >= 4 else len(data)) > self._pool.settings.head_limit_bytes:
@@ -230,7 +247,7 @@ class UpstreamConnection:
     def _ended(self) -> None:
         sink, self._sink = self._sink, None
         self._deadline.clear()
-        if self._paused:  # the end came with the bytes that were too many
+        if self._paused:  # the end came with the bytes for which it was paused
             self.pause(False)
         self._release()
         if sink is not None:
@@ -256,7 +273,7 @@ class UpstreamConnection:
         if sink is not None:
             sink.on_failure(UpstreamError(reason, sent=True))
 
-    def _late(self) -> None:
+    def _timed_out(self) -> None:
         if self._sink is None:
             return
         self._fail("chunk_timeout" if self._body_began else "first_byte_timeout")

@@ -14,11 +14,25 @@ from tokenlane.errors import RequestError, error_body
 
 
 class Dialect(Enum):
-    """How a path's answers speak."""
+    """How a path's answers speak. Each is an error format of the HTTP server's."""
 
     CHAT = "chat"  # OpenAI's chats and completions, and vLLM's own paths
     MESSAGES = "messages"  # Anthropic's
     RESPONSES = "responses"  # OpenAI's later ones
+
+    @property
+    def request_id_field(self) -> bytes:
+        """The name of a header that carries the request's id beside `x-request-id`; b"" for
+        none."""
+        return b"request-id" if self is Dialect.MESSAGES else b""
+
+    def error_json(self, error: RequestError, request_id: bytes) -> bytes:
+        """Return the body of the answer to a request that cannot be served."""
+        if self is not Dialect.MESSAGES:
+            return error_body(error.message, error.kind, param=error.param, code=error.code)
+        other = "invalid_request_error" if error.status < 500 else "api_error"
+        told = {"type": _TYPES.get(error.status, other), "message": error.message}
+        return _json({"type": "error", "error": told, "request_id": request_id.decode("ascii")})
 
 
 FAILED: Final = RequestError(
@@ -48,15 +62,6 @@ def dialect_of(path: str) -> Dialect:
     return Dialect.RESPONSES if path.startswith(_RESPONSES) else Dialect.CHAT
 
 
-def error_json(dialect: Dialect, error: RequestError, request_id: bytes) -> bytes:
-    """The body of the answer to a request that cannot be served."""
-    if dialect is not Dialect.MESSAGES:
-        return error_body(error.message, error.kind, param=error.param, code=error.code)
-    other = "invalid_request_error" if error.status < 500 else "api_error"
-    told = {"type": _TYPES.get(error.status, other), "message": error.message}
-    return _json({"type": "error", "error": told, "request_id": request_id.decode("ascii")})
-
-
 def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
     """A replica's error in Anthropic's shape, where it is JSON in another: vLLM refuses some
     requests before it knows of dialects."""
@@ -70,15 +75,15 @@ def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
     message = error.get("message") if isinstance(error, dict) else error
     if not isinstance(message, str):
         message = f"The replica answered with status {status}."
-    return error_json(Dialect.MESSAGES, RequestError(status, message), request_id)
+    return Dialect.MESSAGES.error_json(RequestError(status, message), request_id)
 
 
 def broken_off(dialect: Dialect, request_id: bytes, events: int) -> bytes:
     """The event that ends a stream whose replica failed. events: that came before it."""
     if dialect is Dialect.CHAT:
-        return b"data: %b\n\n" % error_json(dialect, FAILED, request_id)
+        return b"data: %b\n\n" % dialect.error_json(FAILED, request_id)
     if dialect is Dialect.MESSAGES:
-        return b"event: error\ndata: %b\n\n" % error_json(dialect, FAILED, request_id)
+        return b"event: error\ndata: %b\n\n" % dialect.error_json(FAILED, request_id)
     # Its own fields are those of the event's type; by the nested ones openai-python raises.
     told = {"message": FAILED.message, "param": None, "code": FAILED.code}
     nested = {**told, "type": FAILED.kind}

@@ -11,6 +11,7 @@ from enum import Enum
 
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
+from tokenlane.protocols.dialects import Dialect
 
 
 class Action(Enum):
@@ -29,13 +30,15 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """path: also the metric label, with `{id}` for any name. kind: how the body is read.
-    ends_marked: its streams have an event that ends them (see `tokenlane.protocols.dialects`)."""
+    """path: also the metric label, with `{id}` for any name. kind: how the body is read. dialect:
+    of the answers. ends_marked: its streams have an event that ends them (see
+    `tokenlane.protocols.dialects`)."""
 
     path: str
     action: Action
     methods: tuple[str, ...] = ("POST",)
     kind: Kind = Kind.OTHER
+    dialect: Dialect = Dialect.CHAT
 
     @property
     def tokens(self) -> bool:
@@ -69,15 +72,15 @@ ROUTES: dict[str, Route] = {
     for route in (
         Route("/v1/chat/completions", Action.GENERATE, kind=Kind.CHAT),
         Route("/v1/completions", Action.GENERATE, kind=Kind.COMPLETION),
-        Route("/v1/messages", Action.GENERATE, kind=Kind.MESSAGES),
-        Route("/v1/messages/count_tokens", Action.COUNT),
-        Route("/v1/responses", Action.GENERATE, kind=Kind.RESPONSES),
+        Route("/v1/messages", Action.GENERATE, kind=Kind.MESSAGES, dialect=Dialect.MESSAGES),
+        Route("/v1/messages/count_tokens", Action.COUNT, dialect=Dialect.MESSAGES),
+        Route("/v1/responses", Action.GENERATE, kind=Kind.RESPONSES, dialect=Dialect.RESPONSES),
         Route("/v1/models", Action.MODELS, _GET),
         Route("/tokenize", Action.TOKENIZE),
         Route("/detokenize", Action.DETOKENIZE),
         Route("/health", Action.HEALTH, _GET),
-        Route("/v1/responses/{id}", Action.KEPT, ("GET",)),
-        Route("/v1/responses/{id}/cancel", Action.KEPT),
+        Route("/v1/responses/{id}", Action.KEPT, ("GET",), dialect=Dialect.RESPONSES),
+        Route("/v1/responses/{id}/cancel", Action.KEPT, dialect=Dialect.RESPONSES),
         *(Route(path, Action.FORWARD) for path in FORWARDED),
     )
 }

@@ -12,12 +12,12 @@ Invariants:
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from enum import Enum
 
 from tokenlane.errors import UpstreamError
+from tokenlane.http.chunked import last_chunk_at
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.upstream import UpstreamConnection
@@ -29,8 +29,6 @@ from tokenlane.routing.retry import Phase
 
 _HELD_LIMIT_BYTES = 64 * 1024
 _READ_LIMIT_BYTES = 256 * 1024
-# The last chunk and its trailers, at the end of the last bytes of a chunked body.
-_LAST_CHUNK = re.compile(rb"(?:\A|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 
 
 class RelayEnd(Enum):
@@ -45,9 +43,10 @@ class RelayEnd(Enum):
 class Relay:
     """Hears one attempt's answer (a ResponseSink) and passes it on to `exchange`.
 
-    lines: the gateway's own header lines. may_retry: hold the answer as long as it pays. kept: a
-    404 says that another replica keeps what the request names. told: it is an answer told again,
-    which says nothing of the replica, and whose tokens were counted when it was made.
+    dialect: of the answer. lines: the gateway's own header lines. may_retry: hold the answer as
+    long as it pays. kept: a 404 says that another replica keeps what the request names. told: it is
+    an answer told again, which says nothing of the replica, and whose tokens were counted when it
+    was made.
     marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head.
@@ -76,6 +75,7 @@ class Relay:
         connection: UpstreamConnection,
         lines: bytes,
         *,
+        dialect: Dialect,
         may_retry: bool,
         kept: bool,
         marked: bool,
@@ -83,7 +83,7 @@ class Relay:
         on_computed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
-        self._dialect = exchange.head.dialect
+        self._dialect = dialect
         self._connection = connection
         self._lines = lines
         self._may_retry = may_retry
@@ -208,13 +208,13 @@ class Relay:
     def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
         """The last bytes of a chunked stream that lacks its marker: passed on without the last
         chunk, which would make half an answer look whole."""
-        match = _LAST_CHUNK.search(framed) if self._spliced else None
+        last_at = last_chunk_at(framed) if self._spliced else -1
         if self._held is None:
             if not self._spliced:
                 self._forward(framed, payload)
-            elif match is not None and match.start():
-                self._forward(framed[: match.start()], payload)
-        self._fail(UpstreamError("truncated", sent=True), at_edge=match is not None)
+            elif last_at > 0:
+                self._forward(framed[:last_at], payload)
+        self._fail(UpstreamError("truncated", sent=True), at_edge=last_at >= 0)
 
     def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
         """at_edge: a chunk may be added to what the client has."""
@@ -235,11 +235,6 @@ class Relay:
     def failed(self) -> bool:
         """A whole answer tells of a failure of the replica."""
         return self.aborted or (self.head is not None and self.head.status >= 500)
-
-    @property
-    def held(self) -> bool:
-        """Nothing of the answer was relayed yet."""
-        return self._held is not None
 
     def phase(self) -> Phase:
         """How far a failed attempt had come, in the retry table's words."""

@@ -144,7 +144,7 @@ class Endpoints:
             if reply.begun:
                 reply.die()
             else:
-                reply.respond(error.status, JSON, error.body(exchange.head.dialect))
+                reply.respond(error.status, JSON, error.body(dialect_of(path)))
 
     async def _fail(self, exchange: Exchange, reply: Reply, fault: Fault) -> bool:
         """The faults that come before any answer; False: the fault comes later."""

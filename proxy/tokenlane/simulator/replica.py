@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenlane.config.settings import ServerSettings
 from tokenlane.http.server import Handler, HttpServer
+from tokenlane.protocols.dialects import dialect_of
 from tokenlane.simulator.drive import Drive
 from tokenlane.simulator.executions import ExecutionLog
 from tokenlane.simulator.faults import Fault, Faults, Kind
@@ -170,7 +171,9 @@ class SimulatedReplica:
             drain_linger_s=0.0,
             bodies_limit_bytes=0,
         )
-        server = self._server = HttpServer(self._handler, limits, add_request_id=False)
+        server = self._server = HttpServer(
+            self._handler, limits, add_request_id=False, error_format=dialect_of
+        )
         self._servers.add(server)
         await server.listen(_bound(self.host, self.port))
         self.listening.set()

@@ -90,7 +90,7 @@ class Gauges:
             self.access,
             LineGrowth(segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED),
         )
-        self._memory = MemoryWatch(server.settings.memory_limit_ratio)
+        self._memory = MemoryWatch(server.state.settings.memory_limit_ratio)
         self._held = segment.gauge(families.HELD_BYTES)
         self._connections = segment.gauge(families.CONNECTIONS)
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
@@ -103,8 +103,8 @@ class Gauges:
         gateway.router.sweep(time.monotonic())
         idle = gateway.fleet.idle_connections
         self._connections.set(len(self._server.connections))
-        self._held.set(self._server.held_bytes)
-        self._server.short_of_memory = self._memory.short()
+        self._held.set(self._server.state.body_memory.held_bytes)
+        self._server.state.body_memory.short = self._memory.short()
         self._upstream_idle.set(idle)
         self._upstream_busy.set(gateway.fleet.open_connections - idle)
         if gateway.admission_queue is not None:

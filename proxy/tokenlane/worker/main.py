@@ -32,6 +32,7 @@ from tokenlane.gateway.request import Gateway
 from tokenlane.gateway.request_record import RequestRecord, in_hand
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.server import HttpServer
+from tokenlane.protocols.dialects import dialect_of
 from tokenlane.runtime import cpu_scheduling, malloc_arenas
 from tokenlane.runtime.ports import reuse_port_socket
 from tokenlane.telemetry.load_board import SharedBoard
@@ -116,6 +117,7 @@ class Worker:
             guarded=True,
             on_refused=partial(_refused, recorder),
             dropped=dropped_fields(resources.keys, resources.replica_key),
+            error_format=dialect_of,
         )
         await server.listen(listener, resources.server_tls)
         monitor = self._watching(hello, gateway, segment)
