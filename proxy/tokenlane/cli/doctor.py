@@ -13,13 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tokenlane import __version__
-from tokenlane.config.keyring import replica_key
 from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
-from tokenlane.config.tls import upstream_context
 from tokenlane.control.checks import check_settings
 from tokenlane.control.fleet_table import ADVICE, Probe, base_url
-from tokenlane.control.probes import open_session, probe
+from tokenlane.control.probes import probe, session_of
 from tokenlane.control.tokenizers import finder
 from tokenlane.control.tokenizers.resolution import TokenizerSource, ask
 from tokenlane.errors import ConfigError
@@ -132,9 +130,7 @@ def check_ports(report: DoctorReport, settings: Settings) -> None:
 
 
 async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
-    async with open_session(
-        settings.control, replica_key(settings.upstream), upstream_context(settings.upstream)
-    ) as session:
+    async with session_of(settings) as session:
         return await asyncio.gather(*(probe(session, url) for url in urls))
 
 

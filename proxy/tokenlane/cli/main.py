@@ -20,7 +20,7 @@ from tokenlane.cli.verbs import change, checking, replay, serving, status
 from tokenlane.cli.verbs.explain import explain, explain_flags
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.cli.verbs.simulate import simulate, simulate_flags
-from tokenlane.config.flags import config_flag, gateway_flags, loaded
+from tokenlane.config.flags import gateway_flags
 from tokenlane.errors import ConfigError
 
 
@@ -33,19 +33,12 @@ class Verb(NamedTuple):
     run: Callable[[argparse.Namespace], int]
 
 
-def _replay_flags(parser: argparse.ArgumentParser) -> None:
-    replay.flags(parser)
-    config_flag(parser)
-
-
-def _replay(args: argparse.Namespace) -> int:
-    return replay.run(args, loaded(args).settings.routing, say)
-
-
 def _completion_flags(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = (
-        'bash: eval "$(tokenlane completion bash)"; the others say it in their first line.'
-    )
+    parser.epilog = """\
+to load it:
+  bash: eval "$(tokenlane completion bash)"
+  zsh:  eval "$(tokenlane completion zsh)"
+  fish: tokenlane completion fish | source"""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
@@ -59,69 +52,29 @@ def _completion(args: argparse.Namespace) -> int:
 # In the order of the help.
 VERBS = (
     Verb("serve", "serve in front of the replicas given", gateway_flags, serving.serve),
-    Verb(
-        "demo",
-        "serve in front of a simulated fleet of its own",
-        serving.demo_flags,
-        serving.demo,
-    ),
+    Verb("demo", "serve in front of a simulated fleet of its own",
+        serving.demo_flags, serving.demo),
     Verb("simulate", "run simulated vLLM replicas alone", simulate_flags, simulate),
-    Verb(
-        "explain",
-        "say where a request would go and why, sending nothing",
-        explain_flags,
-        explain,
-    ),
-    Verb(
-        "replicas",
-        "list, add, drain or remove a running gateway's replicas",
-        change.replicas_flags,
-        change.replicas,
-    ),
-    Verb(
-        "reload",
-        "have a running gateway read its settings anew",
-        change.reload_flags,
-        change.reload,
-    ),
-    Verb(
-        "replay",
-        "replay a trace through the routing, in simulated time",
-        _replay_flags,
-        _replay,
-    ),
-    Verb(
-        "check-config",
-        "say whether the settings would serve",
-        checking.check_config_flags,
-        checking.check_config,
-    ),
-    Verb(
-        "print-config",
-        "print the settings in force, and where each is from",
-        checking.print_config_flags,
-        checking.print_config,
-    ),
-    Verb(
-        "healthcheck",
-        "ask a running gateway whether it is ready",
-        status.healthcheck_flags,
-        status.healthcheck,
-    ),
-    Verb(
-        "doctor",
-        "look for what would keep the gateway from serving well",
-        gateway_flags,
-        checking.doctor,
-    ),
-    Verb(
-        "top",
-        "show the live numbers of a running gateway; q quits",
-        status.top_flags,
-        status.top,
-    ),
+    Verb("explain", "say where a request would go and why, sending nothing",
+        explain_flags, explain),
+    Verb("replicas", "list, add, drain or remove a running gateway's replicas",
+        change.replicas_flags, change.replicas),
+    Verb("reload", "have a running gateway read its settings anew",
+        change.reload_flags, change.reload),
+    Verb("replay", "replay a trace through the routing, in simulated time",
+        replay.flags, replay.run),
+    Verb("check-config", "say whether the settings would serve",
+        checking.check_config_flags, checking.check_config),
+    Verb("print-config", "print the settings in force, and where each is from",
+        checking.print_config_flags, checking.print_config),
+    Verb("healthcheck", "ask a running gateway whether it is ready",
+        status.healthcheck_flags, status.healthcheck),
+    Verb("doctor", "look for what would keep the gateway from serving well",
+        gateway_flags, checking.doctor),
+    Verb("top", "show the live numbers of a running gateway; q quits",
+        status.top_flags, status.top),
     Verb("completion", "print a shell's completion script", _completion_flags, _completion),
-)
+)  # fmt: skip
 
 
 _EPILOG = """\

@@ -55,9 +55,10 @@ class ControlView(Protocol):
         ...
 
 
-def _error(
+def refusal(
     status: int, message: str, code: str, headers: dict[str, str] | None = None
 ) -> web.Response:
+    """An error in OpenAI's shape."""
     kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
     return web.Response(
         body=error_body(message, kind, code=code),
@@ -76,13 +77,14 @@ async def _errors(
     except web.HTTPException as raised:
         allow = {"Allow": raised.headers["Allow"]} if "Allow" in raised.headers else None
         code = HTTPStatus(raised.status).phrase.lower().replace(" ", "_")
-        return _error(raised.status, f"{raised.reason} on the admin port.", code, allow)
+        return refusal(raised.status, f"{raised.reason} on the admin port.", code, allow)
     except Exception:
         log.exception("%s failed", request.path)
-        return _error(500, "The admin port failed at this; its log says where.", "internal_error")
+        return refusal(500, "The admin port failed at this; its log says where.", "internal_error")
 
 
-def _json(value: Any, status: int = 200) -> web.Response:
+def answer(value: Any, status: int = 200) -> web.Response:
+    """A value as JSON."""
     text = json.dumps(value, indent=2) + "\n"
     return web.Response(text=text, status=status, content_type="application/json")
 
@@ -97,25 +99,25 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
         return response
 
     async def livez(_: web.Request) -> web.Response:
-        return _json({"status": "ok"})
+        return answer({"status": "ok"})
 
     async def readyz(_: web.Request) -> web.Response:
         why = view.unready()
         if why is None:
-            return _json({"status": "ok"})
-        return _error(503, why, "not_ready", {"Retry-After": "1"})
+            return answer({"status": "ok"})
+        return refusal(503, why, "not_ready", {"Retry-After": "1"})
 
     async def status(_: web.Request) -> web.Response:
-        return _json(view.status())
+        return answer(view.status())
 
     async def replicas(_: web.Request) -> web.Response:
-        return _json({"replicas": view.replicas()})
+        return answer({"replicas": view.replicas()})
 
     async def stalls(request: web.Request) -> web.Response:
         view_now = view.stalls()
         if wants_page(request.headers.get("Accept", ""), request.query.get("format")):
             return web.Response(text=page(view_now), content_type="text/html")
-        return _json(view_now)
+        return answer(view_now)
 
     async def explain(request: web.Request) -> web.Response:
         body = await request.read()
@@ -126,9 +128,9 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
         try:
             code, told = await view.explain(headers, body)
         except ConnectionError:
-            return _error(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
+            return refusal(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
         except TimeoutError:
-            return _error(504, "The worker did not answer in time.", "worker_timeout")
+            return refusal(504, "The worker did not answer in time.", "worker_timeout")
         return web.Response(body=told, status=code, content_type="application/json")
 
     app = web.Application(middlewares=[_errors], client_max_size=EXPLAIN_LIMIT_BYTES)

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import hmac
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
@@ -18,10 +17,11 @@ from aiohttp import web
 
 from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
 from tokenlane.config.secret import Secret
+from tokenlane.control.admin import answer, refusal
 from tokenlane.control.reconcile import Member
 from tokenlane.control.reload import ReloadReport
 from tokenlane.control.roster import Roster
-from tokenlane.errors import ConfigError, error_body
+from tokenlane.errors import ConfigError
 
 log = logging.getLogger("admin")
 
@@ -37,30 +37,16 @@ class _Added(msgspec.Struct, forbid_unknown_fields=True):
     url: str
 
 
-def _refusal(status: int, message: str, code: str) -> web.Response:
-    return web.Response(
-        body=error_body(message, "invalid_request_error", code=code),
-        status=status,
-        content_type="application/json",
-        headers={"WWW-Authenticate": "Bearer"} if status == 401 else None,
-    )
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    text = json.dumps(value, indent=2) + "\n"
-    return web.Response(text=text, status=status, content_type="application/json")
-
-
 def allowed(token: Secret | None, authorization: str | None) -> web.Response | None:
     """Why a change is refused; None if it may be made. authorization: the header as it came."""
     if token is None:
-        return _refusal(403, _OFF, "changes_off")
+        return refusal(403, _OFF, "changes_off")
     scheme, _, shown = (authorization or "").partition(" ")
     digest = sha256(shown.strip().encode("utf-8", "surrogateescape")).digest()
     good = hmac.compare_digest(digest, sha256(token.reveal()).digest())
     if scheme.lower() != "bearer" or not good:
         message = "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`."
-        return _refusal(401, message, "invalid_admin_token")
+        return refusal(401, message, "invalid_admin_token", {"WWW-Authenticate": "Bearer"})
     return None
 
 
@@ -114,26 +100,26 @@ class Changes:
             member, is_new = self._roster.add(wanted.url)
         except (msgspec.DecodeError, UnicodeDecodeError):
             message = 'The body must be {"url": "http://HOST:PORT"}.'
-            return _refusal(400, message, "invalid_body")
+            return refusal(400, message, "invalid_body")
         except ConfigError as error:
-            return _refusal(400, f"{error}.", "invalid_replica")
-        return _json(self._row(member), 201 if is_new else 200)
+            return refusal(400, f"{error}.", "invalid_replica")
+        return answer(self._row(member), 201 if is_new else 200)
 
     async def _drain(self, request: web.Request) -> web.Response:
         member = self._roster.drain(request.match_info["id"])
-        return self._unknown() if member is None else _json(self._row(member))
+        return self._unknown() if member is None else answer(self._row(member))
 
     async def _remove(self, request: web.Request) -> web.Response:
         member = self._roster.remove(request.match_info["id"])
-        return self._unknown() if member is None else _json({**self._row(member), "removed": True})
+        return self._unknown() if member is None else answer({**self._row(member), "removed": True})
 
     async def _reloaded(self, _: web.Request) -> web.Response:
         report = await self._reload()
         if report.problems:
             message = f"The settings stay as they were: {'; '.join(report.problems)}."
-            return _refusal(422, message, "config_refused")
-        return _json(msgspec.to_builtins(report))
+            return refusal(422, message, "config_refused")
+        return answer(msgspec.to_builtins(report))
 
     def _unknown(self) -> web.Response:
         known = ", ".join(member.id for member in self._roster.members) or "none"
-        return _refusal(404, f"There is no such replica. Known: {known}.", "unknown_replica")
+        return refusal(404, f"There is no such replica. Known: {known}.", "unknown_replica")

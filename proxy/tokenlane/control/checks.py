@@ -3,6 +3,8 @@
 Invariants:
 - What the operator got wrong is one sentence (ConfigError) with the setting in it.
 - A start and a reload are held to the same.
+- The control plane runs on aiohttp's parser in C or not at all: of the holes that aiohttp had, most
+  were in the one in Python, which it falls back to where its extensions are missing or off.
 """
 
 import ipaddress
@@ -10,13 +12,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from aiohttp import http_parser
+
 from tokenlane.config.keyring import admin_token, client_keys, replica_key
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import server_context, tls_files, upstream_context
 from tokenlane.control.discovery.sources import check as check_discovery
 from tokenlane.control.fleet_table import FleetTable, base_url
 from tokenlane.control.kv_events.publishers import configured
-from tokenlane.control.parsers import check_parsers
 from tokenlane.errors import ConfigError
 from tokenlane.http.cors import is_origin
 from tokenlane.routing.policies import check_policy
@@ -64,6 +67,15 @@ def check_settings(settings: Settings) -> FleetTable:
         if base_url(backend) not in known and not settings.discovery.on:
             raise ConfigError(f"kv_events.sources names {backend}, which is none of the backends")
     return table
+
+
+def check_parsers() -> None:
+    """ConfigError where aiohttp fell back."""
+    in_python = (http_parser.HttpRequestParserPy, http_parser.HttpResponseParserPy)
+    if http_parser.HttpRequestParser in in_python or http_parser.HttpResponseParser in in_python:
+        raise ConfigError(
+            "aiohttp runs without its C parser; unset AIOHTTP_NO_EXTENSIONS, or install a wheel"
+        )
 
 
 def check_networks(networks: Sequence[str]) -> None:

@@ -16,8 +16,10 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
+from tokenlane.config.keyring import replica_key
 from tokenlane.config.secret import Secret
-from tokenlane.config.settings import ControlSettings
+from tokenlane.config.settings import ControlSettings, Settings
+from tokenlane.config.tls import upstream_context
 from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
 
@@ -65,6 +67,13 @@ def open_session(
         skip_auto_headers=("Accept-Encoding",),
         headers=headers,
     )
+
+
+def session_of(settings: Settings) -> aiohttp.ClientSession:
+    """As `open_session`, with the key and certificates that the settings name. Raises
+    ConfigError."""
+    upstream = settings.upstream
+    return open_session(settings.control, replica_key(upstream), upstream_context(upstream))
 
 
 async def _get(session: aiohttp.ClientSession, url: str) -> bytes:

@@ -9,6 +9,7 @@ Invariants:
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 import msgspec
@@ -63,24 +64,18 @@ def _positive(labels: dict[str, str], name: str) -> int | None:
 
 def parse_scrape(text: str) -> Scrape:
     """Reads an exposition page (Prometheus text format)."""
-    running = waiting = queried_tokens = hit_tokens = 0.0
+    sums: dict[str, float] = defaultdict(float)
     usages: list[float] = []
     started_s = 0.0
     block_tokens: int | None = None
     cache_blocks: int | None = None
     for name, label_text, value in _samples(text):
-        if name == _RUNNING:
-            running += value
-        elif name == _WAITING:
-            waiting += value
-        elif name == _USAGE:
+        if name == _USAGE:
             usages.append(value)
         elif name == _START:
             started_s = value
-        elif name == _QUERIED:
-            queried_tokens += value
-        elif name == _HIT:
-            hit_tokens += value
+        elif name != _CONFIG:
+            sums[name] += value
         else:
             labels = dict(_LABEL.findall(label_text))
             block_tokens = block_tokens or _positive(labels, "block_size")
@@ -88,12 +83,12 @@ def parse_scrape(text: str) -> Scrape:
             if blocks is not None:
                 cache_blocks = (cache_blocks or 0) + blocks
     return Scrape(
-        running=int(running),
-        waiting=int(waiting),
+        running=int(sums[_RUNNING]),
+        waiting=int(sums[_WAITING]),
         kv_usage=sum(usages) / len(usages) if usages else 0.0,
         block_tokens=block_tokens,
         cache_blocks=cache_blocks,
         started_s=started_s,
-        queried_tokens=queried_tokens,
-        hit_tokens=hit_tokens,
+        queried_tokens=sums[_QUERIED],
+        hit_tokens=sums[_HIT],
     )

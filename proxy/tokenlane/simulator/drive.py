@@ -11,19 +11,11 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from tokenlane.simulator.cache_log import Event
 from tokenlane.simulator.engine import Engine, Sequence
 from tokenlane.simulator.frontend import FrontEnd
 from tokenlane.simulator.profile import SimulatorSettings
-
-
-class Owner(Protocol):
-    """What a sequence belongs to."""
-
-    def changed(self, sequence: Sequence) -> None:
-        """The sequence was queued, produced tokens or ended."""
 
 
 class Drive:

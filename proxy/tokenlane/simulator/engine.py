@@ -17,6 +17,8 @@ from collections import deque
 from enum import IntEnum
 from typing import Any
 
+import msgspec
+
 from tokenlane.simulator.cache_log import CacheLog
 from tokenlane.simulator.prefix_cache import Blocks, prefix_cache
 from tokenlane.simulator.profile import SimulatorSettings
@@ -33,8 +35,8 @@ class SequencePhase(IntEnum):
     DONE = 4
 
 
-class Sequence:
-    """One prompt and its answer in the making.
+class Sequence(msgspec.Struct, eq=False):
+    """One prompt and its answer in the making. Equal to itself alone.
 
     blocks: hashes of the prompt's full blocks; generated_blocks: those that follow once the
     answer is complete (empty: they are not cached). every_token: progress is wanted for each
@@ -44,62 +46,27 @@ class Sequence:
     made of, where somebody is told of them.
     """
 
-    __slots__ = (
-        "adapter",
-        "blocks",
-        "cached_tokens",
-        "created_cache_tokens",
-        "dirty",
-        "ended_s",
-        "every_token",
-        "finish",
-        "first_token_s",
-        "generated_blocks",
-        "held",
-        "ids",
-        "output_tokens",
-        "owner",
-        "phase",
-        "private",
-        "produced",
-        "prompt_tokens",
-        "queued_s",
-        "salt",
-        "started_s",
-    )
-
-    def __init__(
-        self,
-        prompt_tokens: int,
-        blocks: Blocks,
-        output_tokens: int,
-        *,
-        finish: str = "length",
-        every_token: bool = False,
-        generated_blocks: Blocks = (),
-        owner: Any = None,
-        ids: bytes = b"",
-        salt: str = "",
-        adapter: str = "",
-    ) -> None:
-        self.prompt_tokens = prompt_tokens
-        self.blocks = blocks
-        self.output_tokens = output_tokens
-        self.finish = finish
-        self.every_token = every_token
-        self.generated_blocks = generated_blocks
-        self.owner = owner
-        self.ids = ids
-        self.salt = salt
-        self.adapter = adapter
-        self.phase = SequencePhase.FRONT
-        self.cached_tokens = 0
-        self.created_cache_tokens = 0
-        self.produced = 0
-        self.held: Blocks = ()
-        self.private = 0
-        self.queued_s = self.started_s = self.first_token_s = self.ended_s = 0.0
-        self.dirty = False
+    prompt_tokens: int
+    blocks: Blocks
+    output_tokens: int
+    finish: str = "length"
+    every_token: bool = False
+    generated_blocks: Blocks = ()
+    owner: Any = None
+    ids: bytes = b""
+    salt: str = ""
+    adapter: str = ""
+    phase: SequencePhase = SequencePhase.FRONT
+    cached_tokens: int = 0
+    created_cache_tokens: int = 0
+    produced: int = 0
+    held: Blocks = ()
+    private: int = 0
+    queued_s: float = 0.0
+    started_s: float = 0.0
+    first_token_s: float = 0.0
+    ended_s: float = 0.0
+    dirty: bool = False
 
     @property
     def done(self) -> bool:

@@ -11,39 +11,16 @@ from typing import Literal
 import msgspec
 
 Kind = Literal[
-    "refuse",
-    "kill",
-    "hang",
-    "close",
-    "die-mid-stream",
-    "stall",
-    "status",
-    "garbage",
-    "abort",
-    "error-event",
-    "slow",
-    "drain",
-    "unhealthy",
-]
+    "refuse", "kill", "hang", "close", "die-mid-stream", "stall", "status", "garbage", "abort",
+    "error-event", "slow", "drain", "unhealthy",
+]  # fmt: skip
 # Those a request meets, the first match wins; the others are a state of the whole replica.
 PER_REQUEST: tuple[Kind, ...] = (
-    "hang",
-    "close",
-    "garbage",
-    "status",
-    "abort",
-    "error-event",
-    "die-mid-stream",
-    "stall",
-)
+    "hang", "close", "garbage", "status", "abort", "error-event", "die-mid-stream", "stall",
+)  # fmt: skip
 GENERATING = frozenset(
-    {
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/v1/messages",
-        "/v1/responses",
-    }
+    f"/v1/{name}"
+    for name in ("chat/completions", "completions", "embeddings", "messages", "responses")
 )
 
 

@@ -25,21 +25,17 @@ from tokenlane.simulator.text import AnswerText
 _CUTS = ("die-mid-stream", "stall", "error-event")
 
 
-class _Choice:
+class _Choice(msgspec.Struct, eq=False):
     """One sequence and what of it has been sent. Owner of its sequence."""
 
-    __slots__ = ("after", "answer", "before", "generation", "index", "prompt", "sent", "sequence")
-
-    def __init__(
-        self, generation: "GeneratedAnswer", index: int, prompt: SimulatedPrompt, answer: AnswerText
-    ) -> None:
-        self.generation = generation
-        self.index = index
-        self.prompt = prompt
-        self.answer = answer
-        self.sent = 0
-        self.before = self.after = b""
-        self.sequence: Sequence
+    generation: "GeneratedAnswer"
+    index: int
+    prompt: SimulatedPrompt
+    answer: AnswerText
+    sequence: Sequence
+    sent: int = 0
+    before: bytes = b""
+    after: bytes = b""
 
     def changed(self, sequence: Sequence) -> None:
         """Told by the engine."""
@@ -77,8 +73,7 @@ class GeneratedAnswer:
         self, prompt: SimulatedPrompt, answer: AnswerText, sequence: Sequence, quoted: list[bytes]
     ) -> None:
         """One more choice."""
-        choice = _Choice(self, len(self.choices), prompt, answer)
-        choice.sequence = sequence
+        choice = _Choice(self, len(self.choices), prompt, answer, sequence)
         sequence.owner = choice
         self._quoted = quoted
         self.choices.append(choice)

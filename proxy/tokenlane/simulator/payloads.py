@@ -1,13 +1,13 @@
 """The JSON of vLLM 0.32's answers.
 
 Invariants:
-- Fields stand in vLLM's order. A field vLLM always writes has a default here; one it leaves out
-  where it was not set is UNSET.
+- Fields stand in vLLM's order. Where an answer is made of structs, a field that vLLM always writes
+  has a default, and one it leaves out where it was not set is UNSET.
 - Chunks of a stream differ only in their text, so each stream makes its frame once.
 """
 
 import json
-from typing import Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +17,9 @@ FINGERPRINT = f"vllm-{VERSION}-51b0a7e0"
 DONE = b"data: [DONE]\n\n"
 _MARK = "\u241f"
 _QUOTED_MARK = msgspec.json.encode(_MARK)
+# What vLLM says last of a whole answer, and of a message besides its text: null, all of it.
+_NEVER_SET = ("kv_transfer_params", "ec_transfer_params", "metrics")
+_UNSAID = ("refusal", "annotations", "audio", "function_call", "reasoning")
 
 Ids = list[int] | None
 
@@ -37,69 +40,6 @@ class UsagePayload(msgspec.Struct):
     completion_tokens: int
     prompt_tokens_details: PromptDetails | None | UnsetType = UNSET
     completion_tokens_details: None | UnsetType = UNSET
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-    reasoning: None = None
-
-
-class _ChatChoice(msgspec.Struct):
-    index: int
-    message: _Message
-    logprobs: None
-    finish_reason: str
-    stop_reason: None
-    token_ids: Ids
-    routed_experts: None = None
-
-
-class _Chat(msgspec.Struct):
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[_ChatChoice]
-    service_tier: None
-    system_fingerprint: str
-    usage: UsagePayload
-    prompt_logprobs: None
-    prompt_token_ids: Ids
-    prompt_text: None = None
-    kv_transfer_params: None = None
-    ec_transfer_params: None = None
-    metrics: None = None
-
-
-class _TextChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: None
-    finish_reason: str
-    stop_reason: None
-    token_ids: Ids
-    prompt_logprobs: None
-    prompt_token_ids: Ids
-    routed_experts: None = None
-
-
-class _Text(msgspec.Struct):
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[_TextChoice]
-    service_tier: None
-    system_fingerprint: str
-    usage: UsagePayload
-    kv_transfer_params: None = None
-    ec_transfer_params: None = None
-    metrics: None = None
 
 
 class _Delta(msgspec.Struct, omit_defaults=True):
@@ -138,21 +78,6 @@ class _Chunk(msgspec.Struct):
     prompt_text: None | UnsetType = UNSET
 
 
-class _Embedding(msgspec.Struct):
-    index: int
-    object: Literal["embedding"]
-    embedding: list[float]
-
-
-class _Embeddings(msgspec.Struct):
-    id: str
-    object: Literal["list"]
-    created: int
-    model: str
-    data: list[_Embedding]
-    usage: UsagePayload
-
-
 class ChoicePayload(msgspec.Struct):
     """One finished answer. prompt_ids, ids: only where the request asked for ids."""
 
@@ -181,29 +106,28 @@ class Shapes:
 
     def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
         """The answer to a request that does not stream."""
+        head = {"id": self.id, "object": "text_completion", "created": self.created}
+        rest: dict[str, Any] = {
+            "model": self.model, "choices": [self._choice(one) for one in choices],
+            "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage,
+        }  # fmt: skip
         if self.chat:
-            chats = [
-                _ChatChoice(
-                    one.index, _Message("assistant", one.text), None, one.finish, None, one.ids
-                )
-                for one in choices
-            ]
-            return msgspec.json.encode(
-                _Chat(
-                    self.id, "chat.completion", self.created, self.model, chats, None,
-                    FINGERPRINT, usage, None, prompt_ids,
-                )
-            )  # fmt: skip
-        texts = [
-            _TextChoice(one.index, one.text, None, one.finish, None, one.ids, None, one.prompt_ids)
-            for one in choices
-        ]
-        return msgspec.json.encode(
-            _Text(
-                self.id, "text_completion", self.created, self.model, texts, None,
-                FINGERPRINT, usage,
-            )
-        )  # fmt: skip
+            head["object"] = "chat.completion"
+            rest |= {"prompt_logprobs": None, "prompt_token_ids": prompt_ids, "prompt_text": None}
+        return msgspec.json.encode({**head, **rest, **dict.fromkeys(_NEVER_SET)})
+
+    def _choice(self, one: ChoicePayload) -> dict[str, Any]:
+        ending = {
+            "logprobs": None, "finish_reason": one.finish, "stop_reason": None,
+            "token_ids": one.ids,
+        }  # fmt: skip
+        if self.chat:
+            message = {"role": "assistant", "content": one.text, **dict.fromkeys(_UNSAID)}
+            return {"index": one.index, "message": message, **ending, "routed_experts": None}
+        return {
+            "index": one.index, "text": one.text, **ending, "prompt_logprobs": None,
+            "prompt_token_ids": one.prompt_ids, "routed_experts": None,
+        }  # fmt: skip
 
     def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
         """The first events of each choice of a chat: one."""
@@ -270,62 +194,38 @@ def embeddings(
     name: str, created: int, model: str, vectors: list[list[float]], tokens: int
 ) -> bytes:
     """The answer of /v1/embeddings."""
-    rows = [_Embedding(index, "embedding", vector) for index, vector in enumerate(vectors)]
+    rows = [
+        {"index": index, "object": "embedding", "embedding": vector}
+        for index, vector in enumerate(vectors)
+    ]
     usage = UsagePayload(tokens, tokens, 0, None, None)
-    return msgspec.json.encode(_Embeddings(f"embd-{name}", "list", created, model, rows, usage))
-
-
-class _Permission(msgspec.Struct):
-    id: str
-    object: Literal["model_permission"]
-    created: int
-    allow_create_engine: bool = False
-    allow_sampling: bool = True
-    allow_logprobs: bool = True
-    allow_search_indices: bool = False
-    allow_view: bool = True
-    allow_fine_tuning: bool = False
-    organization: str = "*"
-    group: None = None
-    is_blocking: bool = False
-
-
-class _Model(msgspec.Struct):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    root: str
-    parent: str | None
-    max_model_len: int | None
-    permission: list[_Permission]
-
-
-class _Models(msgspec.Struct):
-    object: Literal["list"]
-    data: list[_Model]
+    head = {"id": f"embd-{name}", "object": "list", "created": created, "model": model}
+    return msgspec.json.encode({**head, "data": rows, "usage": usage})
 
 
 def models(
     model: str, root: str, created: int, max_model_tokens: int, adapters: dict[str, str]
 ) -> bytes:
     """The answer of /v1/models. adapters: by name, where each is from."""
-    permission = _Permission(f"modelperm-{created:016x}", "model_permission", created)
-    rows = [_Model(model, "model", created, "vllm", root, None, max_model_tokens, [permission])]
-    rows += [
-        _Model(name, "model", created, "vllm", path, model, None, [permission])
-        for name, path in adapters.items()
-    ]
-    return msgspec.json.encode(_Models("list", rows))
+    permission = {
+        "id": f"modelperm-{created:016x}", "object": "model_permission", "created": created,
+        "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+        "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False,
+        "organization": "*", "group": None, "is_blocking": False,
+    }  # fmt: skip
 
+    def row(name: str, root: str, parent: str | None, limit: int | None) -> dict[str, Any]:
+        return {
+            "id": name, "object": "model", "created": created, "owned_by": "vllm", "root": root,
+            "parent": parent, "max_model_len": limit, "permission": [permission],
+        }  # fmt: skip
 
-class _Tokens(msgspec.Struct):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
+    rows = [row(model, root, None, max_model_tokens)]
+    rows += [row(name, path, model, None) for name, path in adapters.items()]
+    return msgspec.json.encode({"object": "list", "data": rows})
 
 
 def tokens(ids: list[int], max_model_tokens: int, texts: list[str] | None) -> bytes:
     """The answer of /tokenize."""
-    return msgspec.json.encode(_Tokens(len(ids), max_model_tokens, ids, texts))
+    told = {"count": len(ids), "max_model_len": max_model_tokens}
+    return msgspec.json.encode({**told, "tokens": ids, "token_strs": texts})

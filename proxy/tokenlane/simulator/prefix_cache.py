@@ -12,7 +12,6 @@ Invariants:
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import xxhash
 
@@ -34,48 +33,10 @@ def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") ->
     return tuple(blocks)
 
 
-class BlockCache(Protocol):
-    """What an engine needs of a cache."""
-
-    evicted_blocks: int
-
-    def __len__(self) -> int:
-        """Blocks in all states."""
-
-    @property
-    def used_blocks(self) -> int:
-        """Blocks that running sequences hold (vLLM's kv_cache_usage)."""
-
-    def match(self, blocks: Sequence[bytes], limit: int) -> int:
-        """How many leading blocks, at most `limit`, are visible."""
-
-    def take(self, blocks: Sequence[bytes], private: int) -> bool:
-        """Hold the visible `blocks` and `private` new ones; False, and no change, if the cache
-        cannot make room."""
-
-    def publish(self, blocks: Sequence[bytes]) -> int:
-        """Private blocks have been computed: the same number becomes visible, still held.
-        Returns how many, the last of `blocks`, were not visible before."""
-
-    def release(self, blocks: Sequence[bytes], private: int) -> None:
-        """A sequence ends: visible blocks it held, in order, and private ones."""
-
-    def clear(self) -> bool:
-        """Forget everything idle; False, and no change, while blocks are in use (as vLLM)."""
-
-
-def prefix_cache(
-    capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
-) -> BlockCache:
-    """A cache of so many blocks; None: one that never evicts."""
-    if capacity_blocks is None:
-        return EndlessBlockCache()
-    return BoundedBlockCache(capacity_blocks, on_evicted)
-
-
 class EndlessBlockCache:
     """Nothing is ever evicted, so nothing is counted per block: a prompt of 100,000 tokens costs
-    the loop a set update. A block that two sequences hold counts twice in `used_blocks`."""
+    the loop a set update. used_blocks: those that running sequences hold (vLLM's kv_cache_usage);
+    a block that two of them hold counts twice."""
 
     def __init__(self) -> None:
         self.evicted_blocks = 0
@@ -84,27 +45,35 @@ class EndlessBlockCache:
         self._visible: set[bytes] = set()
 
     def __len__(self) -> int:
+        """Blocks in all states."""
         return len(self._visible) + self._private_blocks
 
     def match(self, blocks: Sequence[bytes], limit: int) -> int:
+        """How many leading blocks, at most `limit`, are visible."""
         return _longest_prefix(blocks, limit, self._visible.__contains__)
 
     def take(self, blocks: Sequence[bytes], private: int) -> bool:
+        """Hold the visible `blocks` and `private` new ones; False, and no change, if the cache
+        cannot make room."""
         self.used_blocks += len(blocks) + private
         self._private_blocks += private
         return True
 
     def publish(self, blocks: Sequence[bytes]) -> int:
+        """Private blocks have been computed: the same number becomes visible, still held.
+        Returns how many, the last of `blocks`, were not visible before."""
         self._private_blocks -= len(blocks)
         before = len(self._visible)
         self._visible.update(blocks)
         return len(self._visible) - before
 
     def release(self, blocks: Sequence[bytes], private: int) -> None:
+        """A sequence ends: visible blocks it held, in order, and private ones."""
         self.used_blocks -= len(blocks) + private
         self._private_blocks -= private
 
     def clear(self) -> bool:
+        """Forget everything idle; False, and no change, while blocks are in use (as vLLM)."""
         if self.used_blocks:
             return False
         self._visible.clear()
@@ -112,7 +81,8 @@ class EndlessBlockCache:
 
 
 class BoundedBlockCache:
-    """LRU over idle blocks, counts of holders for the others."""
+    """As EndlessBlockCache, of so many blocks: LRU over the idle ones, counts of holders for the
+    others. on_evicted: told of each block that made room."""
 
     def __init__(
         self, capacity_blocks: int, on_evicted: Callable[[bytes], None] | None = None
@@ -129,6 +99,7 @@ class BoundedBlockCache:
 
     @property
     def used_blocks(self) -> int:
+        """Blocks that running sequences hold (vLLM's kv_cache_usage)."""
         return len(self._held) + self._private_blocks
 
     def match(self, blocks: Sequence[bytes], limit: int) -> int:
@@ -192,3 +163,12 @@ def _longest_prefix(blocks: Sequence[bytes], limit: int, visible: Callable[[byte
         else:
             high = middle
     return low
+
+
+def prefix_cache(
+    capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
+) -> EndlessBlockCache | BoundedBlockCache:
+    """A cache of so many blocks; None: one that never evicts."""
+    if capacity_blocks is None:
+        return EndlessBlockCache()
+    return BoundedBlockCache(capacity_blocks, on_evicted)

@@ -7,7 +7,6 @@ Invariants:
 """
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tokenlane.simulator.endpoints import Endpoints, Stats, stats
@@ -47,12 +46,7 @@ class SimulatedFleet:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def start(self, count: int, first_port: int = 0, *, host: str = "127.0.0.1") -> list[str]:

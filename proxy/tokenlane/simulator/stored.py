@@ -28,8 +28,7 @@ class StoredResponses:
 
     def __init__(self, *, on: bool) -> None:
         self._on = on
-        self._items: OrderedDict[str, list[Item]] = OrderedDict()
-        self._answers: dict[str, bytes] = {}
+        self._kept: OrderedDict[str, tuple[list[Item], bytes]] = OrderedDict()
 
     def whole(self, body: bytes) -> bytes:
         """A request's body with all that came before in its `input`. Raises ReplicaError 404."""
@@ -41,9 +40,7 @@ class StoredResponses:
             return body  # reading it will say what is wrong
         if name is None:
             return body
-        before = self._items.get(name)
-        if before is None:
-            raise vllm_errors.unknown_response(name)
+        before, _ = self._found(name)
         given = json.loads(body)
         del given["previous_response_id"]
         given["input"] = [*before, *_items(given.get("input"))]
@@ -51,10 +48,7 @@ class StoredResponses:
 
     def answer(self, name: str) -> bytes:
         """The whole response of this name. Raises ReplicaError 404."""
-        found = self._answers.get(name)
-        if found is None:
-            raise vllm_errors.unknown_response(name)
-        return found
+        return self._found(name)[1]
 
     def keep(self, name: str, body: bytes, text: str, answer: bytes) -> None:
         """The response of this name: the whole body it answers, its text, and what was answered."""
@@ -63,11 +57,16 @@ class StoredResponses:
         given = json.loads(body)
         if given.get("store") is False:
             return
-        self._items[name] = [*_items(given["input"]), {"role": "assistant", "content": text}]
-        self._answers[name] = answer
-        if len(self._items) > _LIMIT_COUNT:
-            oldest, _ = self._items.popitem(last=False)
-            del self._answers[oldest]
+        items = [*_items(given["input"]), {"role": "assistant", "content": text}]
+        self._kept[name] = items, answer
+        if len(self._kept) > _LIMIT_COUNT:
+            self._kept.popitem(last=False)
+
+    def _found(self, name: str) -> tuple[list[Item], bytes]:
+        found = self._kept.get(name)
+        if found is None:
+            raise vllm_errors.unknown_response(name)
+        return found
 
 
 def _items(given: Any) -> list[Item]:

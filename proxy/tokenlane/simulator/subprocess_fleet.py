@@ -9,7 +9,6 @@ Invariants:
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from tokenlane.errors import ConfigError
@@ -56,31 +55,18 @@ class FleetProcess:
             raise ValueError("no pipe")
         for _ in self.urls:
             if not process.stdout.readline():
-                code = process.wait()
-                self._close_pipes()
+                with process:  # which closes the pipes
+                    code = process.wait()
                 raise ConfigError(f"the simulated fleet ended at its start (code {code})")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        process = self._process
+    def __exit__(self, *_: object) -> None:
+        process, self._process = self._process, None
         if process is None:
             return
-        process.terminate()
-        try:
-            process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._close_pipes()
-        self._process = None
-
-    def _close_pipes(self) -> None:
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
+        with process:  # which closes the pipes
+            process.terminate()
+            try:
+                process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()

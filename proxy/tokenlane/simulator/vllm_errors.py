@@ -11,22 +11,6 @@ from tokenlane.errors import RequestError, TokenlaneError
 from tokenlane.protocols import context_window
 from tokenlane.protocols.dialects import Dialect
 
-
-class _Info(msgspec.Struct):
-    message: str
-    type: str
-    param: str | None
-    code: int
-
-
-class _Body(msgspec.Struct):
-    error: _Info
-
-
-class _Detail(msgspec.Struct):
-    detail: str
-
-
 _PHRASES = {
     400: "Bad Request",
     403: "Forbidden",
@@ -62,7 +46,8 @@ class ReplicaError(TokenlaneError):
         if dialect is Dialect.MESSAGES and self.kind != _PHRASES[400]:
             error = {"type": self.kind, "message": self.message}
             return msgspec.json.encode({"type": "error", "error": error})
-        return msgspec.json.encode(_Body(_Info(self.message, self.kind, self.param, self.status)))
+        info = {"message": self.message, "type": self.kind}
+        return msgspec.json.encode({"error": {**info, "param": self.param, "code": self.status}})
 
 
 class Unparsable(ReplicaError):
@@ -78,7 +63,7 @@ class Unparsable(ReplicaError):
 
 def detail(text: str) -> bytes:
     """The body for what the web framework refuses by itself."""
-    return msgspec.json.encode(_Detail(text))
+    return msgspec.json.encode({"detail": text})
 
 
 def from_tokens(error: RequestError) -> ReplicaError:

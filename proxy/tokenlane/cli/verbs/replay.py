@@ -2,10 +2,10 @@
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-from tokenlane.config.settings import RoutingSettings
+from tokenlane.cli.verbs.output import say
+from tokenlane.config.flags import config_flag, loaded
 from tokenlane.errors import ConfigError
 
 DEFAULT_POLICIES = "affinity,queue-own,text-tree,least-requests,round-robin"
@@ -67,6 +67,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it, with matplotlib")
+    config_flag(parser)
 
 
 def _share(text: str) -> float:
@@ -80,7 +81,7 @@ def _share(text: str) -> float:
     return share
 
 
-def run(args: argparse.Namespace, settings: RoutingSettings, say: Callable[[str], None]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Replays and reports. Raises ConfigError for what the operator got wrong."""
     from tokenlane.replay import access_traces
     from tokenlane.replay import trace as traces
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace, settings: RoutingSettings, say: Callable[[str]
     from tokenlane.replay.timed_fleet import split
     from tokenlane.routing.policies import check_policy
 
+    settings = loaded(args).settings.routing
     names = list(dict.fromkeys(name.strip() for name in args.policies.split(",") if name.strip()))
     for name in names:
         if name not in BASELINES:

@@ -6,6 +6,8 @@ Invariants:
 
 from collections.abc import Mapping
 
+import msgspec
+
 from tokenlane.control.dashboard.live import (
     CandidateRow,
     Count,
@@ -114,33 +116,16 @@ def decision(number: int, sample: RoutingSample, names: Mapping[int, str]) -> De
     def name(slot: int) -> str:
         return names.get(slot, f"slot {slot}")
 
-    return DecisionRow(
-        number=number,
-        at_s=sample.at_s,
-        model=sample.model,
-        replica=name(sample.slot),
-        policy=sample.policy,
-        reason=sample.reason,
-        why=sentence(sample, name),
-        prompt_tokens=sample.prompt_tokens,
-        exact=sample.exact,
-        cached_tokens=sample.cached_tokens,
-        actual_cached_tokens=sample.actual_cached_tokens,
-        rung=sample.rung,
-        tokenize_s=sample.tokenize_s,
-        ttft_s=sample.ttft_s,
-        duration_s=sample.duration_s,
-        status=sample.status,
-        outcome=sample.outcome,
-        candidates=[
-            CandidateRow(
-                replica=name(row.slot),
-                cached_tokens=row.cached_tokens,
-                requests=row.requests,
-                queued_tokens=row.queued_tokens,
-                cost=round(row.cost, 1),
-            )
-            for row in sample.candidates
-        ],
-        candidate_count=sample.candidate_count,
-    )
+    said = msgspec.structs.asdict(sample)
+    del said["slot"]
+    said["candidates"] = [
+        CandidateRow(
+            replica=name(row.slot),
+            cached_tokens=row.cached_tokens,
+            requests=row.requests,
+            queued_tokens=row.queued_tokens,
+            cost=round(row.cost, 1),
+        )
+        for row in sample.candidates
+    ]
+    return DecisionRow(number=number, replica=name(sample.slot), why=sentence(sample, name), **said)

@@ -61,9 +61,9 @@ def spark(points: Sequence[float | None], width: int) -> str:
     )
 
 
-def _bar(share: float | None, width: int = 10) -> str:
-    full = round(min(max(share or 0.0, 0.0), 1.0) * width)
-    return "█" * full + "░" * (width - full)
+def _bar(share: float | None) -> str:
+    full = round(min(max(share or 0.0, 0.0), 1.0) * 10)
+    return "█" * full + "░" * (10 - full)
 
 
 def _clean(text: str) -> str:

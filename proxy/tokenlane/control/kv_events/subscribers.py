@@ -16,16 +16,14 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from tokenlane.config.keyring import replica_key
 from tokenlane.config.settings import Settings
-from tokenlane.config.tls import upstream_context
 from tokenlane.control.fleet_table import base_url
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.feed import End, Feed
 from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
 from tokenlane.control.kv_events.sockets import Subscription
-from tokenlane.control.probes import open_session
+from tokenlane.control.probes import session_of
 from tokenlane.fleet_state import FleetState, ReplicaState
 from tokenlane.routing.router import hashed_block_tokens
 from tokenlane.telemetry.metrics import families
@@ -79,14 +77,7 @@ class KvEvents:
         """Subscribes and tells until cancelled."""
         context = zmq.asyncio.Context()
         try:
-            async with (
-                open_session(
-                    self._settings.control,
-                    replica_key(self._settings.upstream),
-                    upstream_context(self._settings.upstream),
-                ) as session,
-                asyncio.TaskGroup() as group,
-            ):
+            async with session_of(self._settings) as session, asyncio.TaskGroup() as group:
                 group.create_task(self._flush())
 
                 def begin(slot: int) -> None:

@@ -15,10 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from tokenlane.config.keyring import replica_key
 from tokenlane.config.settings import Settings
-from tokenlane.config.tls import upstream_context
-from tokenlane.control.probes import open_session, tokenizes
+from tokenlane.control.probes import session_of, tokenizes
 from tokenlane.control.tokenizers import finder, hub
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
@@ -79,9 +77,7 @@ async def ask(
         return dict(sources)
     up = [replica for replica in replicas if replica.up]
     found = dict(sources)
-    async with open_session(
-        settings.control, replica_key(settings.upstream), upstream_context(settings.upstream)
-    ) as session:
+    async with session_of(settings) as session:
         for model, source in sources.items():
             url = next((one.url for one in up if model in one.models), None)
             if source.folder is None and url is not None:

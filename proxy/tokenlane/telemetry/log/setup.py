@@ -11,13 +11,13 @@ import sys
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
 
-def setup_logs(process: str, level: int = logging.INFO) -> None:
+def setup_logs(process: str) -> None:
     """Sends this process's log lines to stderr, named after the process."""
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(FORMAT.replace("%(name)s", f"{process} %(name)s")))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
     # One line per probe or scrape is noise.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -69,16 +69,12 @@ class Totals:
 
 def metric(family: Family, children: Iterable[tuple[tuple[str, ...], list[float]]]) -> Metric:
     """One family in prometheus_client's words, children in the order of their labels."""
-    if family.kind == "counter":
-        counter = CounterMetricFamily(family.name, family.help, labels=family.labels)
+    if family.kind != "histogram":
+        kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+        simple = kind(family.name, family.help, labels=family.labels)
         for labels, cells in sorted(children):
-            counter.add_metric(labels, cells[0])
-        return counter
-    if family.kind == "gauge":
-        gauge = GaugeMetricFamily(family.name, family.help, labels=family.labels)
-        for labels, cells in sorted(children):
-            gauge.add_metric(labels, cells[0])
-        return gauge
+            simple.add_metric(labels, cells[0])
+        return simple
     histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     # The library's own spelling of `le`, which it does not type.
     bounds = [floatToGoString(bound) for bound in (*family.buckets, math.inf)]  # type: ignore[no-untyped-call]

@@ -22,427 +22,181 @@ from tokenlane.telemetry.metrics.family import (
 OTHER = "other"
 STAGES = ("read", "inspect", "tokens", "route", "attempt", "first_byte", "relay")
 
-REQUESTS = Family(
-    "counter",
-    "tokenlane_requests_total",
-    "Requests answered on the data port.",
-    ("route", "status", "outcome"),
-    child_limit=512,
-)
-NAMED = Family(
-    "counter",
-    "tokenlane_named_requests_total",
+# fmt: off
+REQUESTS = Family("counter", "tokenlane_requests_total",
+    "Requests answered on the data port.", ("route", "status", "outcome"), child_limit=512)
+NAMED = Family("counter", "tokenlane_named_requests_total",
     "Requests for a name of the settings (alias or split), by the model it stood for.",
-    ("name", "model"),
-    child_limit=512,
-)
-SHADOWS = Family(
-    "counter",
-    "tokenlane_shadow_requests_total",
+    ("name", "model"), child_limit=512)
+SHADOWS = Family("counter", "tokenlane_shadow_requests_total",
     "Copies of requests made for a model, by what became of them: ok, refused (an answer of 400 or "
     "more), failed (none, or half of one), nobody (no replica was up), full (too many at once), "
-    "stopped (the gateway was).",
-    ("model", "outcome"),
-)
-SHADOW_DURATION = Family(
-    "histogram",
-    "tokenlane_shadow_duration_seconds",
+    "stopped (the gateway was).", ("model", "outcome"))
+SHADOW_DURATION = Family("histogram", "tokenlane_shadow_duration_seconds",
     "Time from the making of a copy to the end of its answer, of those that ended ok.",
-    ("model",),
-    DURATION_BUCKETS_S,
-)
-UNAUTHORIZED = Family(
-    "counter",
-    "tokenlane_unauthorized_total",
-    "Requests refused for their key: missing, malformed, unknown, expired.",
-    ("reason",),
-)
-TENANT_REQUESTS = Family(
-    "counter",
-    "tokenlane_tenant_requests_total",
+    ("model",), DURATION_BUCKETS_S)
+UNAUTHORIZED = Family("counter", "tokenlane_unauthorized_total",
+    "Requests refused for their key: missing, malformed, unknown, expired.", ("reason",))
+TENANT_REQUESTS = Family("counter", "tokenlane_tenant_requests_total",
     "Requests by tenant, where clients have keys; `other` had no good one.",
-    ("tenant", "outcome"),
-    child_limit=1024,
-)
-SHED = Family(
-    "counter",
-    "tokenlane_shed_requests_total",
+    ("tenant", "outcome"), child_limit=1024)
+SHED = Family("counter", "tokenlane_shed_requests_total",
     "Requests turned away for overload, by tenant and why: queue-full, deadline (waited too long), "
     "displaced (by one of a tenant with less waiting, or of a better class), memory.",
-    ("tenant", "reason"),
-    child_limit=512,
-)
-ADMISSION_WAIT = Family(
-    "histogram",
-    "tokenlane_admission_wait_seconds",
+    ("tenant", "reason"), child_limit=512)
+ADMISSION_WAIT = Family("histogram", "tokenlane_admission_wait_seconds",
     "Time admitted requests waited for a place, where places are limited, by priority class.",
-    ("priority",),
-    STAGE_BUCKETS_S,
-)
-ADMITTED = Family(
-    "gauge", "tokenlane_admitted_requests", "Requests that have a place, of all workers."
-)
-WAITING = Family(
-    "gauge", "tokenlane_waiting_requests", "Requests that wait for a place, of all workers."
-)
-TENANT_TOKENS = Family(
-    "counter",
-    "tokenlane_tenant_tokens_total",
+    ("priority",), STAGE_BUCKETS_S)
+ADMITTED = Family("gauge", "tokenlane_admitted_requests",
+    "Requests that have a place, of all workers.")
+WAITING = Family("gauge", "tokenlane_waiting_requests",
+    "Requests that wait for a place, of all workers.")
+TENANT_TOKENS = Family("counter", "tokenlane_tenant_tokens_total",
     "Tokens by tenant and kind: prompt (as counted by the gateway), output.",
-    ("tenant", "kind"),
-    child_limit=1024,
-)
-DURATION = Family(
-    "histogram",
-    "tokenlane_request_duration_seconds",
+    ("tenant", "kind"), child_limit=1024)
+DURATION = Family("histogram", "tokenlane_request_duration_seconds",
     "Time from the end of the request's head to the end of its answer "
-    "(OpenTelemetry: gen_ai.server.request.duration).",
-    ("route",),
-    DURATION_BUCKETS_S,
-)
-TTFT = Family(
-    "histogram",
-    "tokenlane_time_to_first_token_seconds",
+    "(OpenTelemetry: gen_ai.server.request.duration).", ("route",), DURATION_BUCKETS_S)
+TTFT = Family("histogram", "tokenlane_time_to_first_token_seconds",
     "Time from the end of the request's head to the first generated token of a streamed answer "
-    "(OpenTelemetry: gen_ai.server.time_to_first_token).",
-    ("model",),
-    TTFT_BUCKETS_S,
-)
-TPOT = Family(
-    "histogram",
-    "tokenlane_time_per_output_token_seconds",
+    "(OpenTelemetry: gen_ai.server.time_to_first_token).", ("model",), TTFT_BUCKETS_S)
+TPOT = Family("histogram", "tokenlane_time_per_output_token_seconds",
     "Mean time between the tokens of a streamed answer after its first "
-    "(OpenTelemetry: gen_ai.server.time_per_output_token).",
-    ("model",),
-    TPOT_BUCKETS_S,
-)
-STAGE = Family(
-    "histogram",
-    "tokenlane_stage_seconds",
+    "(OpenTelemetry: gen_ai.server.time_per_output_token).", ("model",), TPOT_BUCKETS_S)
+STAGE = Family("histogram", "tokenlane_stage_seconds",
     f"Time a request spent in each stage of its life: {', '.join(STAGES)}.",
-    ("stage",),
-    STAGE_BUCKETS_S,
-)
-TOKENIZE = Family(
-    "histogram",
-    "tokenlane_tokenize_seconds",
+    ("stage",), STAGE_BUCKETS_S)
+TOKENIZE = Family("histogram", "tokenlane_tokenize_seconds",
     "Time to get a prompt's token ids (render, encode, hash), without waiting, by rung.",
-    ("rung", "model"),
-    TOKENIZE_BUCKETS_S,
-)
-TOKENIZE_QUEUE = Family(
-    "histogram",
-    "tokenlane_tokenize_queue_seconds",
-    "Time a tokenization job waited before it began, by rung.",
-    ("rung",),
-    TOKENIZE_BUCKETS_S,
-)
-BAILS = Family(
-    "counter",
-    "tokenlane_tokenize_bails_total",
-    "Requests routed without token ids, by reason.",
-    ("reason",),
-)
-CACHE_HITS = Family(
-    "counter", "tokenlane_token_cache_hits_total", "Lookups that found their ids.", ("cache",)
-)
-CACHE_MISSES = Family(
-    "counter", "tokenlane_token_cache_misses_total", "Lookups that found nothing.", ("cache",)
-)
-CACHE_EVICTIONS = Family(
-    "counter",
-    "tokenlane_token_cache_evictions_total",
-    "Entries dropped to make room.",
-    ("cache",),
-)
-CACHE_ENTRIES = Family(
-    "gauge", "tokenlane_token_cache_entries", "Entries held, summed over the workers.", ("cache",)
-)
-CACHE_BYTES = Family(
-    "gauge", "tokenlane_token_cache_bytes", "Bytes held, summed over the workers.", ("cache",)
-)
-TOKENIZER_PATH = Family(
-    "gauge",
-    "tokenlane_tokenizer_fast_path_info",
+    ("rung", "model"), TOKENIZE_BUCKETS_S)
+TOKENIZE_QUEUE = Family("histogram", "tokenlane_tokenize_queue_seconds",
+    "Time a tokenization job waited before it began, by rung.", ("rung",), TOKENIZE_BUCKETS_S)
+BAILS = Family("counter", "tokenlane_tokenize_bails_total",
+    "Requests routed without token ids, by reason.", ("reason",))
+CACHE_HITS = Family("counter", "tokenlane_token_cache_hits_total",
+    "Lookups that found their ids.", ("cache",))
+CACHE_MISSES = Family("counter", "tokenlane_token_cache_misses_total",
+    "Lookups that found nothing.", ("cache",))
+CACHE_EVICTIONS = Family("counter", "tokenlane_token_cache_evictions_total",
+    "Entries dropped to make room.", ("cache",))
+CACHE_ENTRIES = Family("gauge", "tokenlane_token_cache_entries",
+    "Entries held, summed over the workers.", ("cache",))
+CACHE_BYTES = Family("gauge", "tokenlane_token_cache_bytes",
+    "Bytes held, summed over the workers.", ("cache",))
+TOKENIZER_PATH = Family("gauge", "tokenlane_tokenizer_fast_path_info",
     "Workers that do this part of a model's tokenizing (encoder, template) by this engine.",
-    ("model", "part", "path"),
-)
-LOOP_STALL = Family(
-    "histogram",
-    "tokenlane_loop_stall_seconds",
+    ("model", "part", "path"))
+LOOP_STALL = Family("histogram", "tokenlane_loop_stall_seconds",
     "How late the heartbeat of a worker's event loop was (one observation every 5 ms while the "
-    "loop works, 15 ms while it waits, 20 ms while it is idle).",
-    ("worker",),
-    STALL_BUCKETS_S,
-)
-LOOP_STALLS = Family(
-    "counter",
-    "tokenlane_loop_stalls_total",
+    "loop works, 15 ms while it waits, 20 ms while it is idle).", ("worker",), STALL_BUCKETS_S)
+LOOP_STALLS = Family("counter", "tokenlane_loop_stalls_total",
     "Heartbeats of a worker's event loop that were later than the threshold (2 ms), by cause.",
-    ("cause",),
-)
-LOOP_STALL_CAUSES = Family(
-    "counter",
-    "tokenlane_loop_stall_cause_seconds_total",
-    "How late these heartbeats were, summed by cause.",
-    ("cause",),
-)
-STALL_MONITOR_CPU = Family(
-    "counter",
-    "tokenlane_stall_monitor_cpu_seconds_total",
-    "CPU time of the stall monitor: its thread and the heartbeats, summed over the workers.",
-)
-ROUTED = Family(
-    "counter",
-    "tokenlane_routing_decisions_total",
-    "Routing decisions by policy and reason.",
-    ("policy", "reason"),
-)
-PROMPT_TOKENS = Family(
-    "counter",
-    "tokenlane_prompt_tokens_total",
-    "Prompt tokens of routed requests, as counted by the gateway.",
-    ("model",),
-)
-OUTPUT_TOKENS = Family(
-    "counter",
-    "tokenlane_output_tokens_total",
+    ("cause",))
+LOOP_STALL_CAUSES = Family("counter", "tokenlane_loop_stall_cause_seconds_total",
+    "How late these heartbeats were, summed by cause.", ("cause",))
+STALL_MONITOR_CPU = Family("counter", "tokenlane_stall_monitor_cpu_seconds_total",
+    "CPU time of the stall monitor: its thread and the heartbeats, summed over the workers.")
+ROUTED = Family("counter", "tokenlane_routing_decisions_total",
+    "Routing decisions by policy and reason.", ("policy", "reason"))
+PROMPT_TOKENS = Family("counter", "tokenlane_prompt_tokens_total",
+    "Prompt tokens of routed requests, as counted by the gateway.", ("model",))
+OUTPUT_TOKENS = Family("counter", "tokenlane_output_tokens_total",
     "Generated tokens, as the replicas report them (for streams without usage: their events).",
-    ("model",),
-)
-COST = Family(
-    "counter",
-    "tokenlane_estimated_cost_total",
-    "Estimated cost of the answers by the prices of the settings, in their currency.",
-    ("model",),
-)
-PROMPT_SIZE = Family(
-    "histogram",
-    "tokenlane_prompt_size_tokens",
-    "Prompt tokens per request, as counted by the gateway.",
-    (),
-    TOKEN_BUCKETS,
-)
-PREDICTED_CACHED = Family(
-    "counter",
-    "tokenlane_predicted_cached_tokens_total",
+    ("model",))
+COST = Family("counter", "tokenlane_estimated_cost_total",
+    "Estimated cost of the answers by the prices of the settings, in their currency.", ("model",))
+PROMPT_SIZE = Family("histogram", "tokenlane_prompt_size_tokens",
+    "Prompt tokens per request, as counted by the gateway.", (), TOKEN_BUCKETS)
+PREDICTED_CACHED = Family("counter", "tokenlane_predicted_cached_tokens_total",
     "Prompt tokens the chosen replica was predicted to hold in its cache "
-    "(requests whose answer reported a number).",
-    ("model",),
-)
-ACTUAL_CACHED = Family(
-    "counter",
-    "tokenlane_actual_cached_tokens_total",
-    "Prompt tokens the replicas reported as cached.",
-    ("model",),
-)
-MISMATCHES = Family(
-    "counter",
-    "tokenlane_prompt_token_mismatches_total",
+    "(requests whose answer reported a number).", ("model",))
+ACTUAL_CACHED = Family("counter", "tokenlane_actual_cached_tokens_total",
+    "Prompt tokens the replicas reported as cached.", ("model",))
+MISMATCHES = Family("counter", "tokenlane_prompt_token_mismatches_total",
     "Times a replica counted other prompt tokens than the gateway: in an answer's usage, or when "
     "it was asked to tokenize a few prompts as it appeared.",
-    ("model", "replica"),
-    child_limit=1024,
-)
-UPSTREAM_FAILURES = Family(
-    "counter",
-    "tokenlane_upstream_failures_total",
-    "Attempts that failed at a replica, by reason.",
-    ("replica", "reason"),
-    child_limit=1024,
-)
-RETRIES = Family(
-    "counter",
-    "tokenlane_retries_total",
-    "Requests sent on to another replica, by reason.",
-    ("reason",),
-)
-RETRIES_DENIED = Family(
-    "counter",
-    "tokenlane_retries_denied_total",
-    "Requests that were not sent on to another replica because the retry budget was used up.",
-)
-EJECTIONS = Family(
-    "counter",
-    "tokenlane_replica_ejections_total",
+    ("model", "replica"), child_limit=1024)
+UPSTREAM_FAILURES = Family("counter", "tokenlane_upstream_failures_total",
+    "Attempts that failed at a replica, by reason.", ("replica", "reason"), child_limit=1024)
+RETRIES = Family("counter", "tokenlane_retries_total",
+    "Requests sent on to another replica, by reason.", ("reason",))
+RETRIES_DENIED = Family("counter", "tokenlane_retries_denied_total",
+    "Requests that were not sent on to another replica because the retry budget was used up.")
+EJECTIONS = Family("counter", "tokenlane_replica_ejections_total",
     "Times a replica was left out for failing its requests, summed over the workers.",
-    ("replica",),
-    child_limit=1024,
-)
-EJECTED = Family(
-    "gauge",
-    "tokenlane_replica_ejected",
+    ("replica",), child_limit=1024)
+EJECTED = Family("gauge", "tokenlane_replica_ejected",
     "Workers that leave the replica out now for failing its requests.",
-    ("replica",),
-    child_limit=1024,
-)
-CONNECTIONS = Family(
-    "gauge", "tokenlane_connections", "Open client connections, summed over the workers."
-)
-HELD_BYTES = Family(
-    "gauge",
-    "tokenlane_held_body_bytes",
-    "Bytes of requests' bodies that are held now, summed over the workers.",
-)
-UPSTREAM_CONNECTIONS = Family(
-    "gauge",
-    "tokenlane_upstream_connections",
-    "Connections to replicas, summed over the workers.",
-    ("state",),
-)
+    ("replica",), child_limit=1024)
+CONNECTIONS = Family("gauge", "tokenlane_connections",
+    "Open client connections, summed over the workers.")
+HELD_BYTES = Family("gauge", "tokenlane_held_body_bytes",
+    "Bytes of requests' bodies that are held now, summed over the workers.")
+UPSTREAM_CONNECTIONS = Family("gauge", "tokenlane_upstream_connections",
+    "Connections to replicas, summed over the workers.", ("state",))
 
-IN_FLIGHT = Family(
-    "gauge",
-    "tokenlane_replica_in_flight_requests",
-    "Requests this gateway has in flight at a replica.",
-    ("replica",),
-    where="control",
-)
-QUEUED_TOKENS = Family(
-    "gauge",
-    "tokenlane_replica_queued_tokens",
-    "Uncached prompt tokens of requests without a first byte yet.",
-    ("replica",),
-    where="control",
-)
-REPLICA_UP = Family(
-    "gauge",
-    "tokenlane_replica_up",
-    "1 if the replica's health probe passes, else 0.",
-    ("replica",),
-    where="control",
-)
-REPLICA_RUNNING = Family(
-    "gauge",
-    "tokenlane_replica_running_requests",
-    "vllm:num_requests_running as last scraped.",
-    ("replica",),
-    where="control",
-)
-REPLICA_WAITING = Family(
-    "gauge",
-    "tokenlane_replica_waiting_requests",
-    "vllm:num_requests_waiting as last scraped.",
-    ("replica",),
-    where="control",
-)
-REPLICA_KV_USAGE = Family(
-    "gauge",
-    "tokenlane_replica_kv_usage_ratio",
-    "vllm:kv_cache_usage_perc as last scraped, 0 to 1.",
-    ("replica",),
-    where="control",
-)
-PROBE_FAILURES = Family(
-    "counter",
-    "tokenlane_probe_failures_total",
-    "Health probes that failed, by reason.",
-    ("replica", "reason"),
-    where="control",
-)
-KV_EVENTS = Family(
-    "counter",
-    "tokenlane_kv_events_total",
+IN_FLIGHT = Family("gauge", "tokenlane_replica_in_flight_requests",
+    "Requests this gateway has in flight at a replica.", ("replica",), where="control")
+QUEUED_TOKENS = Family("gauge", "tokenlane_replica_queued_tokens",
+    "Uncached prompt tokens of requests without a first byte yet.", ("replica",), where="control")
+REPLICA_UP = Family("gauge", "tokenlane_replica_up",
+    "1 if the replica's health probe passes, else 0.", ("replica",), where="control")
+REPLICA_RUNNING = Family("gauge", "tokenlane_replica_running_requests",
+    "vllm:num_requests_running as last scraped.", ("replica",), where="control")
+REPLICA_WAITING = Family("gauge", "tokenlane_replica_waiting_requests",
+    "vllm:num_requests_waiting as last scraped.", ("replica",), where="control")
+REPLICA_KV_USAGE = Family("gauge", "tokenlane_replica_kv_usage_ratio",
+    "vllm:kv_cache_usage_perc as last scraped, 0 to 1.", ("replica",), where="control")
+PROBE_FAILURES = Family("counter", "tokenlane_probe_failures_total",
+    "Health probes that failed, by reason.", ("replica", "reason"), where="control")
+KV_EVENTS = Family("counter", "tokenlane_kv_events_total",
     "KV events of a replica by type; `unread`: those that could not be read.",
-    ("replica", "rank", "type"),
-    where="control",
-)
-KV_GAPS = Family(
-    "counter",
-    "tokenlane_kv_event_gaps_total",
+    ("replica", "rank", "type"), where="control")
+KV_GAPS = Family("counter", "tokenlane_kv_event_gaps_total",
     "Gaps in a replica's KV events, those closed by a replay included.",
-    ("replica", "rank"),
-    where="control",
-)
-KV_LOST = Family(
-    "counter",
-    "tokenlane_kv_event_messages_lost_total",
+    ("replica", "rank"), where="control")
+KV_LOST = Family("counter", "tokenlane_kv_event_messages_lost_total",
     "KV event messages that no replay had; what was known of the cache is then forgotten.",
-    ("replica", "rank"),
-    where="control",
-)
-KV_LAG = Family(
-    "gauge",
-    "tokenlane_kv_event_lag_seconds",
+    ("replica", "rank"), where="control")
+KV_LAG = Family("gauge", "tokenlane_kv_event_lag_seconds",
     "From a KV event message's making to its use, of the last one, by both machines' clocks.",
-    ("replica", "rank"),
-    where="control",
-)
-KV_STANDING = Family(
-    "gauge",
-    "tokenlane_kv_event_standing_info",
+    ("replica", "rank"), where="control")
+KV_STANDING = Family("gauge", "tokenlane_kv_event_standing_info",
     "1, labelled with how far a replica's KV events are believed: complete, partial, none.",
-    ("replica", "rank", "standing"),
-    where="control",
-)
-KV_BLOCKS = Family(
-    "gauge",
-    "tokenlane_kv_blocks",
+    ("replica", "rank", "standing"), where="control")
+KV_BLOCKS = Family("gauge", "tokenlane_kv_blocks",
     "KV blocks a replica holds by its events, in its block size, by where they lie.",
-    ("replica", "rank", "medium"),
-    where="control",
-)
-KV_LEDGER_BYTES = Family(
-    "gauge",
-    "tokenlane_kv_ledger_bytes",
+    ("replica", "rank", "medium"), where="control")
+KV_LEDGER_BYTES = Family("gauge", "tokenlane_kv_ledger_bytes",
     "Memory of the control plane's account of a replica's cache (estimated).",
-    ("replica", "rank"),
-    where="control",
-)
-INDEX_BYTES = Family(
-    "gauge",
-    "tokenlane_index_bytes",
+    ("replica", "rank"), where="control")
+INDEX_BYTES = Family("gauge", "tokenlane_index_bytes",
     "Memory of the prefix index, summed over the workers (estimated): what was routed (own), what "
-    "replicas hold by their events (events), what is on its way to them (pending).",
-    ("part",),
-)
-WORKERS = Family("gauge", "tokenlane_workers", "Workers by state.", ("state",), where="control")
-WORKER_RESTARTS = Family(
-    "counter",
-    "tokenlane_worker_restarts_total",
-    "Workers started again after they died.",
-    where="control",
-)
-CONFIG_RELOADS = Family(
-    "counter",
-    "tokenlane_config_reloads_total",
+    "replicas hold by their events (events), what is on its way to them (pending).", ("part",))
+WORKERS = Family("gauge", "tokenlane_workers",
+    "Workers by state.", ("state",), where="control")
+WORKER_RESTARTS = Family("counter", "tokenlane_worker_restarts_total",
+    "Workers started again after they died.", where="control")
+CONFIG_RELOADS = Family("counter", "tokenlane_config_reloads_total",
     "Times the settings were read anew: applied, unchanged, or refused for a mistake in them.",
-    ("outcome",),
-    where="control",
-)
-CONFIG_GOOD = Family(
-    "gauge",
-    "tokenlane_config_last_reload_successful",
-    "Whether the settings last read are in force; 0: they were refused.",
-    where="control",
-)
-CONFIG_LOADED = Family(
-    "gauge",
-    "tokenlane_config_last_reload_success_timestamp_seconds",
-    "When the settings in force were read, in Unix time.",
-    where="control",
-)
-ACCESS_LINES = Family(
-    "counter", "tokenlane_access_log_lines_total", "Lines written to the access log."
-)
-ACCESS_DROPPED = Family(
-    "counter",
-    "tokenlane_access_log_dropped_total",
+    ("outcome",), where="control")
+CONFIG_GOOD = Family("gauge", "tokenlane_config_last_reload_successful",
+    "Whether the settings last read are in force; 0: they were refused.", where="control")
+CONFIG_LOADED = Family("gauge", "tokenlane_config_last_reload_success_timestamp_seconds",
+    "When the settings in force were read, in Unix time.", where="control")
+ACCESS_LINES = Family("counter", "tokenlane_access_log_lines_total",
+    "Lines written to the access log.")
+ACCESS_DROPPED = Family("counter", "tokenlane_access_log_dropped_total",
     "Lines lost: the queue was full (full), or nobody took them (failed: full disk, closed pipe).",
-    ("reason",),
-)
-TRACES_EXPORTED = Family(
-    "counter", "tokenlane_traces_exported_total", "Requests whose spans a collector took."
-)
-TRACES_DROPPED = Family(
-    "counter",
-    "tokenlane_traces_dropped_total",
+    ("reason",))
+TRACES_EXPORTED = Family("counter", "tokenlane_traces_exported_total",
+    "Requests whose spans a collector took.")
+TRACES_DROPPED = Family("counter", "tokenlane_traces_dropped_total",
     "Requests whose spans were lost: the queue was full (full), or nobody took them (failed).",
-    ("reason",),
-)
-BUILD = Family(
-    "gauge", "tokenlane_build_info", "1, labelled with the version.", ("version",), where="control"
-)
+    ("reason",))
+BUILD = Family("gauge", "tokenlane_build_info",
+    "1, labelled with the version.", ("version",), where="control")
+# fmt: on
 
 FAMILIES: tuple[Family, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Family)
