@@ -47,6 +47,7 @@ def start(name: str, flags: Sequence[str]) -> None:
     if name not in known:
         raise BenchError(f"no such experiment: {name}; there are {', '.join(known)}")
     sys.argv[1:] = flags
+    sys.modules.pop(known[name], None)  # imported by the catalogue; runpy warns of a second copy
     runpy.run_module(known[name], run_name="__main__", alter_sys=True)
 
 

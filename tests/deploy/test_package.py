@@ -1,7 +1,6 @@
 """The wheel and the sdist, installed as a user would: beside another package named `proxy`."""
 
 import contextlib
-import importlib.util
 import json
 import subprocess
 import sys
@@ -17,12 +16,10 @@ import pytest
 from tests.paths import ROOT
 from tokenlane.runtime.ports import free_ports
 
+pytest.importorskip("build.__main__", reason="make test-package installs it")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        importlib.util.find_spec("build") is None, reason="make test-package installs what it needs"
-    ),
 ]
 # PyPI's proxy.py, whose import name tokenlane must leave alone.
 OTHER = "proxy.py==2.4.10"
