@@ -6,7 +6,7 @@ Invariants:
 - Of the last LIMIT_COUNT responses that this worker saw; memory is bounded.
 """
 
-from collections import OrderedDict
+from cachetools import FIFOCache
 
 from tokenlane.routing.candidates import Eligible
 
@@ -14,21 +14,17 @@ LIMIT_COUNT = 10_000
 
 
 class ResponseHomes:
-    """Of one worker: the slot of each response's replica."""
+    """A worker's memory of which replica (its slot) keeps each response."""
 
     def __init__(self, limit_count: int = LIMIT_COUNT) -> None:
-        self._slots: OrderedDict[str, int] = OrderedDict()
-        self._limit_count = limit_count
+        self._slots: FIFOCache[str, int] = FIFOCache(limit_count)
 
     def learn(self, name: str, slot: int) -> None:
-        """That replica keeps the response, or may."""
+        """Remember that this replica keeps the response, or may."""
         self._slots[name] = slot
-        self._slots.move_to_end(name)
-        if len(self._slots) > self._limit_count:
-            self._slots.popitem(last=False)
 
     def first(self, name: str, among: Eligible) -> Eligible:
-        """The one that keeps it, where it is known and not tried yet; else all of them."""
+        """Return the replica that keeps it, if it is known and not tried yet, else all of them."""
         slot = self._slots.get(name, -1)
         return Eligible((slot,), among.panic) if slot in among.slots else among
 

@@ -7,10 +7,10 @@ Invariants:
 """
 
 import json
-from collections import OrderedDict
 from typing import Any
 
 import msgspec
+from cachetools import FIFOCache
 
 from tokenlane.simulator import vllm_errors
 
@@ -28,7 +28,7 @@ class StoredResponses:
 
     def __init__(self, *, on: bool) -> None:
         self._on = on
-        self._kept: OrderedDict[str, tuple[list[Item], bytes]] = OrderedDict()
+        self._kept: FIFOCache[str, tuple[list[Item], bytes]] = FIFOCache(_LIMIT_COUNT)
 
     def whole(self, body: bytes) -> bytes:
         """A request's body with all that came before in its `input`. Raises ReplicaError 404."""
@@ -59,8 +59,6 @@ class StoredResponses:
             return
         items = [*_items(given["input"]), {"role": "assistant", "content": text}]
         self._kept[name] = items, answer
-        if len(self._kept) > _LIMIT_COUNT:
-            self._kept.popitem(last=False)
 
     def _found(self, name: str) -> tuple[list[Item], bytes]:
         found = self._kept.get(name)
