@@ -4,6 +4,10 @@ import logging
 import subprocess
 import sys
 
+import pytest
+
+from tokenlane.telemetry.log.setup import printable
+
 SCRIPT = """
 import logging, sys
 from tokenlane.telemetry.log.setup import setup_logs
@@ -23,6 +27,44 @@ def test_one_line_each_on_stderr() -> None:
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.endswith("WARNING worker-3 channel lost")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a line", "a line"),
+        ("naïve 字", "naïve 字"),
+        ("a\nFAKE", "a\\nFAKE"),
+        ("a\r\x1b[31m\x00\x7f", "a\\r\\x1b[31m\\x00\\x7f"),
+        ("\x85\u2028\u202e", "\\x85\\u2028\\u202e"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_what_does_not_print_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_what_a_peer_chose_makes_no_line_of_its_own() -> None:
+    script = """
+import logging
+from tokenlane.telemetry.log.setup import setup_logs
+setup_logs("worker-3")
+log = logging.getLogger("channel")
+log.warning("%s was refused", "a\\n2026 WARNING forged")
+try:
+    raise ValueError("b\\n2026 WARNING forged")
+except ValueError:
+    log.exception("failed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    lines = done.stderr.splitlines()
+    assert [line.split("channel ")[1] for line in lines if not line.startswith("    ")] == [
+        "a\\n2026 WARNING forged was refused",
+        "failed",
+    ]
+    assert not any(line.startswith("2026 WARNING") for line in lines)
 
 
 def test_a_closed_stderr_is_no_error() -> None:

@@ -2,20 +2,53 @@
 
 Invariants:
 - A log line never holds request or response bytes, header values or secrets.
+- A line is one line, whoever chose its words: what does not print is escaped here, for all. What
+  follows a line (a traceback) is indented, so that nothing in it can look like one.
 - A failing stderr (closed, full) never reaches the caller.
 """
 
 import logging
 import sys
+from typing import Any
 
-FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+FORMAT = "%(asctime)s %(levelname)-7s {process} %(name)s %(message)s"
+
+
+class OneLine(logging.Formatter):
+    """A formatter that escapes."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line itself."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """What follows it."""
+        return _below(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        """The same."""
+        return _below(super().formatStack(stack_info))
+
+
+def printable(text: str) -> str:
+    """The text with all that is no visible letter, and no space, written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )
+
+
+def _below(text: str) -> str:
+    return "\n".join(f"    {printable(line)}" for line in text.splitlines())
 
 
 def setup_logs(process: str) -> None:
     """Sends this process's log lines to stderr, named after the process."""
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(FORMAT.replace("%(name)s", f"{process} %(name)s")))
+    handler.setFormatter(OneLine(FORMAT.format(process=process)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
