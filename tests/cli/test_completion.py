@@ -16,7 +16,7 @@ from tokenlane.config.options import OPTIONS
 SHELLS = ["bash", "zsh", "fish"]
 OFFERS = [
     ("tokenlane pri", ["print-config"]),
-    ("tokenlane top --adm", ["--admin", "--admin-host", "--admin-port"]),
+    ("tokenlane top --adm", ["--admin", "--admin-host", "--admin-port", "--admin-token-file"]),
     ("tokenlane completion f", ["fish"]),
     ("tokenlane serve --worker", ["--worker-urls", "--workers"]),
     ("tokenlane serve --log-format t", ["text"]),

@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenlane import __version__
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.control.admin import admin_app
+from tokenlane.control.admin_access import AdminAccess
+from tokenlane.control.admin_server import AdminRunner
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.tokenizers.resolution import TokenizerSource
@@ -49,7 +51,8 @@ async def plane() -> AsyncIterator[Plane]:
     totals.adopt(0, metrics_fd)
     view = View(SETTINGS, table, totals, SharedBoard(board_fd, None))
     view.workers = [WorkerProcess(0), WorkerProcess(1)]
-    runner = web.AppRunner(admin_app(view), access_log=None, shutdown_timeout=0.01)
+    access = AdminAccess(lambda: SETTINGS.admin, lambda: None)
+    runner = AdminRunner(admin_app(view), access, shutdown_timeout=0.01)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
     await web.SockSite(runner, listener).start()

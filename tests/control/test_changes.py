@@ -12,7 +12,9 @@ from aiohttp import web
 
 from tokenlane.cli.main import main
 from tokenlane.config.secret import Secret
-from tokenlane.config.settings import ControlSettings
+from tokenlane.config.settings import AdminSettings, ControlSettings
+from tokenlane.control.admin_access import AdminAccess
+from tokenlane.control.admin_server import AdminRunner
 from tokenlane.control.changes import Changes
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.reload import ReloadReport
@@ -31,7 +33,8 @@ class Plane:
         self.table = FleetTable(("http://a:1",), ControlSettings())
         self.roster = Roster(self.table, 2, lambda _: Load(3, 0), lambda _added, _gone: None)
         self.report = ReloadReport("unchanged")
-        self.changes = Changes(self.roster, lambda: self.token, lambda _: 3, self._reload)
+        self.access = AdminAccess(AdminSettings, lambda: self.token)
+        self.changes = Changes(self.roster, self.access, lambda _: 3, self._reload)
         self.session = aiohttp.ClientSession()
         self.url = ""
 
@@ -57,7 +60,7 @@ async def serving(token: str | None) -> AsyncIterator[Plane]:
     plane = Plane(token)
     app = web.Application()
     app.router.add_routes(plane.changes.routes())
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+    runner = AdminRunner(app, plane.access, shutdown_timeout=0.01)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
     await web.SockSite(runner, listener).start()

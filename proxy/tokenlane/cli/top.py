@@ -15,12 +15,14 @@ import termios
 import tty
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from typing import TextIO
 from urllib.parse import urlsplit
 
 import msgspec
 
+from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw
 from tokenlane.errors import ConfigError
@@ -38,15 +40,20 @@ class Unreachable(Exception):
     """No numbers to be had; one sentence with the next step."""
 
 
-def fetch(url: str) -> Live:
+def fetch(url: str, headers: Mapping[str, str]) -> Live:
     """What `/live.json` says now. Unreachable says why there is nothing."""
+    request = urllib.request.Request(f"{url}/live.json", headers=dict(headers))  # noqa: S310 - as below
     try:
         # Neither redirects to files nor a proxy of the environment: the address was checked.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{url}/live.json", timeout=DEADLINE_S) as answer:
+        with opener.open(request, timeout=DEADLINE_S) as answer:
             return msgspec.json.decode(answer.read(), type=Live)
     except urllib.error.HTTPError as error:
         error.close()
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            raise Unreachable(
+                f"{url} wants the admin token: --admin-token-file, or {ADMIN_TOKEN_VARIABLE}"
+            ) from None
         raise Unreachable(
             f"{url} answers with status {error.code}: is it the admin port of a gateway?"
         ) from None
@@ -66,14 +73,15 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def top(url: str, *, once: bool) -> int:
-    """Shows the gateway behind this admin URL until `q`; the exit code."""
+def top(url: str, headers: Mapping[str, str], *, once: bool) -> int:
+    """Shows the gateway behind this admin URL until `q`; the exit code. headers: with the admin
+    token, where there is one."""
     url = check_url(url)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not once
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     if not interactive:
         try:
-            live = fetch(url)
+            live = fetch(url, headers)
         except Unreachable as why:
             sys.stderr.write(f"tokenlane: {why}\n")
             return 1
@@ -82,7 +90,7 @@ def top(url: str, *, once: bool) -> int:
         return 0
     with _screen(sys.stdin, sys.stdout) as pressed:
         while True:
-            _show(sys.stdout, _frame(url, colour))
+            _show(sys.stdout, _frame(url, headers, colour))
             if pressed(PERIOD_S) in {"q", "Q", "\x03", "\x04", ""}:
                 return 0
 
@@ -98,10 +106,10 @@ def _print(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _frame(url: str, colour: bool) -> str:
+def _frame(url: str, headers: Mapping[str, str], colour: bool) -> str:
     size = shutil.get_terminal_size()
     try:
-        return draw(fetch(url), size.columns, size.lines - 1, colour=colour) + "q quits"
+        return draw(fetch(url, headers), size.columns, size.lines - 1, colour=colour) + "q quits"
     except Unreachable as why:
         return f"{why}\n\ntrying again every second; q quits"
 

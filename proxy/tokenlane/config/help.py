@@ -30,6 +30,8 @@ HELP = {
     "admin.host": "address of the admin port",
     "admin.port": "admin port; 0 picks one",
     "admin.token_file": f"file with the token for changes (or set {ADMIN_TOKEN_VARIABLE})",
+    "admin.read_needs_token": "reading needs the token too; /livez and /readyz stay open",
+    "admin.hosts": "names under which the admin port may be asked, as gateway.example",
     "upstream.connect_deadline_s": "time to connect to a replica",
     "upstream.first_byte_deadline_s": "time until a replica begins to answer",
     "upstream.between_chunks_deadline_s": "longest pause inside an answer",

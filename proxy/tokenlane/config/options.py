@@ -35,8 +35,8 @@ _FLAGS = {
 }
 # Settings, or sections of them, that a reload puts in force; all others need a restart.
 _LIVE = (
-    "backends", "admin.token_file", "upstream", "auth", "admission", "requests", "models",
-    "control", "discovery", "log", "health", "prices",
+    "backends", "admin.token_file", "admin.read_needs_token", "admin.hosts", "upstream", "auth",
+    "admission", "requests", "models", "control", "discovery", "log", "health", "prices",
     *(
         f"server.{name}"
         for name in (

@@ -54,11 +54,15 @@ class ServerSettings(Section, frozen=True):
 
 class AdminSettings(Section, frozen=True):
     """The admin port (control plane). token_file: holds what changes over it have to show (else
-    TOKENLANE_ADMIN_TOKEN); without either nothing can be changed there."""
+    TOKENLANE_ADMIN_TOKEN); without either nothing can be changed there. read_needs_token: so do
+    all requests but those for /livez and /readyz. hosts: names that it may be asked under, besides
+    localhost, addresses and `host`."""
 
     host: str = "127.0.0.1"
     port: int = 8081
     token_file: str = ""
+    read_needs_token: bool = False
+    hosts: tuple[str, ...] = ()
 
 
 class UpstreamSettings(Section, frozen=True):

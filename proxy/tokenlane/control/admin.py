@@ -3,29 +3,23 @@
 Invariants:
 - Every answer is made from memory: no request here waits for a worker or a replica, but
   `POST /explain`, which asks a worker.
-- Errors have OpenAI's shape, unknown paths too, and never a traceback.
 - Nothing can be changed here but by the routes of tokenlane.control.changes.
 """
 
-import json
-import logging
-from collections.abc import Awaitable, Callable, Iterable
-from http import HTTPStatus
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from tokenlane.control.admin_answers import answer, refusal
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.page import page_routes
 from tokenlane.control.dashboard.stall_page import page, wants_page
-from tokenlane.errors import error_body
 
 # Travels to a worker in one frame of the channel.
 EXPLAIN_LIMIT_BYTES = 8 * 1024 * 1024
-
-log = logging.getLogger("admin")
 
 
 class ControlView(Protocol):
@@ -53,40 +47,6 @@ class ControlView(Protocol):
     ) -> tuple[int, bytes]:
         """Where a request would go: status and JSON. TimeoutError, ConnectionError."""
         ...
-
-
-def refusal(
-    status: int, message: str, code: str, headers: dict[str, str] | None = None
-) -> web.Response:
-    """An error in OpenAI's shape."""
-    kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
-    return web.Response(
-        body=error_body(message, kind, code=code),
-        status=status,
-        content_type="application/json",
-        headers=headers,
-    )
-
-
-@web.middleware
-async def _errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException as raised:
-        allow = {"Allow": raised.headers["Allow"]} if "Allow" in raised.headers else None
-        code = HTTPStatus(raised.status).phrase.lower().replace(" ", "_")
-        return refusal(raised.status, f"{raised.reason} on the admin port.", code, allow)
-    except Exception:
-        log.exception("%s failed", request.path)
-        return refusal(500, "The admin port failed at this; its log says where.", "internal_error")
-
-
-def answer(value: Any, status: int = 200) -> web.Response:
-    """A value as JSON."""
-    text = json.dumps(value, indent=2) + "\n"
-    return web.Response(text=text, status=status, content_type="application/json")
 
 
 def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Application:
@@ -124,6 +84,7 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
         headers = tuple(
             (name.lower().encode("latin-1", "replace"), value.encode("utf-8", "surrogateescape"))
             for name, value in request.headers.items()
+            if name.lower() != "authorization"  # the admin token, and no worker's to know
         )
         try:
             code, told = await view.explain(headers, body)
@@ -133,7 +94,7 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
             return refusal(504, "The worker did not answer in time.", "worker_timeout")
         return web.Response(body=told, status=code, content_type="application/json")
 
-    app = web.Application(middlewares=[_errors], client_max_size=EXPLAIN_LIMIT_BYTES)
+    app = web.Application(client_max_size=EXPLAIN_LIMIT_BYTES)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)

@@ -1,23 +1,18 @@
 """Changes over the admin port: replicas added, drained and removed, settings read anew.
 
 Invariants:
-- Without an admin token configured nothing can be changed, whoever asks: 403. With one, every
-  change shows it (`Authorization: Bearer TOKEN`): 401 otherwise, before its body is read.
-- Tokens are compared by their digests, in constant time; neither is ever logged or repeated.
+- Nothing is changed, and no body read, for whom tokenlane.control.admin_access refuses it.
 """
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
-from tokenlane.config.secret import Secret
-from tokenlane.control.admin import answer, refusal
+from tokenlane.control.admin_access import AdminAccess
+from tokenlane.control.admin_answers import answer, refusal
 from tokenlane.control.reconcile import Member
 from tokenlane.control.reload import ReloadReport
 from tokenlane.control.roster import Roster
@@ -26,10 +21,6 @@ from tokenlane.errors import ConfigError
 log = logging.getLogger("admin")
 
 BODY_LIMIT_BYTES = 64 * 1024
-_OFF = (
-    "Changes are off: no admin token is configured. Set admin.token_file, or start the gateway"
-    f" with the variable {ADMIN_TOKEN_VARIABLE}."
-)
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -37,32 +28,19 @@ class _Added(msgspec.Struct, forbid_unknown_fields=True):
     url: str
 
 
-def allowed(token: Secret | None, authorization: str | None) -> web.Response | None:
-    """Why a change is refused; None if it may be made. authorization: the header as it came."""
-    if token is None:
-        return refusal(403, _OFF, "changes_off")
-    scheme, _, shown = (authorization or "").partition(" ")
-    digest = sha256(shown.strip().encode("utf-8", "surrogateescape")).digest()
-    good = hmac.compare_digest(digest, sha256(token.reveal()).digest())
-    if scheme.lower() != "bearer" or not good:
-        message = "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`."
-        return refusal(401, message, "invalid_admin_token", {"WWW-Authenticate": "Bearer"})
-    return None
-
-
 class Changes:
-    """The verbs. token: what they want to see, as of now. in_flight: requests, by slot. reload:
-    reads the settings anew."""
+    """The verbs. access: says to whom. in_flight: requests, by slot. reload: reads the settings
+    anew."""
 
     def __init__(
         self,
         roster: Roster,
-        token: Callable[[], Secret | None],
+        access: AdminAccess,
         in_flight: Callable[[int], int],
         reload: Callable[[], Awaitable[ReloadReport]],
     ) -> None:
         self._roster = roster
-        self._token = token
+        self._access = access
         self._in_flight = in_flight
         self._reload = reload
 
@@ -77,7 +55,7 @@ class Changes:
 
     def _guarded(self, handler: _Handler) -> _Handler:
         async def guarded(request: web.Request) -> web.Response:
-            refused = allowed(self._token(), request.headers.get("Authorization"))
+            refused = self._access.change_refused(request)
             if refused is not None:
                 log.warning("%s %s was refused", request.method, request.rel_url.path)
                 return refused

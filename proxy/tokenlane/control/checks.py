@@ -14,7 +14,12 @@ from pathlib import Path
 
 from aiohttp import http_parser
 
-from tokenlane.config.keyring import admin_token, client_keys, replica_key
+from tokenlane.config.keyring import (
+    ADMIN_TOKEN_VARIABLE,
+    admin_token,
+    client_keys,
+    replica_key,
+)
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import server_context, tls_files, upstream_context
 from tokenlane.control.discovery.sources import check as check_discovery
@@ -47,7 +52,11 @@ def check_settings(settings: Settings) -> FleetTable:
                 f" --tokenizer {model}=DIR names the folder that has it"
             )
     client_keys(settings.auth)
-    admin_token(settings.admin)
+    if admin_token(settings.admin) is None and settings.admin.read_needs_token:
+        raise ConfigError(
+            "admin.read_needs_token is on, but there is no token: set admin.token_file or the"
+            f" variable {ADMIN_TOKEN_VARIABLE}"
+        )
     replica_key(settings.upstream)
     if tls_files(settings.server, settings.upstream):  # to read the system's CAs takes 40 ms
         server_context(settings.server)

@@ -25,6 +25,8 @@ from tokenlane.config.keyring import replica_key
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import upstream_context
 from tokenlane.control.admin import admin_app
+from tokenlane.control.admin_access import AdminAccess
+from tokenlane.control.admin_server import AdminRunner
 from tokenlane.control.changes import Changes
 from tokenlane.control.checks import SLOT_LIMIT, check_settings
 from tokenlane.control.dashboard.history import PERIOD_S
@@ -79,9 +81,12 @@ class Supervisor:
         self._reloader = Reloader(given, read_all(settings), check_settings, self._apply)
         self._view.reloader = self._reloader
         self._view.more_samples.append(self._reloader.samples)
+        self._access = AdminAccess(
+            lambda: self._reloader.in_force.settings.admin, lambda: self._reloader.in_force.token
+        )
         self._changes = Changes(
             self._roster,
-            lambda: self._reloader.in_force.token,
+            self._access,
             lambda slot: board.load(slot).requests,
             lambda: self._reloader.reload("a reload was asked for"),
         )
@@ -118,9 +123,8 @@ class Supervisor:
     async def _with_admin(self, address: tuple[str, int]) -> int:
         admin = self._settings.admin
         listener = ports.admin_listener(admin.host, admin.port)
-        runner = web.AppRunner(
-            admin_app(self._view, self._changes.routes()), access_log=None, shutdown_timeout=1.0
-        )
+        app = admin_app(self._view, self._changes.routes())
+        runner = AdminRunner(app, self._access, shutdown_timeout=1.0)
         scheme = "https" if self._settings.server.tls_cert_file else "http"
         try:
             await runner.setup()

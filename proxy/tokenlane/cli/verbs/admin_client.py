@@ -1,9 +1,11 @@
 """How a verb asks a running gateway: where its admin port is, and one exchange with it."""
 
 import argparse
+import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from tokenlane.config.keyring import admin_token
 from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
 
@@ -33,6 +35,21 @@ def address(url: str | None, admin: AdminSettings) -> Address:
         return parts.hostname, parts.port or port
     except ValueError:
         raise ConfigError(f"--admin {url!r}: must look like http://HOST:PORT") from None
+
+
+def shown(admin: AdminSettings) -> dict[str, str]:
+    """The header with the admin token, where there is one. Raises ConfigError."""
+    token = admin_token(admin, os.environ)
+    return {} if token is None else {"authorization": f"Bearer {token.reveal().decode('ascii')}"}
+
+
+def shown_if_readable(admin: AdminSettings) -> dict[str, str]:
+    """The same for who only reads, which mostly needs none: whoever may not read its file goes
+    without."""
+    try:
+        return shown(admin)
+    except ConfigError:
+        return {}
 
 
 def ask(

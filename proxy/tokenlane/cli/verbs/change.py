@@ -7,15 +7,13 @@ Invariants:
 
 import argparse
 import json
-import os
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask
+from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask, shown
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.config.flags import admin_flags, loaded
-from tokenlane.config.keyring import admin_token
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 30.0
@@ -94,10 +92,7 @@ def _ask(
     """What the gateway answers; None, and why on stderr, where it does not do it."""
     admin = loaded(args).settings.admin
     where = address(args.admin, admin)
-    headers = {"content-type": "application/json"}
-    token = admin_token(admin, os.environ)
-    if token is not None:
-        headers["authorization"] = "Bearer " + token.reveal().decode("ascii")
+    headers = {"content-type": "application/json", **shown(admin)}
     try:
         status, answer = ask(where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers)
     except Unreachable as error:

@@ -7,7 +7,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask
+from tokenlane.cli.verbs.admin_client import (
+    Unreachable,
+    address,
+    admin_flag,
+    ask,
+    shown_if_readable,
+)
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.config.flags import admin_flags, loaded
 from tokenlane.errors import ConfigError
@@ -27,7 +33,7 @@ def explain_flags(parser: argparse.ArgumentParser) -> None:
         help="a header of it; once for each",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    admin_flags(parser)
+    admin_flags(parser, token=True)
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -36,7 +42,11 @@ def explain(args: argparse.Namespace) -> int:
     Raises ConfigError for what the operator got wrong.
     """
     admin = loaded(args).settings.admin
-    headers = {"content-type": "application/json", **dict(map(_header, args.header))}
+    headers = {
+        "content-type": "application/json",
+        **dict(map(_header, args.header)),
+        **shown_if_readable(admin),
+    }
     body = _read(args.file)
     where = address(args.admin, admin)
     try:
@@ -52,6 +62,9 @@ def explain(args: argparse.Namespace) -> int:
         told = {}
     if status != HTTPStatus.OK:
         why = told.get("error", {}).get("message") or f"status {status}"
+        if status == HTTPStatus.UNAUTHORIZED:
+            complain(why)
+            return 1
         sys.stderr.write(f"the gateway would refuse this request with {status}: {why}\n")
         return 1
     if args.json:
@@ -74,7 +87,7 @@ def _header(text: str) -> tuple[str, str]:
     name, found, value = text.partition(":")
     if not found or not name.strip() or "\n" in text or "\r" in text:
         raise ConfigError(f"--header {text!r}: must look like 'Name: value'")
-    return name.strip(), value.strip()
+    return name.strip().lower(), value.strip()
 
 
 def table(told: dict[str, Any]) -> str:

@@ -5,7 +5,13 @@ import json
 import sys
 from http import HTTPStatus
 
-from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask
+from tokenlane.cli.verbs.admin_client import (
+    Unreachable,
+    address,
+    admin_flag,
+    ask,
+    shown_if_readable,
+)
 from tokenlane.cli.verbs.output import say
 from tokenlane.config.flags import admin_flags, loaded
 
@@ -19,7 +25,7 @@ def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def healthcheck(args: argparse.Namespace) -> int:
-    """0 where the gateway is ready, else 1."""
+    """0 where the gateway is ready, else 1. It says so to all: no token is shown."""
     where = address(None, loaded(args).settings.admin)
     try:
         status, body = ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
@@ -41,7 +47,7 @@ def _not_ready(why: object) -> int:
 
 def top_flags(parser: argparse.ArgumentParser) -> None:
     """Where to ask, and whether once."""
-    admin_flags(parser)
+    admin_flags(parser, token=True)
     admin_flag(parser, "the gateway's admin port, in the place of host and port")
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
 
@@ -51,5 +57,6 @@ def top(args: argparse.Namespace) -> int:
     from tokenlane.cli import top as screen
     from tokenlane.runtime.ports import url_of
 
-    where = args.admin or url_of(*address(None, loaded(args).settings.admin))
-    return screen.top(where, once=args.once)
+    admin = loaded(args).settings.admin
+    where = args.admin or url_of(*address(None, admin))
+    return screen.top(where, shown_if_readable(admin), once=args.once)

@@ -1,0 +1,28 @@
+"""What the admin port answers with: JSON, and errors in OpenAI's shape."""
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from tokenlane.errors import error_body
+
+
+def answer(value: Any, status: int = 200) -> web.Response:
+    """A value as JSON."""
+    text = json.dumps(value, indent=2) + "\n"
+    return web.Response(text=text, status=status, content_type="application/json")
+
+
+def refusal(
+    status: int, message: str, code: str, headers: dict[str, str] | None = None
+) -> web.Response:
+    """An error in OpenAI's shape."""
+    kind = "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+    return web.Response(
+        body=error_body(message, kind, code=code),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
