@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -153,6 +154,94 @@ def test_two_workers_count_as_one_gateway_and_one_may_die(argv: list[str]) -> No
         until(lambda: gateway.requests_total() == 30)
         until(lambda: not any(row["in_flight_requests"] for row in gateway.status()["replicas"]))
         assert gateway.stop() == 0
+
+
+def _variables(pid: int) -> dict[str, str]:
+    """What a process found in its environment."""
+    pairs = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for file in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in file.read_text(encoding="ascii").split()
+    ]
+
+
+def test_processes_get_no_secret_that_they_do_not_need(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLANE_ADMIN_TOKEN", "open-sesame")
+    monkeypatch.setenv("TOKENLANE_UPSTREAM_API_KEY", "replicas-key")
+    monkeypatch.setenv("HF_TOKEN", "hub-token")
+    with Gateway(*argv, "--tokens-processes", "1") as gateway:
+        [worker] = gateway.status()["workers"]
+        until(lambda: len(_children(worker["pid"])) == 1)
+        [tokenizer] = _children(worker["pid"])
+        of_worker, of_tokenizer = _variables(worker["pid"]), _variables(tokenizer)
+        assert of_worker["PATH"] == of_tokenizer["PATH"] == os.environ["PATH"]
+        assert of_worker["TOKENLANE_UPSTREAM_API_KEY"] == "replicas-key"
+        assert {"open-sesame", "hub-token"}.isdisjoint(of_worker.values())
+        assert {"open-sesame", "hub-token", "replicas-key"}.isdisjoint(of_tokenizer.values())
+        assert gateway.chat() == 200
+        assert gateway.stop() == 0
+
+
+def test_what_is_asked_of_the_admin_port_makes_no_line_of_its_own_in_the_log(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLANE_ADMIN_TOKEN", "open-sesame")
+    with Gateway(*argv) as gateway:
+        assert gateway.ask("/replicas/a%0aFAKE/drain", {}, admin=True)[0] == 401
+        with socket.create_connection(("127.0.0.1", gateway.admin_port)) as peer:
+            peer.sendall(b"FAKE\r\n\r\n")
+            with peer.makefile("rb") as answer:
+                assert b'{"error":' in answer.read()
+        assert gateway.stop() == 0
+        assert gateway.process.stderr is not None
+        lines = gateway.process.stderr.readlines()
+    assert [line for line in lines if line.startswith("FAKE")] == []
+    [told] = [line for line in lines if "FAKE" in line]
+    assert told.endswith(" admin POST /replicas/a\\nFAKE/drain was refused\n")
+    assert not any("Traceback" in line for line in lines)
+
+
+def test_readers_need_the_token_where_the_operator_says_so(
+    argv: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps({"model": "demo", "prompt": "Hello"}))
+    token = tmp_path / "token"
+    token.write_text("open-sesame\n")
+    shown = ("--admin-token-file", str(token))
+    with Gateway(*argv, "--admin-read-needs-token", "true", *shown) as gateway:
+        url = f"http://127.0.0.1:{gateway.admin_port}"
+        verbs = (("top", "--once"), ("explain", str(request)), ("replicas",))
+        for verb in verbs:
+            assert main([*verb, "--admin", url]) == 1
+        assert "open-sesame" not in str(capsys.readouterr())
+        for verb in verbs:
+            assert main([*verb, "--admin", url, *shown]) == 0
+        monkeypatch.setenv("TOKENLANE_ADMIN_TOKEN", "open-sesame")
+        for verb in verbs:
+            assert main([*verb, "--admin", url]) == 0
+        assert main(["healthcheck", "--admin-port", str(gateway.admin_port)]) == 0
+        assert gateway.ask("/metrics", admin=True)[0] == 401
+        assert gateway.ask("/readyz", admin=True)[0] == 200
+        assert gateway.stop() == 0
+
+
+def test_a_token_that_readers_need_must_be_there(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check-config", *argv[1:], "--admin-read-needs-token", "true"]) == 1
+    told = "".join(capsys.readouterr())
+    assert "admin.read_needs_token is on, but there is no token" in told
 
 
 STREAM = {"model": "demo", "prompt": "Say a lot", "max_tokens": 40, "stream": True}

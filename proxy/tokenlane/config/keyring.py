@@ -3,6 +3,7 @@
 Invariants:
 - No setting holds a secret: settings are printed, shown and sent about. What is secret is read
   where it is used, from a file or a variable, into a Secret.
+- A process gets of the variables that hold secrets what it needs itself (`environment`).
 - What is wrong with a file of keys is said with the file's name and without what it holds.
 """
 
@@ -19,6 +20,8 @@ from tokenlane.errors import ConfigError
 
 REPLICA_KEY_VARIABLE = "TOKENLANE_UPSTREAM_API_KEY"
 ADMIN_TOKEN_VARIABLE = "TOKENLANE_ADMIN_TOKEN"
+# Of the hub's client, which only the control plane runs.
+_HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 
 
@@ -79,6 +82,13 @@ def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ
         ADMIN_TOKEN_VARIABLE,
         "the admin token",
     )
+
+
+def environment(*needed: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a process started from here finds in its environment: everything but the secrets that
+    it does not need."""
+    kept_back = {REPLICA_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE, *_HUB_VARIABLES} - set(needed)
+    return {name: value for name, value in environ.items() if name not in kept_back}
 
 
 def _secret(file: str, setting: str, value: str, variable: str, what: str) -> Secret | None:

@@ -35,6 +35,7 @@ from tokenlane.channel.messages import (
     Up,
     WorkerReady,
 )
+from tokenlane.config.keyring import REPLICA_KEY_VARIABLE, environment
 from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
 from tokenlane.errors import ConfigError
@@ -261,6 +262,7 @@ class WorkerPool:
                 str(theirs.fileno()),
                 pass_fds=fds,
                 stdin=asyncio.subprocess.DEVNULL,
+                env=environment(REPLICA_KEY_VARIABLE),
                 # A Ctrl-C at the terminal is the supervisor's to interpret.
                 start_new_session=True,
             )

@@ -21,6 +21,7 @@ from typing import cast
 
 import msgspec
 
+from tokenlane.config.keyring import environment
 from tokenlane.config.settings import TokenSettings
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs import job_frames
@@ -142,7 +143,9 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
     with theirs:
         argv = [sys.executable, "-m", "tokenlane.tokens.rungs.process_main", str(theirs.fileno())]
         # A new interpreter, not a fork: a fork would copy the encoder's locked mutexes.
-        return subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment()
+        )
 
 
 def _reap(spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
