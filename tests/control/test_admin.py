@@ -20,7 +20,7 @@ from tokenlane.control.admin_server import AdminRunner
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.tokenizers.resolution import TokenizerSource
-from tokenlane.control.workers import WorkerProcess
+from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals

@@ -59,7 +59,7 @@ async def test_a_response_is_had_from_where_it_is_kept(streamed: bool) -> None:
 async def test_where_the_home_is_not_known_each_is_asked_until_it_is() -> None:
     async with serving(4) as bench:
         made = await respond(bench, "one")
-        bench.gateway._response_homes = ResponseHomes()  # as in another worker, or after a restart
+        bench.gateway.kept.homes = ResponseHomes()  # as in another worker, or after a restart
         for _ in range(2):
             again = await fetch(bench, name_of(made))
             assert again.json == made.json
@@ -77,7 +77,7 @@ async def test_a_home_that_was_wrong_is_one_question_more() -> None:
     async with serving(2) as bench:
         made = await respond(bench, "one")
         for slot in (0, 1):
-            bench.gateway._response_homes.learn(name_of(made), slot)
+            bench.gateway.kept.homes.learn(name_of(made), slot)
             assert (await fetch(bench, name_of(made))).json == made.json
         assert bench.metric(families.RETRIES, "elsewhere") == 1
 
@@ -122,7 +122,7 @@ async def test_a_stream_told_again_passes_as_it_comes() -> None:
     failed = b'event: response.failed\ndata: {"type":"response.failed"}\n\n'
     async with Upstream(answering(stream(failed))) as one, Upstream(answering(ok())) as other:
         async with gateway(one.url, other.url) as bench:
-            bench.gateway._response_homes.learn("resp_1", 0)
+            bench.gateway.kept.homes.learn("resp_1", 0)
             answer = await fetch(bench, "resp_1", "?stream=true&starting_after=7")
             assert (answer.status, answer.body, answer.whole) == (200, failed, True)
             assert bench.outcomes() == {("200", "ok"): 1}

@@ -9,13 +9,13 @@ How a worker is started, which `tokenlane.worker.main` and `tokenlane.control.su
   Ready; or it sends Failed with one sentence for the operator and exits with code 2.
 - Afterwards: Fleet, Learned and Cached downwards (Learned is what another worker routed, Cached
   what a replica says of its cache), Reload downwards and a Reloaded for each upwards, Learned,
-  Suspect, Routed, Stalled and Beats upwards, Explain downwards and an Explained for each upwards,
-  Drain downwards once. A worker that got Drain stops listening, finishes what is in flight within
-  `drain_deadline_s`, and exits 0.
+  Kept, Suspect, Routed, Stalled and Beats upwards, WhoseResponse upwards and a ResponseOf for each
+  downwards, Explain downwards and an Explained for each upwards, Drain downwards once. A worker
+  that got Drain stops listening, finishes what is in flight within `drain_deadline_s`, and exits 0.
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
-- Control messages are never dropped. Learned and Routed ones and what is told of stalls are
+- Control messages are never dropped. Learned, Kept and Routed ones and what is told of stalls are
   (`offer`), when the other side does not keep up: they are hints, and a backlog of hints is memory.
 - The end of the channel is not the end of a worker: it keeps serving what it knows.
 """

@@ -23,13 +23,16 @@ from tokenlane.channel.messages import (
     Failed,
     FleetUpdate,
     Hello,
+    Kept,
     Learned,
     Reload,
     Reloaded,
+    ResponseOf,
     RoutedSamples,
     Stalled,
     Suspect,
     Up,
+    WhoseResponse,
     WorkerReady,
 )
 from tokenlane.fleet_state import CacheChange, FleetState
@@ -54,11 +57,13 @@ class WorkerEnd:
         on_learned: Callable[[int, bytes, str], None],
         on_drain: Callable[[], None],
         on_lost: Callable[[], None],
+        on_response_of: Callable[[int, int, str], None] = lambda *_: None,
         on_cached: Callable[[CacheChange], None] = lambda _: None,
         on_explain: Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None] | None = None,
         on_reload: Callable[[Reload], None] = lambda _: None,
     ) -> None:
         self._on_reload = on_reload
+        self._on_response_of = on_response_of
         self._on_cached = on_cached
         self._on_explain = on_explain
         self._on_fleet = on_fleet
@@ -90,6 +95,14 @@ class WorkerEnd:
     def learned(self, slot: int, blocks: bytes, tenant: str) -> bool:
         """Tells the other workers of a routed prefix; False if it was dropped."""
         return self._frames.offer(Learned(slot, blocks, tenant))
+
+    def kept(self, name: str, slot: int, tenant: str) -> bool:
+        """Tells of a response that a replica made for a tenant; False if it was dropped."""
+        return self._frames.offer(Kept(name, slot, tenant))
+
+    def whose_response(self, number: int, name: str) -> bool:
+        """Asks whose a response is; False if there is nobody to say."""
+        return self._frames.offer(WhoseResponse(number, name))
 
     def suspect(self, slot: int) -> bool:
         """Asks for a probe of a replica that did not answer; False if it was dropped."""
@@ -127,6 +140,8 @@ class WorkerEnd:
                 self._on_reload(message)
             case Learned(slot, blocks, tenant):
                 self._on_learned(slot, blocks, tenant)
+            case ResponseOf(number, slot, tenant):
+                self._on_response_of(number, slot, tenant)
             case Cached(change):
                 self._on_cached(change)
             case Explain(number, headers, body):
@@ -156,7 +171,7 @@ class SupervisorEnd:
         """Sends a control message; nothing happens if the worker is gone."""
         self._frames.send(message)
 
-    def offer(self, message: Learned) -> bool:
+    def offer(self, message: Learned | ResponseOf) -> bool:
         """Sends a hint unless the worker is behind; False if it was dropped."""
         return self._frames.offer(message)
 

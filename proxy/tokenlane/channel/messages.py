@@ -56,6 +56,29 @@ class Learned(Message, frozen=True):
     tenant: str = ""
 
 
+class Kept(Message, frozen=True):
+    """A response that a replica made for a tenant, and may keep."""
+
+    name: str
+    slot: int
+    tenant: str
+
+
+class WhoseResponse(Message, frozen=True):
+    """Say which replica keeps a response, and whose it is. number: comes back with the answer."""
+
+    number: int
+    name: str
+
+
+class ResponseOf(Message, frozen=True):
+    """The answer to a WhoseResponse; slot: -1 where no worker saw it made."""
+
+    number: int
+    slot: int
+    tenant: str
+
+
 class Cached(Message, frozen=True):
     """What a replica's KV events say. In order: none is left out without a later one that begins
     anew (`CacheChange.cleared`)."""
@@ -118,12 +141,14 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-Down = Hello | FleetUpdate | Reload | Learned | Cached | Explain | Drain
+Down = Hello | FleetUpdate | Reload | Learned | ResponseOf | Cached | Explain | Drain
 Up = (
     WorkerReady
     | Failed
     | Reloaded
     | Learned
+    | Kept
+    | WhoseResponse
     | Suspect
     | RoutedSamples
     | Stalled

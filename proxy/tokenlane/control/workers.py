@@ -15,7 +15,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import (
@@ -26,20 +25,25 @@ from tokenlane.channel.messages import (
     Failed,
     FleetUpdate,
     Hello,
+    Kept,
     Learned,
     Reload,
     Reloaded,
+    ResponseOf,
     RoutedSamples,
     Stalled,
     Suspect,
     Up,
+    WhoseResponse,
     WorkerReady,
 )
 from tokenlane.config.keyring import REPLICA_KEY_VARIABLE, environment
 from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
+from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
+from tokenlane.routing.response_homes import ResponseHomes
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics.exposition import Totals
 from tokenlane.telemetry.metrics.segment import create_segment
@@ -53,36 +57,6 @@ EXPLAIN_DEADLINE_S = 10.0
 RELOAD_DEADLINE_S = 10.0
 
 log = logging.getLogger("workers")
-
-
-class WorkerProcess:
-    """One worker number and the process that is it at the moment."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.state = "starting"
-        self.pid = 0
-        self.starts = 0
-        self.reason: str | None = None
-        self.end: SupervisorEnd | None = None
-        self.process: asyncio.subprocess.Process | None = None
-
-    @property
-    def restarts(self) -> int:
-        """How often it was started again."""
-        return max(0, self.starts - 1)
-
-    def row(self) -> dict[str, Any]:
-        """For `/status.json`."""
-        return {
-            "worker": self.number,
-            "state": self.state,
-            "pid": self.pid,
-            "restarts": self.restarts,
-        }
-
-    def __repr__(self) -> str:
-        return f"<Worker {self.number} {self.state} pid={self.pid} starts={self.starts}>"
 
 
 class WorkerPool:
@@ -120,6 +94,7 @@ class WorkerPool:
         self.stalls = StallLog()
         self.workers = [WorkerProcess(number) for number in range(settings.server.workers)]
         self.clean = True
+        self._kept = ResponseHomes()
         self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._questions = 0
         # By worker, what it says to the latest Reload.
@@ -305,6 +280,10 @@ class WorkerPool:
                 said.set_result("")  # its successor begins with them
             end.close()
 
+    def _tell_whose(self, worker: WorkerProcess, number: int, name: str) -> None:
+        if worker.end is not None:
+            worker.end.offer(ResponseOf(number, *self._kept.find(name)))
+
     def _received(self, worker: WorkerProcess, message: Up) -> None:
         match message:
             case WorkerReady():
@@ -317,6 +296,11 @@ class WorkerPool:
                 worker.reason = reason
                 if self.started.done():
                     log.error("worker %d cannot start: %s", worker.number, reason)
+            case Kept(name, slot, tenant):
+                self._kept.learn(name, slot, tenant)
+            case WhoseResponse(number, name):
+                # Behind what else has come: another worker told of it before this one was asked.
+                asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)
             case Learned():
                 for other in self.workers:
                     if other is not worker and other.end is not None:

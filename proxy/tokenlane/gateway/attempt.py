@@ -22,6 +22,7 @@ from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
+from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.routes import ROUTES, Action
 from tokenlane.relay.response import Relay, RelayEnd
 from tokenlane.routing.decision import Choice, Decision
@@ -92,7 +93,8 @@ class Attempts:
     """A worker's attempts at its replicas.
 
     budget: of retries. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
-    on_suspect: told of a slot whose replica could not be reached.
+    on_suspect: told of a slot whose replica could not be reached. on_made: told (slot, tenant,
+    name) of each response that a replica may keep.
     """
 
     def __init__(
@@ -103,7 +105,9 @@ class Attempts:
         recorder: Recorder,
         on_routed: Callable[[int, bytes, str], object] | None,
         on_suspect: Callable[[int], object] | None,
+        on_made: Callable[[int, str, str], object],
     ) -> None:
+        self._on_made = on_made
         self._settings = settings
         self._fleet = fleet
         self._router = router
@@ -144,16 +148,20 @@ class Attempts:
                     self.unreachable(replica, error)
                     return self.after(attempt, Phase.UNSENT, error.reason)
             LOOP.mark(RELAY)
+            route = ROUTES[record.route]
             relay = Relay(
                 exchange,
                 connection,
                 self._answer_headers.of(replica.label, attempt.decision),
-                dialect=ROUTES[record.route].dialect,
+                dialect=route.dialect,
                 may_retry=self.may_replace(attempt),
                 kept=attempt.kept,
-                marked=ROUTES[record.route].ends_marked,
-                told=ROUTES[record.route].action is Action.KEPT,
+                marked=route.ends_marked,
+                told=route.action is Action.KEPT,
                 on_computed=partial(_computed, lease, record.permit),
+                on_made=partial(self._on_made, choice.slot, record.tenant)
+                if route.kind is Kind.RESPONSES
+                else None,
             )
             record.relay = relay
             exact = attempt.decision.exact

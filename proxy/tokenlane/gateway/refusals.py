@@ -31,6 +31,11 @@ def nobody(why: Nobody) -> RequestError:
     )
 
 
+def unknown_response(name: str) -> RequestError:
+    """vLLM's words where it keeps no response of this name."""
+    return RequestError(404, f"Response with id '{name}' not found.", param="response_id", code=404)
+
+
 def upstream(step: Step) -> RequestError:
     """What the retry table says when nothing is tried any more: 502, 503 or 504."""
     messages = {

@@ -23,6 +23,7 @@ from tokenlane.fleet_state import FleetState
 from tokenlane.gateway import body_rewriter, refusals
 from tokenlane.gateway.attempt import Attempt, Attempts
 from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.kept_responses import KeptResponses
 from tokenlane.gateway.local_answers import LocalAnswers
 from tokenlane.gateway.model_resolution import ModelResolver
 from tokenlane.gateway.parity import Parity
@@ -38,7 +39,6 @@ from tokenlane.protocols.routes import Action, Route, allow, kept_name, route_of
 from tokenlane.routing.candidates import Eligible, Nobody
 from tokenlane.routing.decision import Query
 from tokenlane.routing.lease import LoadBoard
-from tokenlane.routing.response_homes import ResponseHomes
 from tokenlane.routing.retry import Ending, Step
 from tokenlane.routing.router import Router
 from tokenlane.telemetry.metrics import families
@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 
 class Gateway:
     """A worker's requests. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
-    on_suspect: told of a slot whose replica could not be reached. authenticator: None where all may
-    come in. replica_key: shown to replicas. tls: towards them."""
+    on_suspect: told of a slot whose replica could not be reached. kept: what is known of responses;
+    without it, what this worker sees. authenticator: None where all may come in. replica_key:
+    shown to replicas. tls: towards them."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class Gateway:
         *,
         on_routed: Callable[[int, bytes, str], object] | None = None,
         on_suspect: Callable[[int], object] | None = None,
+        kept: KeptResponses | None = None,
         authenticator: Authenticator | None = None,
         replica_key: Secret | None = None,
         tls: ssl.SSLContext | None = None,
@@ -72,7 +74,7 @@ class Gateway:
         self._tracer = recorder.tracer
         self._authenticator = authenticator
         self._rules = FieldRules(settings.requests)
-        self._response_homes = ResponseHomes()
+        self.kept = kept or KeptResponses()
         self.admission_queue: AdmissionQueue | None = None
         self._limit(settings)
         self.fleet = Fleet(settings.upstream, replica_key, tls)
@@ -83,7 +85,13 @@ class Gateway:
         )
         self._local_answers = LocalAnswers(self.fleet, tokens, self.model_resolver.names)
         self._attempts = Attempts(
-            settings.upstream, self.fleet, self.router, recorder, on_routed, on_suspect
+            settings.upstream,
+            self.fleet,
+            self.router,
+            recorder,
+            on_routed,
+            on_suspect,
+            self.kept.made,
         )
         self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         self._prompts = PromptReader(
@@ -216,16 +224,21 @@ class Gateway:
         if route.action is Action.KEPT:
             record.inspected_s = record.tokens_s = record.read_s
             LOOP.mark(ROUTE)
+            named = kept_name(exchange.path)
+            await self._owned(named, record.tenant)
             query = self.query_builder.unread(
                 OtherBody(), self._tokens.block_tokens, exchange.headers
             )
-            await self._answered(exchange, None, query, body, kept_name(exchange.path), record)
+            await self._answered(exchange, None, query, body, named, record)
             return
 
         if self._rules.on:
             body = await body_rewriter.by_rules(body, self._rules, route.kind)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
         request = inspect(route.kind, body)
+        named = goes_on_from(request)
+        if named:
+            await self._owned(named, record.tenant)
         if self.model_resolver.on:
             body = await self.model_resolver.resolve(exchange, request, body, record)
         model = request.model
@@ -243,7 +256,16 @@ class Gateway:
         record.tokens_s = time.monotonic()
         if record.copy_to is not None:
             self.model_resolver.copy(exchange, request, unread, record)
-        await self._answered(exchange, model, query, body, goes_on_from(request), record)
+        await self._answered(exchange, model, query, body, named, record)
+
+    async def _owned(self, named: str, tenant: str) -> None:
+        """Raise RequestError 404 for a response that is not known to be this tenant's."""
+        if tenant:
+            LOOP.mark(OTHER)
+            owned = await self.kept.owns(named, tenant)
+            LOOP.mark(INSPECT)
+            if not owned:
+                raise refusals.unknown_response(named)
 
     async def _answered(
         self,
@@ -262,7 +284,7 @@ class Gateway:
         tried: set[int] = set()
         self._attempts.budget.request()
         while among.slots:
-            likely = self._response_homes.first(named, among) if named else among
+            likely = self.kept.homes.first(named, among, record.tenant) if named else among
             decision = record.decision = self.router.decide(query, likely, time.monotonic())
             tried.add(decision.choice.slot)
             left = len(among.slots) - 1
@@ -279,13 +301,10 @@ class Gateway:
         raise refusals.nobody(Nobody.DOWN)
 
     def _remember(self, named: str, record: RequestRecord, slot: int) -> None:
-        """Remember which replica keeps the response asked for, and the one just made."""
+        """Remember which replica keeps the response asked for."""
         relay = record.relay
-        if relay is None or relay.head is None or relay.head.status != 200:
-            return
-        for name in (named, relay.made):
-            if name:
-                self._response_homes.learn(name, slot)
+        if named and relay is not None and relay.head is not None and relay.head.status == 200:
+            self.kept.homes.learn(named, slot, record.tenant)
 
     def _eligible(self, model: str | None, now_s: float) -> Eligible:
         among = self.router.eligible(model, now_s)

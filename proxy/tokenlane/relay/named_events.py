@@ -7,21 +7,31 @@ Invariants:
 - Of an event too long to carry, the name is kept: an end is seen, whatever its length.
 """
 
+from collections.abc import Callable
+
 from tokenlane.protocols.dialects import Dialect
 from tokenlane.relay.sse import EventScanner
-from tokenlane.relay.usage import Usage, read_message_usage, read_response, stopped, type_of
+from tokenlane.relay.usage import (
+    Usage,
+    named_at_head,
+    read_message_usage,
+    read_response,
+    stopped,
+    type_of,
+)
 
 _Event = tuple[bytes, bytes]
 
 
 class NamedEventScanner(EventScanner):
-    """events: seen so far. `done`: the event that ends the dialect's streams was seen. id: of the
-    response, once `usage` was asked."""
+    """events: seen so far. `done`: the event that ends the dialect's streams was seen. on_made:
+    told the name of a response at its beginning, None where it cannot be read."""
 
-    id: str | None = None
-
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(
+        self, dialect: Dialect, on_made: Callable[[str | None], object] = lambda _: None
+    ) -> None:
         super().__init__()
+        self._on_made = on_made
         self._dialect = dialect
         self.events = 0
         self._long = b""
@@ -48,7 +58,10 @@ class NamedEventScanner(EventScanner):
             if self._blind_tail and not self._long:
                 # `_split` gave up carrying what follows the last whole event.
                 begin = max(payload.rfind(b"\n\n") + 2, payload.rfind(b"\r\n\r\n") + 4, 0)
-                self._long = _name_line(payload[begin if begin > 4 else 0 :][:256])
+                head = payload[begin if begin > 4 else 0 :][:512]
+                self._long = _name_line(head)
+                if self._long == b"response.created":
+                    self._on_made(named_at_head(head))
 
     def _look(self, events: bytes) -> None:
         """Whole events (the first may be the end of one too long to carry)."""
@@ -91,6 +104,9 @@ class NamedEventScanner(EventScanner):
     def _take_response(self, name: bytes, data: bytes) -> None:
         if name.endswith(b".delta"):
             self._token(b"event: %b\n" % name)
+        elif name == b"response.created":
+            answer = read_response(data)
+            self._on_made(answer.id if answer is not None else None)
         elif name in (b"response.completed", b"response.incomplete", b"response.failed"):
             self.done = True
             self.failed = self.failed or name == b"response.failed"
@@ -106,10 +122,7 @@ class NamedEventScanner(EventScanner):
         if self._dialect is Dialect.MESSAGES:
             return read_message_usage(self._first_usage, self._last_usage)
         answer = read_response(self._last_usage)
-        if answer is None:
-            return None
-        self.id = answer.id
-        return answer.usage
+        return answer.usage if answer is not None else None
 
 
 def _name_line(head: bytes) -> bytes:

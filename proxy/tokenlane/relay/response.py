@@ -24,7 +24,7 @@ from tokenlane.http.upstream import UpstreamConnection
 from tokenlane.protocols.dialects import Dialect, as_messages_error, broken_off
 from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.sse import EventScanner
-from tokenlane.relay.usage import Usage, read_answer, says_something
+from tokenlane.relay.usage import Usage, named_at_head, read_answer, says_something
 from tokenlane.routing.retry import Phase
 
 _HELD_LIMIT_BYTES = 64 * 1024
@@ -49,14 +49,13 @@ class Relay:
     was made.
     marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
-    head before the prefill), else at the head.
+    head before the prefill), else at the head. on_made: told a response's name before the client.
     Times are time.monotonic() seconds, 0.0 where it did not happen.
     """
 
     head: ResponseHead | None = None
     error: UpstreamError | None = None
     usage: Usage | None = None
-    made: str | None = None  # the name of a response
     aborted = False
     first_byte_s = 0.0
     first_token_s = 0.0
@@ -81,6 +80,7 @@ class Relay:
         marked: bool,
         told: bool,
         on_computed: Callable[[], None],
+        on_made: Callable[[str], object] | None,
     ) -> None:
         self._exchange = exchange
         self._dialect = dialect
@@ -91,6 +91,7 @@ class Relay:
         self._marked = marked
         self._told = told
         self._on_computed = on_computed
+        self._on_made = on_made
         self._splice = exchange.splice
         self._held: list[tuple[bytes, list[bytes]]] | None = []
         self._pieces: list[bytes] = []
@@ -124,7 +125,7 @@ class Relay:
         self._length_bytes = length_bytes
         if head.stream and not self._told:
             chat = self._dialect is Dialect.CHAT
-            self._scanner = EventScanner() if chat else NamedEventScanner(self._dialect)
+            self._scanner = EventScanner() if chat else NamedEventScanner(self._dialect, self._made)
             if not self._may_retry:
                 self._begin()
             return
@@ -189,8 +190,6 @@ class Relay:
     def on_failure(self, error: UpstreamError) -> None:
         """The answer will never be complete."""
         self._fail(error, at_edge=self._connection.at_edge)
-
-    # ----------------------------------------------------------------------------------------
 
     def _unfinished(self) -> bool:
         """Whether a stream whose framing has ended has not. A fixed length is its own proof, and
@@ -308,16 +307,19 @@ class Relay:
         if self._scanner is not None:
             self.aborted = self._scanner.failed
             self.usage = self._scanner.usage()
-            if isinstance(self._scanner, NamedEventScanner):
-                self.made = self._scanner.id
         elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
             self._read(b"".join(self._pieces))
+        elif self._pieces:
+            self._made(named_at_head(self._pieces[0]))
+
+    def _made(self, name: str | None) -> None:
+        if name and self._on_made is not None and self.head is not None and self.head.status == 200:
+            self._on_made(name)
 
     def _read(self, body: bytes) -> None:
         answer = read_answer(body, self._dialect) if not self._told else None
         if answer is not None:
-            if self._dialect is Dialect.RESPONSES:
-                self.made = answer.id
+            self._made(answer.id)
             self.usage = answer.usage
             self.aborted = answer.aborted
             # A replica that counts no tokens may have generated some all the same.

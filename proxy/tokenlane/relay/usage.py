@@ -6,6 +6,7 @@ Invariants:
   came from a cache.
 """
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,8 @@ import msgspec
 from tokenlane.protocols.dialects import Dialect
 
 _T = TypeVar("_T")
+_HEAD_BYTES = 512
+_NAME = re.compile(rb'\{\s*"id"\s*:\s*"([A-Za-z0-9_.:-]{1,256})"')
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -160,6 +163,13 @@ def read_response(body: bytes) -> AnswerUsage | None:
         )
         usage = Usage(given.input_tokens, given.output_tokens, details)
     return AnswerUsage(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
+
+
+def named_at_head(head: bytes) -> str | None:
+    """The name of a response (or of that in an event) that is too long to read, by its first bytes:
+    vLLM says it first."""
+    found = _NAME.search(head, 0, _HEAD_BYTES)
+    return found[1].decode("ascii") if found is not None else None
 
 
 def read_message_usage(start: bytes, end: bytes) -> Usage | None:

@@ -1,12 +1,15 @@
-"""Where responses are kept: each vLLM server has its own, which is asked first for what it made.
+"""Where responses are kept, and whose they are: each vLLM server has its own, which is asked first
+for what it made.
 
 Invariants:
-- What is known is a guess: a replica that restarted has forgotten. It says 404, and the request
+- Where it is kept is a guess: a replica that restarted has forgotten. It says 404, and the request
   goes on to the others one by one, as one whose home is not known does from the start.
-- Of the last LIMIT_COUNT responses that this worker saw; memory is bounded.
+- Whose it is never changes: who makes a response under the name of another's gets no part of it.
+- Of the last LIMIT_COUNT responses; memory is bounded. Who has most of them loses the oldest first,
+  so nobody makes others' be forgotten by making many.
 """
 
-from cachetools import FIFOCache
+from collections import OrderedDict
 
 from tokenlane.routing.candidates import Eligible
 
@@ -14,19 +17,42 @@ LIMIT_COUNT = 10_000
 
 
 class ResponseHomes:
-    """A worker's memory of which replica (its slot) keeps each response."""
+    """The memory of which replica (its slot) keeps each response of each tenant. tenant: empty
+    where there are none."""
 
     def __init__(self, limit_count: int = LIMIT_COUNT) -> None:
-        self._slots: FIFOCache[str, int] = FIFOCache(limit_count)
+        self._limit_count = limit_count
+        self._count = 0
+        self._slots: dict[str, OrderedDict[str, int]] = {}
 
-    def learn(self, name: str, slot: int) -> None:
+    def learn(self, name: str, slot: int, tenant: str = "") -> None:
         """Remember that this replica keeps the response, or may."""
-        self._slots[name] = slot
+        if any(name in slots for whose, slots in self._slots.items() if whose != tenant):
+            return
+        slots = self._slots.setdefault(tenant, OrderedDict())
+        self._count += name not in slots
+        slots[name] = slot
+        slots.move_to_end(name)
+        if self._count > self._limit_count:
+            max(self._slots.values(), key=len).popitem(last=False)
+            self._count -= 1
 
-    def first(self, name: str, among: Eligible) -> Eligible:
+    def owns(self, name: str, tenant: str) -> bool:
+        """Whether the response is known to be this tenant's."""
+        return name in self._slots.get(tenant, ())
+
+    def first(self, name: str, among: Eligible, tenant: str = "") -> Eligible:
         """Return the replica that keeps it, if it is known and not tried yet, else all of them."""
-        slot = self._slots.get(name, -1)
+        slots = self._slots.get(tenant)
+        slot = slots.get(name, -1) if slots is not None else -1
         return Eligible((slot,), among.panic) if slot in among.slots else among
 
+    def find(self, name: str) -> tuple[int, str]:
+        """Where the response is, and whose; (-1, "") where that is not known."""
+        for tenant, slots in self._slots.items():
+            if name in slots:
+                return slots[name], tenant
+        return -1, ""
+
     def __len__(self) -> int:
-        return len(self._slots)
+        return self._count

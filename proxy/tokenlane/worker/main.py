@@ -27,6 +27,7 @@ from tokenlane.channel.messages import Hello, Reload
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState
 from tokenlane.gateway.explain import Explainer
+from tokenlane.gateway.kept_responses import KeptResponses
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.gateway.request_record import RequestRecord, in_hand
@@ -67,12 +68,14 @@ class Worker:
         self._end = WorkerEnd(
             on_fleet=self._fleet,
             on_learned=self._learned,
+            on_response_of=self._response_of,
             on_cached=self._cached,
             on_drain=self._drain.set,
             on_lost=self._lost,
             on_explain=self._explain,
             on_reload=self._reload,
         )
+        self._kept = KeptResponses(self._end.kept, self._end.whose_response)
         self._in_force: WorkerReload | None = None
         # Of a worker that does not serve yet, the last one.
         self._reload_waiting: Reload | None = None
@@ -168,6 +171,7 @@ class Worker:
             recorder,
             on_routed=self._end.learned if several else None,
             on_suspect=self._end.suspect,
+            kept=self._kept,
             authenticator=Authenticator(resources.keys, recorder.unauthorized)
             if resources.keys is not None
             else None,
@@ -214,6 +218,9 @@ class Worker:
     def _learned(self, slot: int, blocks: bytes, tenant: str) -> None:
         if self._gateway is not None:
             self._gateway.router.learn(slot, blocks, time.monotonic(), tenant)
+
+    def _response_of(self, number: int, slot: int, tenant: str) -> None:
+        self._kept.told(number, slot, tenant)
 
     def _cached(self, change: CacheChange) -> None:
         self._changes.append(change)

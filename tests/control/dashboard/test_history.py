@@ -20,7 +20,7 @@ from tokenlane.control.dashboard.history import (
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.replica_metrics import Scrape
-from tokenlane.control.workers import WorkerProcess
+from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals

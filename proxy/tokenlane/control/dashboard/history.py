@@ -29,7 +29,7 @@ from tokenlane.control.dashboard.live import (
 )
 from tokenlane.control.dashboard.rates import Reading, Window, ratio
 from tokenlane.control.fleet_table import FleetTable
-from tokenlane.control.workers import WorkerProcess
+from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families

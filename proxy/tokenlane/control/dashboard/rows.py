@@ -19,7 +19,7 @@ from tokenlane.control.dashboard.live import (
 )
 from tokenlane.control.dashboard.rates import Window, ratio
 from tokenlane.control.dashboard.reasons import sentence
-from tokenlane.control.workers import WorkerProcess
+from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.prompt import Rung
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.routing_sample import RoutingSample

@@ -24,7 +24,8 @@ from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.stall_log import StallLog
 from tokenlane.control.tokenizers.resolution import TokenizerSource, given
-from tokenlane.control.workers import WorkerPool, WorkerProcess
+from tokenlane.control.worker_process import WorkerProcess
+from tokenlane.control.workers import WorkerPool
 from tokenlane.fleet_state import adapter_bases
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.telemetry.load_board import SharedBoard
