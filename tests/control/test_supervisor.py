@@ -31,9 +31,10 @@ PATIENCE_S = 30.0
 class Gateway:
     """`python -m tokenlane VERB ...` until it has said that it serves."""
 
-    def __init__(self, *argv: str) -> None:
+    def __init__(self, *argv: str, port: int = 0) -> None:
+        ports = ("--port", str(port), "--admin-port", "0")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tokenlane", *argv, "--port", "0", "--admin-port", "0"],
+            [sys.executable, "-m", "tokenlane", *argv, *ports],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -307,14 +308,53 @@ def test_a_second_signal_stops_at_once(argv: list[str]) -> None:
                 response.read()
 
 
-def test_the_data_plane_outlives_the_control_plane(argv: list[str]) -> None:
-    with Gateway(*argv) as gateway:
+def _lives(pid: int) -> bool:
+    """Whether it is more than a name in the table of processes."""
+    try:
+        return (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")")[1].split()[0] != "Z"
+        )
+    except FileNotFoundError:
+        return False
+
+
+def test_the_data_plane_outlives_the_control_plane_for_a_while(argv: list[str]) -> None:
+    with Gateway(*argv, "--server-orphan-s", "1") as gateway:
         [worker] = gateway.status()["workers"]
+        connection = gateway.send("/v1/completions", STREAM | {"max_tokens": 100})
+        with contextlib.closing(connection):
+            response = connection.getresponse()
+            assert response.readline().startswith(b"data: ")
+            assert gateway.stop(signal.SIGKILL) == -signal.SIGKILL
+            assert gateway.chat() == 200
+            assert response.read().endswith(b"data: [DONE]\n\n")
+        until(lambda: not _lives(worker["pid"]))
+        with pytest.raises(ConnectionRefusedError):
+            gateway.chat()
+
+
+def test_a_new_supervisor_takes_over_from_workers_that_lost_theirs(argv: list[str]) -> None:
+    with Gateway(*argv, "--workers", "2") as gateway:
+        orphans = [worker["pid"] for worker in gateway.status()["workers"]]
         try:
             assert gateway.stop(signal.SIGKILL) == -signal.SIGKILL
             assert gateway.chat() == 200
+            connection = gateway.send("/v1/completions", STREAM)
+            response = connection.getresponse()
+            assert response.readline().startswith(b"data: ")
+            with Gateway(*argv, port=gateway.port) as successor:
+                assert successor.port == gateway.port
+                with contextlib.closing(connection):
+                    assert response.read().endswith(b"data: [DONE]\n\n")
+                until(lambda: not any(map(_lives, orphans)))
+                assert [successor.chat() for _ in range(10)] == [200] * 10
+                # It is a gateway's again, and taken.
+                with Gateway(*argv, port=gateway.port) as third:
+                    assert third.process.wait(PATIENCE_S) == 2
+                assert successor.stop() == 0
         finally:
-            os.kill(worker["pid"], signal.SIGTERM)
+            for pid in filter(_lives, orphans):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_tokenizer_that_cannot_be_loaded(argv: list[str], tmp_path: Path) -> None:

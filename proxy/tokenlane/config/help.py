@@ -27,6 +27,7 @@ HELP = {
     "server.write_stall_deadline_s": "a client that reads nothing for so long is cut off",
     "server.drain_deadline_s": "time that running requests have when the gateway stops",
     "server.drain_linger_s": "when it stops, idle connections may be used once more for so long",
+    "server.orphan_s": "workers whose supervisor died serve on for so long, then drain",
     "admin.host": "address of the admin port",
     "admin.port": "admin port; 0 picks one",
     "admin.token_file": f"file with the token for changes (or set {ADMIN_TOKEN_VARIABLE})",

@@ -43,7 +43,7 @@ _LIVE = (
             "head_limit_bytes", "header_limit_count", "target_limit_bytes", "body_limit_bytes",
             "pipelined_limit_bytes", "write_high_water_bytes", "idle_deadline_s",
             "head_deadline_s", "body_deadline_s", "write_stall_deadline_s", "drain_deadline_s",
-            "drain_linger_s", "trusted_peers",
+            "drain_linger_s", "orphan_s", "trusted_peers",
         )
     ),
     *(

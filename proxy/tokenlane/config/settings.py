@@ -25,8 +25,9 @@ class ServerSettings(Section, frozen=True):
     bodies_limit_bytes: of all bodies held at once, workers sharing it evenly (0: any); beyond it,
     and while more than `memory_limit_ratio` of the cgroup's memory is used (0: never), a request
     that brings a body gets 503 before it is read. share_port: another gateway of the same user may
-    serve on the port too, as while one takes over from the other. cors_origins: of pages that
-    browsers let ask, `*` for all."""
+    serve on the port too, as while one takes over from the other. orphan_s: so long workers whose
+    supervisor died serve on, unless a new one takes over; then they drain. cors_origins: of pages
+    that browsers let ask, `*` for all."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -46,6 +47,7 @@ class ServerSettings(Section, frozen=True):
     write_stall_deadline_s: float = 120.0
     drain_deadline_s: float = 30.0
     drain_linger_s: float = 1.0
+    orphan_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     tls_cert_file: str = ""
     tls_key_file: str = ""
     trusted_peers: tuple[str, ...] = ()

@@ -15,8 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import uvloop
 from aiohttp import web
@@ -38,9 +37,10 @@ from tokenlane.control.probes import Prober
 from tokenlane.control.reload import Given, InForce, Reloader, read_all
 from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.tokenizers.resolution import ask, discover, with_folders
+from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
 from tokenlane.fleet_state import adapter_bases
-from tokenlane.runtime import ports
+from tokenlane.runtime import orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -143,7 +143,7 @@ class Supervisor:
         try:
             # As long as for a probe: who is found later comes into the fleet while it serves.
             deadline_s = self._settings.control.probe_deadline_s
-            await _unless(self._stop, self._discovery.first.wait(), deadline_s)
+            await unless(self._stop, self._discovery.first.wait(), deadline_s)
             return await self._with_probes(address)
         finally:
             await self._discovery.close()
@@ -168,7 +168,7 @@ class Supervisor:
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._settings.control.probe_deadline_s
-            await _unless(self._stop, prober.first_round.wait(), deadline_s)
+            await unless(self._stop, prober.first_round.wait(), deadline_s)
             adapters = adapter_bases(self._table.replicas)
             served = [one for one in models(self._table.replicas) if one not in adapters]
             sources = await discover(self._settings, served, self._table.roots)
@@ -200,9 +200,11 @@ class Supervisor:
         self._view.stall_log = pool.stalls
         pool.start()
         try:
-            if await _unless(self._stop, pool.started):
+            if await unless(self._stop, pool.started):
                 self._view.announce(self._say)
                 notify("READY=1", f"STATUS=serves on {self._view.urls[0]}")
+                if count := orphans.dismiss(address[1]):
+                    log.info("took over from %d workers whose supervisor had died", count)
                 if self._on_ready is not None:
                     self._on_ready(self._view.urls[0])
                 # What is loaded now lives as long as the process: without it a full pass of the
@@ -215,7 +217,7 @@ class Supervisor:
             self._say("draining; a second signal stops at once")
             pool.drain()
             deadline_s = self._settings.server.drain_deadline_s + KILL_GRACE_S
-            ended = await _unless(self._stop_now, pool.ended(), deadline_s)
+            ended = await unless(self._stop_now, pool.ended(), deadline_s)
             return 0 if ended and pool.clean and not self._broken else 1
         finally:
             pool.kill()
@@ -308,27 +310,6 @@ class Supervisor:
             self._publish_timer = None
         if self._pool is not None:
             self._pool.publish(self._table.state)
-
-
-async def _unless(
-    stop: asyncio.Event, wanted: Awaitable[Any], deadline_s: float | None = None
-) -> bool:
-    """Waits for `wanted` and raises what it raises; False if `stop` or the deadline was first."""
-    loop = asyncio.get_running_loop()
-
-    async def goal() -> None:
-        await wanted
-
-    tasks = loop.create_task(goal()), loop.create_task(stop.wait())
-    try:
-        await asyncio.wait(tasks, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        reached = tasks[0].done()
-        for task in tasks:
-            task.cancel()
-    if reached:
-        tasks[0].result()
-    return reached
 
 
 def serve(

@@ -4,7 +4,8 @@ Invariants:
 - A data port is one number for all workers: the supervisor reserves it (bound, not listening),
   workers bind it again with SO_REUSEPORT. A reserved socket takes no connections.
 - A port that anybody listens on is taken, also if they set SO_REUSEPORT too (another gateway of
-  the same user would otherwise silently share it), unless the operator wants it shared.
+  the same user would otherwise silently share it), unless the operator wants it shared, or they are
+  workers whose supervisor died.
 """
 
 import errno
@@ -12,6 +13,7 @@ import random
 import socket
 
 from tokenlane.errors import ConfigError
+from tokenlane.runtime import orphans
 
 # Linux deals out ports from here on (net.ipv4.ip_local_port_range).
 _LOWEST_DEALT = 32768
@@ -71,8 +73,13 @@ ADMIN_OPTIONS = ("--admin-host", "--admin-port")
 def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """The data port, held but not listened on; port 0 picks one. ConfigError says why not.
     shared: also where another gateway of this user, told the same, serves on it."""
-    with _bind(host, port, DATA_OPTIONS, reuse_port=shared, listen=not shared) as probe:
-        chosen = port or probe.getsockname()[1]
+    try:
+        with _bind(host, port, DATA_OPTIONS, reuse_port=shared, listen=not shared) as probe:
+            chosen = port or probe.getsockname()[1]
+    except ConfigError:
+        if not orphans.hold(port):
+            raise
+        chosen = port
     return _bind(host, chosen, DATA_OPTIONS, reuse_port=True, listen=False)
 
 

@@ -6,7 +6,8 @@ they say to each other.
 Invariants:
 - Nothing is served before everything is loaded: tokenizers first, then the port, then Ready.
 - The loop does data work only; the control plane's part arrives as whole snapshots.
-- If the control plane goes away, the worker serves on with what it knows.
+- If the supervisor goes away, the worker serves on with what it knows, for a while: a new one may
+  take over, and nobody else would ever end it.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from tokenlane.gateway.request_record import RequestRecord, in_hand
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.server import HttpServer
 from tokenlane.protocols.dialects import dialect_of
-from tokenlane.runtime import cpu_scheduling, malloc_arenas
+from tokenlane.runtime import cpu_scheduling, malloc_arenas, orphans
 from tokenlane.runtime.ports import reuse_port_socket
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.setup import setup_logs
@@ -60,6 +61,7 @@ class Worker:
 
     def __init__(self, channel_descriptor: int) -> None:
         self._descriptor = channel_descriptor
+        self._port = 0
         self._drain = asyncio.Event()
         self._gateway: Gateway | None = None
         self._waiting: FleetState | None = None
@@ -94,6 +96,7 @@ class Worker:
             tokenizers = await asyncio.to_thread(load_tokenizers, hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = reuse_port_socket(hello.host, hello.port)
+            self._port = hello.port
             planted.install()
         except (ConfigError, OSError) as error:
             self._end.failed(str(error))
@@ -249,7 +252,13 @@ class Worker:
         self._end.reloaded(message.number, await in_force.apply(message))
 
     def _lost(self) -> None:
-        log.warning("the control plane is gone; serving on with what is known")
+        if self._in_force is None:
+            self._drain.set()
+            return
+        orphan_s = self._in_force.settings.server.orphan_s
+        log.warning("the supervisor is gone; serving on with what is known for %g s", orphan_s)
+        orphans.become(self._port)
+        asyncio.get_running_loop().call_later(orphan_s, self._drain.set)
 
 
 def _show_engines(segment: MetricsSegment, tokenizers: Tokenizers) -> None:
