@@ -52,6 +52,16 @@ _PLACES = Row(
             "Of those that got one, by class.",
         ),
         Panel(
+            "Connections not accepted yet",
+            "short",
+            (
+                Query(total("tokenlane_accept_queue_connections"), "wait"),
+                Query(rate("tokenlane_accept_queue_drops_total"), "dropped per second"),
+            ),
+            "In the kernel's queues, where nothing is logged and no limit of the settings counts: "
+            "the loops are too busy to accept. More workers, or limits that turn requests away.",
+        ),
+        Panel(
             "Turned away",
             "reqps",
             (

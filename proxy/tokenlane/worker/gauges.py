@@ -6,10 +6,12 @@ Invariants:
 - Counts that others keep only grow; what is added here is their growth since the last look.
 """
 
+import socket
 import time
 
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
+from tokenlane.runtime import accept_queue
 from tokenlane.runtime.cgroup import MemoryWatch
 from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
 from tokenlane.telemetry.metrics import families
@@ -68,6 +70,24 @@ class LineGrowth:
         self._failed.inc(now.failed - before.failed)
 
 
+class AcceptGrowth:
+    """The listener's queue, written as metrics. listener: it may be closed before the last look."""
+
+    def __init__(self, segment: MetricsSegment, listener: socket.socket) -> None:
+        self._listener = listener
+        self._waiting = segment.gauge(families.ACCEPT_QUEUE)
+        self._drops = segment.counter(families.ACCEPT_DROPS)
+        self._dropped = 0
+
+    def write(self) -> None:
+        """As it is now."""
+        now = accept_queue.look(self._listener)
+        self._waiting.set(now.waiting)
+        if now.dropped > self._dropped:
+            self._drops.inc(now.dropped - self._dropped)
+            self._dropped = now.dropped
+
+
 class Gauges:
     """A worker's sizes and others' counts, and what has to be tidied now and then."""
 
@@ -79,8 +99,10 @@ class Gauges:
         tokens: TokenService,
         access: AccessLog | None,
         tracer: Tracer | None,
+        listener: socket.socket,
     ) -> None:
         self._segment = segment
+        self._accepts = AcceptGrowth(segment, listener)
         self._gateway = gateway
         self._server = server
         self._tokens = tokens
@@ -103,6 +125,7 @@ class Gauges:
         gateway.router.sweep(time.monotonic())
         idle = gateway.fleet.idle_connections
         self._connections.set(len(self._server.connections))
+        self._accepts.write()
         self._held.set(self._server.state.body_memory.held_bytes)
         self._server.state.body_memory.short = self._memory.short()
         self._upstream_idle.set(idle)

@@ -129,7 +129,9 @@ class Worker:
         monitor = self._watching(hello, gateway, segment)
         malloc_arenas.settle()
         monitor.start()
-        gauges = Gauges(segment, gateway, server, tokens, resources.access, resources.tracer)
+        gauges = Gauges(
+            segment, gateway, server, tokens, resources.access, resources.tracer, listener
+        )
         in_force = self._in_force = WorkerReload(
             hello.worker, settings, resources,
             gateway=gateway, server=server, recorder=recorder,

@@ -18,6 +18,7 @@ UNITS = ("_seconds", "_bytes", "_tokens", "_total", "_ratio", "_requests", "_inf
 COUNTS = {
     "tokenlane_token_cache_entries",
     "tokenlane_config_last_reload_successful",
+    "tokenlane_accept_queue_connections",
     "tokenlane_connections",
     "tokenlane_upstream_connections",
     "tokenlane_replica_ejected",

@@ -130,6 +130,12 @@ EJECTED = Family("gauge", "tokenlane_replica_ejected",
     ("replica",), child_limit=1024)
 CONNECTIONS = Family("gauge", "tokenlane_connections",
     "Open client connections, summed over the workers.")
+ACCEPT_QUEUE = Family("gauge", "tokenlane_accept_queue_connections",
+    "Connections that the kernel has made and a worker has not accepted yet, summed over the "
+    "workers. Each worker's queue has room for 1024 (net.core.somaxconn, if that is less).")
+ACCEPT_DROPS = Family("counter", "tokenlane_accept_queue_drops_total",
+    "Times the kernel dropped what a new client sent because a worker's queue of connections was "
+    "full. Clients try again after a second or more, or give up.")
 HELD_BYTES = Family("gauge", "tokenlane_held_body_bytes",
     "Bytes of requests' bodies that are held now, summed over the workers.")
 UPSTREAM_CONNECTIONS = Family("gauge", "tokenlane_upstream_connections",
