@@ -39,6 +39,10 @@ def pool(
     [
         (job(render_s=60e-6), IDLE, SETTINGS, Rung.SHORT),
         (job(render_s=60e-6), pool(jobs=9), SETTINGS, Rung.SHORT),
+        (job(render_s=60e-6), pool(late_s=0.002), SETTINGS, Rung.SHORT),
+        (job(render_s=60e-6), pool(late_s=0.0021), SETTINGS, Rung.THREADS),
+        (job(render_s=60e-6), pool(late_s=0.0021), WAITING, Rung.SHORT),
+        (job(render_s=60e-6), pool(jobs=4, late_s=0.0021), SETTINGS, Rung.BAIL),
         (job(render_s=66e-6), IDLE, SETTINGS, Rung.THREADS),
         (job(), pool(jobs=3), SETTINGS, Rung.THREADS),
         # An empty queue takes any size: the largest prompts must not come back to the loop.

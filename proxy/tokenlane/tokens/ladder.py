@@ -89,10 +89,16 @@ class PoolView(NamedTuple):
 Look = Callable[[], PoolView]
 
 
-def _short(job: JobView, _look: Look, settings: TokenSettings) -> bool:
+def _has_time(look: Look, settings: TokenSettings) -> bool:
+    """A loop that is late has no time to give: jobs on it would starve everything else. Where a job
+    may not bail, it has to be done somewhere."""
+    return settings.fallback != "bail" or look().loop_late_s <= settings.stall_budget_s
+
+
+def _short(job: JobView, look: Look, settings: TokenSettings) -> bool:
     """Cheaper where it stands than the price of handing it over, as far as can be told before the
     render: it begins here, and goes on elsewhere if what is unknown of its text is too long."""
-    return job.render_s <= settings.thread_hop_s
+    return job.render_s <= settings.thread_hop_s and _has_time(look, settings)
 
 
 def _threads(job: JobView, look: Look, settings: TokenSettings) -> bool:
@@ -123,14 +129,10 @@ def _processes(job: JobView, look: Look, settings: TokenSettings) -> bool:
 
 def _local(job: JobView, look: Look, settings: TokenSettings) -> bool:
     """One at a time, in pieces no longer than the stall budget. The render is one piece; whether
-    the text can be cut small enough shows after it, and if it cannot the job bails then. A loop
-    that is late has no time to give: jobs on it would starve everything else."""
-    pool = look()
-    if settings.fallback == "bail" and (
-        pool.local_busy or pool.loop_late_s > settings.stall_budget_s
-    ):
+    the text can be cut small enough shows after it, and if it cannot the job bails then."""
+    if settings.fallback == "bail" and look().local_busy:
         return False
-    return job.render_s <= settings.stall_budget_s
+    return job.render_s <= settings.stall_budget_s and _has_time(look, settings)
 
 
 Admission = Callable[[JobView, Look, TokenSettings], bool]
