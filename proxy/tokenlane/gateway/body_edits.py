@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, is_ids
 from tokenlane.tokens.ids import unpack
 
@@ -69,10 +70,22 @@ def with_model(raw: bytes, model: str) -> bytes:
 
 
 def with_salt(raw: bytes, salt: str) -> bytes:
-    """The body with this cache_salt, whatever it had. raw: a JSON object.
+    """The body with this cache_salt and no other. raw: a JSON object. Raises RequestError 400.
 
-    salt: needs no escapes in JSON.
+    A replica that reads the first of repeated keys must not find its client's own.
     """
+    try:
+        fields = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise RequestError(
+            400, "The body has a key that is not Unicode text.", code="invalid_unicode"
+        ) from None
+    fields["cache_salt"] = msgspec.Raw(_encode(salt))
+    return _encode(fields)
+
+
+def with_first_salt(raw: bytes, salt: str) -> bytes:
+    """The same of a body that has none, without reading it. salt: needs no escapes in JSON."""
     return _with_last(raw, b"cache_salt", b'"%b"' % salt.encode("ascii"))
 
 
