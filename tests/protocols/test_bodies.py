@@ -217,7 +217,9 @@ def test_repeated_keys_are_read_as_a_replica_reads_them(
     body, other = inspect(Kind.CHAT, raw.encode()), json.loads(raw)
     assert isinstance(body, ChatBody)
     for name in ("model", "stream", "n", "cache_salt"):
-        assert getattr(body, name) == other.get(name)
+        found = getattr(body, name)
+        assert (None if found is msgspec.UNSET else found) == other.get(name)
+        assert (found is msgspec.UNSET) == (name == "cache_salt" and name not in other)
 
 
 def test_a_long_salt_is_known_by_a_digest() -> None:
