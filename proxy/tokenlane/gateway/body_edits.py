@@ -26,6 +26,9 @@ _UNPROVEN_CHAT = _UNPROVEN | frozenset(
 # Ids are turned into text so many at a time: a list of all of them would hold the GIL.
 _BATCH = 2048
 
+# A key that is no text: Python's json, by which vLLM reads bodies, takes some.
+_KEY_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -35,13 +38,16 @@ def with_ids(
 ) -> bytes | None:
     """The body with packed ids in the place of its text; None where it must go on as it came.
 
-    raw: the whole body as it came, which is valid JSON; `body` is what was read of it.
+    raw: the whole body as it came; `body` is what was read of it.
     """
-    if isinstance(body, ChatBody):
-        return _chat_with_ids(raw, sequences[0])
     if is_ids(body):
         return None
-    fields = _decode(raw)
+    try:
+        fields = _decode(raw)
+    except _KEY_ERRORS:
+        return None
+    if isinstance(body, ChatBody):
+        return _chat_with_ids(fields, sequences[0])
     if not _UNPROVEN.isdisjoint(fields):
         return None
     prompts = [_json_ids(ids) for ids in sequences]
@@ -50,8 +56,7 @@ def with_ids(
     return _encode(fields)
 
 
-def _chat_with_ids(raw: bytes, ids: bytes) -> bytes | None:
-    fields = _decode(raw)
+def _chat_with_ids(fields: dict[str, msgspec.Raw], ids: bytes) -> bytes | None:
     if not _UNPROVEN_CHAT.isdisjoint(fields) or "kv_transfer_params" in fields:
         return None
     fields["kv_transfer_params"] = msgspec.Raw(b'{"prompt_token_ids":' + _json_ids(ids) + b"}")
@@ -63,7 +68,7 @@ def with_model(raw: bytes, model: str) -> bytes:
     name = _encode(model)
     try:
         fields = _decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is no text, which vLLM reads
+    except _KEY_ERRORS:
         return _with_last(raw, b"model", name)
     fields["model"] = msgspec.Raw(name)
     return _encode(fields)
@@ -76,7 +81,7 @@ def with_salt(raw: bytes, salt: str) -> bytes:
     """
     try:
         fields = _decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _KEY_ERRORS:
         raise RequestError(
             400, "The body has a key that is not Unicode text.", code="invalid_unicode"
         ) from None

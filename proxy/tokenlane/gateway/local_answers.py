@@ -17,10 +17,10 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import Field
 from tokenlane.protocols.bodies import MessagesBody
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.protocols.routes import Action, Route
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.service import TokenService
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
@@ -82,7 +82,9 @@ class LocalAnswers:
         LOOP.mark(OTHER)
         try:
             answer = await asyncio.get_running_loop().run_in_executor(None, make)
-        except Unrenderable:
+        except Exception as problem:
+            if isinstance(Tokenized.failed(problem, 0.0).error, RequestError):
+                raise
             return False
         finally:
             LOOP.mark(INSPECT)

@@ -18,7 +18,6 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import Prompted, is_ids
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.lru import Budget, CacheCounts, PromptCache
@@ -193,9 +192,8 @@ class TokenService:
         began_s = time.perf_counter()
         try:
             prompt = await self.ask(model, body, tokenizer, self._block_tokens)
-        except Unrenderable as problem:
-            took_s = time.perf_counter() - began_s
-            return Outcome(None, Rung.BAIL, problem.reason, 0.0, took_s)
+        except Exception as problem:  # noqa: BLE001 - it is the result
+            return _outcome(Tokenized.failed(problem, time.perf_counter() - began_s), Rung.REPLICA)
         if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
             self.cache.put(key, prompt)
         rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
@@ -304,8 +302,8 @@ async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokeniz
                 slice_s = time.perf_counter()
     except StopIteration as end:
         return Tokenized(end.value, None, time.perf_counter() - started_s)
-    except (RequestError, Unrenderable) as problem:
-        return Tokenized(None, problem, time.perf_counter() - started_s)
+    except Exception as problem:  # noqa: BLE001 - it is the result
+        return Tokenized.failed(problem, time.perf_counter() - started_s)
 
 
 def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
