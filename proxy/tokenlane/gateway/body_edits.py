@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tokenlane.errors import RequestError
+from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, is_ids
 from tokenlane.tokens.ids import unpack
 
@@ -26,11 +27,17 @@ _UNPROVEN_CHAT = _UNPROVEN | frozenset(
 # Ids are turned into text so many at a time: a list of all of them would hold the GIL.
 _BATCH = 2048
 
-# A key that is no text: Python's json, by which vLLM reads bodies, takes some.
-_KEY_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def _fields(raw: bytes) -> dict[str, msgspec.Raw] | None:
+    """By their names; None where one is no text (Python's json, by which vLLM reads bodies, takes
+    some), or there are too many."""
+    try:
+        return _decode(raw) if json_values.are_few(raw) else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def with_ids(
@@ -42,9 +49,8 @@ def with_ids(
     """
     if is_ids(body):
         return None
-    try:
-        fields = _decode(raw)
-    except _KEY_ERRORS:
+    fields = _fields(raw)
+    if fields is None:
         return None
     if isinstance(body, ChatBody):
         return _chat_with_ids(fields, sequences[0])
@@ -66,9 +72,8 @@ def _chat_with_ids(fields: dict[str, msgspec.Raw], ids: bytes) -> bytes | None:
 def with_model(raw: bytes, model: str) -> bytes:
     """The body with this model's name, whatever it had. raw: a JSON object."""
     name = _encode(model)
-    try:
-        fields = _decode(raw)
-    except _KEY_ERRORS:
+    fields = _fields(raw)
+    if fields is None:
         return _with_last(raw, b"model", name)
     fields["model"] = msgspec.Raw(name)
     return _encode(fields)
@@ -79,12 +84,11 @@ def with_salt(raw: bytes, salt: str) -> bytes:
 
     A replica that reads the first of repeated keys must not find its client's own.
     """
-    try:
-        fields = _decode(raw)
-    except _KEY_ERRORS:
+    fields = _fields(raw)
+    if fields is None:
         raise RequestError(
-            400, "The body has a key that is not Unicode text.", code="invalid_unicode"
-        ) from None
+            400, "The body has too many fields, or one with a name that is no text.", code="fields"
+        )
     fields["cache_salt"] = msgspec.Raw(_encode(salt))
     return _encode(fields)
 

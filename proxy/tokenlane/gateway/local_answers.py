@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tokenlane.errors import RequestError
-from tokenlane.gateway import tokenize_answers
+from tokenlane.gateway import body_reader, tokenize_answers
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.request_record import RequestRecord
@@ -65,7 +65,7 @@ class LocalAnswers:
     ) -> bool:
         """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
         False where only a replica knows the answer."""
-        request = _READERS[route.action](body)
+        request = await body_reader.read(_READERS[route.action], body)
         named = request.model and self._names.usual(request.model)
         model = self._fleet.resolve(named)
         record.model = model if model in self._fleet.models else families.OTHER

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from tokenlane.errors import RequestError, TokenlaneError
+from tokenlane.protocols.json_values import FEW_BYTES, are_few
 
 ABSENT = msgspec.Raw(b"")
 
@@ -100,9 +101,13 @@ Conversation = ChatFields | MessagesFields | ResponsesFields
 def value(raw: msgspec.Raw) -> Any:
     """The JSON value of a slice, None if it is absent. Raises Unrenderable("json") for what
     only other parsers accept (NaN, numbers out of range, nesting past the recursion limit, halves
-    of surrogate pairs), and RequestError 400 for what is not UTF-8, which none does."""
-    if not memoryview(raw).nbytes:
+    of surrogate pairs) and for more values than are made here, and RequestError 400 for what is
+    not UTF-8, which no parser accepts."""
+    size_bytes = memoryview(raw).nbytes
+    if not size_bytes:
         return None
+    if size_bytes > FEW_BYTES and not are_few(bytes(raw)):
+        raise Unrenderable("json")
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):

@@ -34,6 +34,8 @@ from tokenlane.protocols.prompt_fields import (
 _NOTHING: Final = memoryview(b"")
 # Tools are written as JSON by Python, in 10 ns a byte; a message's text is copied, in 0.8.
 _OPTIONS_WEIGHT: Final = 12
+# Of all those together that are short: flags, efforts, limits, what is handed on.
+_OPTIONS_LIMIT_BYTES: Final = 64 * 1024
 
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
@@ -126,6 +128,17 @@ def options_size_bytes(body: Prompted) -> int:
     if tools is ABSENT and kwargs is ABSENT and documents is ABSENT:
         return 0
     return sum([memoryview(raw).nbytes for raw in (tools, kwargs, documents)])
+
+
+def has_long_options(body: Prompted) -> bool:
+    """Whether a field that is no text of the prompt is longer than any that means something: it
+    would be read beside what `prompt_size_bytes` says."""
+    count = _CHAT_FIELDS if isinstance(body, ChatBody) else _OTHERS[_kind(body)][0]
+    others = msgspec.structs.astuple(body)[1:count]
+    if others == (ABSENT,) * (count - 1):
+        return False
+    size_bytes = sum([memoryview(raw).nbytes for raw in others if raw is not ABSENT])
+    return size_bytes - front_bytes(body).nbytes - options_size_bytes(body) > _OPTIONS_LIMIT_BYTES
 
 
 def prompt_size_bytes(body: Prompted) -> int:

@@ -24,7 +24,7 @@ from tokenlane.tokens.caches.lru import Budget, CacheCounts, PromptCache
 from tokenlane.tokens.caches.openings import OpeningCache
 from tokenlane.tokens.caches.prefixes import TokenCaches
 from tokenlane.tokens.job import Steps, Tokenized, TokenJob
-from tokenlane.tokens.keys import prompt_size_bytes, salt, token_key
+from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
@@ -151,6 +151,8 @@ class TokenService:
         """The ids of a request, by one of the rungs below the cache. needed: it waits for them
         where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
         where what is needed cannot be had in time."""
+        if has_long_options(body):
+            return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
             return await self._asked(model, body, key)
         own = self._own(model)
