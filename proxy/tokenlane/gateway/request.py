@@ -20,8 +20,9 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings
 from tokenlane.errors import INTERNAL, RequestError
 from tokenlane.fleet_state import FleetState
-from tokenlane.gateway import body_rewriter, refusals
+from tokenlane.gateway import body_reader, body_rewriter, refusals
 from tokenlane.gateway.attempt import Attempt, Attempts
+from tokenlane.gateway.body_reader import LONG_BODY_BYTES
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.local_answers import LocalAnswers
 from tokenlane.gateway.model_resolution import ModelResolver
@@ -225,7 +226,10 @@ class Gateway:
         if self._rules.on:
             body = await body_rewriter.by_rules(body, self._rules, route.kind)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
-        request = inspect(route.kind, body)
+        if len(body) <= LONG_BODY_BYTES:
+            request = inspect(route.kind, body)
+        else:
+            request = await body_reader.inspected(route.kind, body)
         if self.model_resolver.on:
             body = await self.model_resolver.resolve(exchange, request, body, record)
         model = request.model

@@ -3,7 +3,8 @@
 Invariants:
 - What is known is a guess: a replica that restarted has forgotten. It says 404, and the request
   goes on to the others one by one, as one whose home is not known does from the start.
-- Of the last LIMIT_COUNT responses that this worker saw; memory is bounded.
+- Of the last LIMIT_COUNT responses that this worker saw, with names of a limited length: memory is
+  bounded. (vLLM's own names have 37 characters.)
 """
 
 from cachetools import FIFOCache
@@ -11,6 +12,7 @@ from cachetools import FIFOCache
 from tokenlane.routing.candidates import Eligible
 
 LIMIT_COUNT = 10_000
+NAME_LIMIT_CHARS = 256
 
 
 class ResponseHomes:
@@ -21,7 +23,8 @@ class ResponseHomes:
 
     def learn(self, name: str, slot: int) -> None:
         """Remember that this replica keeps the response, or may."""
-        self._slots[name] = slot
+        if len(name) <= NAME_LIMIT_CHARS:
+            self._slots[name] = slot
 
     def first(self, name: str, among: Eligible) -> Eligible:
         """Return the replica that keeps it, if it is known and not tried yet, else all of them."""
