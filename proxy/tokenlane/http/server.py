@@ -76,9 +76,7 @@ class HttpServer:
         self.state = ServerState(settings, add_request_id=add_request_id)
         self.connections: set[ServerConnection] = set()
         self.run = handler if guarded else _guarded(handler)
-        if self.state.cors is not None:
-            # A replica that knows of the origin would answer it too.
-            dropped |= {b"origin"}
+        dropped = self._dropped(dropped)
         limits = settings.header_limit_count, settings.target_limit_bytes
         self._heads = RequestHeads(*limits, dropped, error_format)
         self._trusted = _networks(settings)
@@ -93,11 +91,16 @@ class HttpServer:
     def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
         """Replace the settings from the next requests on, those of open connections too. What a
         connection began with (its first deadline, whether its peer is trusted) stays."""
+        dropped = self._dropped(dropped)
         limits = settings.header_limit_count, settings.target_limit_bytes
         self.state.settings = settings
         self._trusted = _networks(settings)
         self._heads.configure(*limits, dropped)
         self._untrusted_heads.configure(*limits, dropped | FORWARDED_FIELDS)
+
+    def _dropped(self, dropped: frozenset[bytes]) -> frozenset[bytes]:
+        # A replica that knows of the origin would answer it too.
+        return dropped | {b"origin"} if self.state.cors is not None else dropped
 
     def heads_for(self, peer: object) -> RequestHeads:
         """As ConnectionOwner."""
