@@ -19,6 +19,7 @@ from tokenlane.http.deadline import NEVER, Deadline
 from tokenlane.http.exchange import Exchange, Handler
 from tokenlane.http.framing import refusal
 from tokenlane.http.heads import RequestHeads, head_too_large
+from tokenlane.http.intake import Intake
 from tokenlane.http.request_body import DISCARD_LIMIT_BYTES, RequestBody
 from tokenlane.http.server_state import ServerState
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
@@ -62,7 +63,7 @@ class ServerConnection:
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._deadline = Deadline(self._state.loop, self._timed_out)
-        self._paused_reading = False
+        self._intake = Intake(self._state.turns, self.data_received)
         self._head_began = False
         self._writable: asyncio.Future[None] | None = None
         self._ignoring = False
@@ -73,6 +74,7 @@ class ServerConnection:
         # uvloop's transports have the methods of asyncio.Transport without being one.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        self._intake.begin(transport)
         self._heads = self._owner.heads_for(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self._state.settings.write_high_water_bytes)
         self._owner.connections.add(self)
@@ -94,10 +96,11 @@ class ServerConnection:
             self._next_request()
         waits = self._exchange is not None or self._writable is not None
         if waits and len(self._buffer) > self._state.settings.pipelined_limit_bytes:
-            self._pause_reading()
+            self._intake.hold(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
+        self._intake.end()
         self.body.release()
         self._owner.closed(self)
         self._transport = None
@@ -168,7 +171,7 @@ class ServerConnection:
             return
         self.body.begin(length_bytes, chunked=exchange.head.chunked)
         self._deadline.set(self._state.settings.body_deadline_s)
-        self._resume_reading()
+        self._read_on()
         if rest:
             self._body_received(rest)
 
@@ -177,7 +180,7 @@ class ServerConnection:
         if not self._buffer:
             return
         self._heads.check_beginning(self._buffer)
-        self._resume_reading()
+        self._read_on()
         if not self._head_began:  # a byte now and then does not buy more time
             self._head_began = True
             self._deadline.set(self._state.settings.head_deadline_s)
@@ -199,6 +202,8 @@ class ServerConnection:
             exchange.body_end()
             if exchange.ended:
                 self._request_over()
+        elif consumed_bytes < len(data):
+            self._intake.later(data[consumed_bytes:])
 
     def _bad_body(self, error: RequestError) -> None:
         """Answer a body after which the connection cannot be read as requests any more."""
@@ -270,7 +275,7 @@ class ServerConnection:
             return
         self._deadline.set(self._state.idle_s)
         if len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
-            self._resume_reading()
+            self._read_on()
         if self._buffer:
             # From a fresh stack: a thousand pipelined requests must not nest.
             self._state.loop.call_soon(self._next_pipelined)
@@ -310,17 +315,11 @@ class ServerConnection:
         self._deadline.set(_LINGER_S)
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._resume_reading()
+        self._intake.drop()
 
-    def _resume_reading(self) -> None:
-        if self._transport is not None and self._paused_reading:
-            self._paused_reading = False
-            self._transport.resume_reading()
-
-    def _pause_reading(self) -> None:
-        if self._transport is not None and not self._paused_reading:
-            self._paused_reading = True
-            self._transport.pause_reading()
+    def _read_on(self) -> None:
+        if self._intake.held:
+            self._intake.hold(False)
 
     def _timed_out(self) -> None:
         """Act on a passed deadline: of idling, a head, a body, a client that does not read."""

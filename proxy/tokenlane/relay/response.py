@@ -17,7 +17,6 @@ from collections.abc import Callable
 from enum import Enum
 
 from tokenlane.errors import UpstreamError
-from tokenlane.http.chunked import last_chunk_at
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.upstream import UpstreamConnection
@@ -208,7 +207,7 @@ class Relay:
     def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
         """The last bytes of a chunked stream that lacks its marker: passed on without the last
         chunk, which would make half an answer look whole."""
-        last_at = last_chunk_at(framed) if self._spliced else -1
+        last_at = self._connection.last_chunk_at if self._spliced else -1
         if self._held is None:
             if not self._spliced:
                 self._forward(framed, payload)
@@ -291,8 +290,9 @@ class Relay:
         exchange.on_flow = self._connection.pause
         exchange.begin(head.status, head.fields + self._lines, length_bytes=length_bytes)
         self._splice = exchange.splice
-        for framed, payload in held:
-            self._forward(framed, payload)
+        if held:
+            framed = b"".join([one for one, _ in held])
+            self._forward(framed, [piece for _, payload in held for piece in payload])
 
     def _forward(self, framed: bytes, payload: list[bytes]) -> None:
         if self._spliced:
@@ -301,8 +301,7 @@ class Relay:
             except RuntimeError:
                 self._splice = _nowhere
         else:
-            for piece in payload:
-                self._exchange.write(piece)
+            self._exchange.write(b"".join(payload))
 
     def _read_facts(self) -> None:
         if self._scanner is not None:
