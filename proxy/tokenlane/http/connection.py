@@ -12,38 +12,20 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from tokenlane.errors import RequestError
+from tokenlane.http.connection_owner import ConnectionOwner
 from tokenlane.http.deadline import NEVER, Deadline
-from tokenlane.http.exchange import Exchange, Handler
+from tokenlane.http.exchange import Exchange
 from tokenlane.http.framing import refusal
-from tokenlane.http.heads import RequestHeads, head_too_large
+from tokenlane.http.heads import head_too_large
 from tokenlane.http.intake import Intake
 from tokenlane.http.request_body import DISCARD_LIMIT_BYTES, RequestBody
-from tokenlane.http.server_state import ServerState
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
 
 _LINGER_S = 2.0
-
-
-class ConnectionOwner(Protocol):
-    """The server, as its connections see it. A connection keeps `state` and `run` (the handler),
-    which every request needs: a Protocol is slow in the compiled build."""
-
-    state: ServerState
-    run: Handler
-    connections: set["ServerConnection"]
-
-    def heads_for(self, peer: object) -> RequestHeads:
-        """Return the parser of a peer's request heads. peer: its address, as sockets have it."""
-        ...
-
-    def closed(self, connection: "ServerConnection") -> None:
-        """Drop a connection."""
-
-    def refused(self, exchange: Exchange) -> None:
-        """Note a request that was answered before it reached the handler."""
+_LINGER_OFF = struct.pack("ii", 1, 0)
 
 
 class ServerConnection:
@@ -77,7 +59,7 @@ class ServerConnection:
         self._intake.begin(transport)
         self._heads = self._owner.heads_for(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self._state.settings.write_high_water_bytes)
-        self._owner.connections.add(self)
+        self._owner.opened(self)
         self._deadline.set(self._state.idle_s)
 
     def data_received(self, data: bytes) -> None:
@@ -171,7 +153,7 @@ class ServerConnection:
             return
         self.body.begin(length_bytes, chunked=exchange.head.chunked)
         self._deadline.set(self._state.settings.body_deadline_s)
-        self._read_on()
+        self._intake.go_on()
         if rest:
             self._body_received(rest)
 
@@ -180,7 +162,7 @@ class ServerConnection:
         if not self._buffer:
             return
         self._heads.check_beginning(self._buffer)
-        self._read_on()
+        self._intake.go_on()
         if not self._head_began:  # a byte now and then does not buy more time
             self._head_began = True
             self._deadline.set(self._state.settings.head_deadline_s)
@@ -256,7 +238,7 @@ class ServerConnection:
     def answer_ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close."""
         self._task = None
-        exchange.on_flow = None
+        exchange.on_flow = exchange.on_cut = None
         if self._transport is None:
             return
         if not exchange.keep_alive:
@@ -275,7 +257,7 @@ class ServerConnection:
             return
         self._deadline.set(self._state.idle_s)
         if len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
-            self._read_on()
+            self._intake.go_on()
         if self._buffer:
             # From a fresh stack: a thousand pipelined requests must not nest.
             self._state.loop.call_soon(self._next_pipelined)
@@ -292,9 +274,8 @@ class ServerConnection:
         if self._transport is None:
             return
         if reset:
-            linger_off = struct.pack("ii", 1, 0)
             sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_off)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
             self._transport.abort()
         else:
             self._close()
@@ -317,10 +298,6 @@ class ServerConnection:
             self._transport.write_eof()
         self._intake.drop()
 
-    def _read_on(self) -> None:
-        if self._intake.held:
-            self._intake.hold(False)
-
     def _timed_out(self) -> None:
         """Act on a passed deadline: of idling, a head, a body, a client that does not read."""
         if self._transport is None:
@@ -342,6 +319,15 @@ class ServerConnection:
                 self._deadline.set(self._state.idle_s)
             else:
                 self._close()
+
+    def cut(self) -> bool:
+        """End what is unfinished. Return whether that was an answer, or the sending of one."""
+        exchange = self._exchange
+        if exchange is None or exchange.on_cut is None:
+            self.abort()
+            return self._writable is not None or (exchange is not None and not exchange.ended)
+        exchange.on_cut()
+        return True
 
     def abort(self) -> None:
         """Close at once, whatever is unfinished."""

@@ -57,7 +57,8 @@ class Exchange:
     head: of the request (method, path, query, headers …). started_s: time.monotonic() when the head
     was complete. request_id: the client's or made here. status: of the answer, 0 while there is
     none. body: of the request, None until it was read. on_flow: called with True when the client
-    reads too slowly, with False when it caught up. splice: writes bytes of a begun answer that are
+    reads too slowly, with False when it caught up. on_cut: called to break the answer off, where
+    more is to be done than to end the connection. splice: writes bytes of a begun answer that are
     framed already, exactly as `begin` announced.
     """
 
@@ -65,6 +66,7 @@ class Exchange:
     ended = False
     status = 0
     on_flow: Callable[[bool], None] | None = None
+    on_cut: Callable[[], None] | None = None
     body: bytes | None = None
     _body_done = False
     _waiter: asyncio.Future[None] | None = None

@@ -35,6 +35,11 @@ class Intake:
         self._rest = b""
         self._transport = None
 
+    def go_on(self) -> None:
+        """Go on if it is held."""
+        if self.held:
+            self.hold(False)
+
     def hold(self, held: bool) -> None:
         """Stop, or go on."""
         self.held = held
@@ -55,9 +60,9 @@ class Intake:
     def _line_up(self) -> None:
         if self._rest and not self.held and not self._in_line:
             self._in_line = True
-            self._turns.add(self._go_on)
+            self._turns.add(self._take_turn)
 
-    def _go_on(self) -> None:
+    def _take_turn(self) -> None:
         self._in_line = False
         if self.held or not self._rest:
             return

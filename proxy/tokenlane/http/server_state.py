@@ -21,8 +21,9 @@ class ServerState:
     """The shared state of one server.
 
     settings: of new requests; a reload replaces them. draining: no request may follow the one that
-    a connection has. add_request_id: whether answers carry `x-request-id`. cors: None where pages
-    of other origins may not ask. turns: of bodies, for those that are more than one turn's work.
+    a connection has: the server stops, or has as many connections as it can have. add_request_id:
+    whether answers carry `x-request-id`. cors: None where pages of other origins may not ask.
+    turns: of bodies, for those that are more than one turn's work.
     """
 
     def __init__(self, settings: ServerSettings, *, add_request_id: bool) -> None:
