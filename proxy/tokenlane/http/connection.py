@@ -35,7 +35,7 @@ class ServerConnection:
     while the client reads too slowly. `_ignoring`: what arrives is dropped unread.
     """
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner["ServerConnection"]) -> None:
         self._owner = owner
         self._state = owner.state
         self._run = owner.run
@@ -153,7 +153,8 @@ class ServerConnection:
             return
         self.body.begin(length_bytes, chunked=exchange.head.chunked)
         self._deadline.set(self._state.settings.body_deadline_s)
-        self._intake.go_on()
+        if self._intake.held:
+            self._intake.hold(False)
         if rest:
             self._body_received(rest)
 
@@ -162,7 +163,8 @@ class ServerConnection:
         if not self._buffer:
             return
         self._heads.check_beginning(self._buffer)
-        self._intake.go_on()
+        if self._intake.held:
+            self._intake.hold(False)
         if not self._head_began:  # a byte now and then does not buy more time
             self._head_began = True
             self._deadline.set(self._state.settings.head_deadline_s)
@@ -256,8 +258,8 @@ class ServerConnection:
             # The client does not read its answers: it gets no new ones until it does.
             return
         self._deadline.set(self._state.idle_s)
-        if len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
-            self._intake.go_on()
+        if self._intake.held and len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
+            self._intake.hold(False)
         if self._buffer:
             # From a fresh stack: a thousand pipelined requests must not nest.
             self._state.loop.call_soon(self._next_pipelined)

@@ -1,16 +1,15 @@
 """The server, as its connections see it."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from tokenlane.http.exchange import Exchange, Handler
 from tokenlane.http.heads import RequestHeads
 from tokenlane.http.server_state import ServerState
 
-if TYPE_CHECKING:
-    from tokenlane.http.connection import ServerConnection
+_Connection_contra = TypeVar("_Connection_contra", contravariant=True)
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(Protocol[_Connection_contra]):
     """What a server does for its connections. A connection keeps `state` and `run` (the handler),
     which every request needs: a Protocol is slow in the compiled build."""
 
@@ -21,10 +20,10 @@ class ConnectionOwner(Protocol):
         """Return the parser of a peer's request heads. peer: its address, as sockets have it."""
         ...
 
-    def opened(self, connection: "ServerConnection") -> None:
+    def opened(self, connection: _Connection_contra) -> None:
         """Keep a connection."""
 
-    def closed(self, connection: "ServerConnection") -> None:
+    def closed(self, connection: _Connection_contra) -> None:
         """Drop a connection."""
 
     def refused(self, exchange: Exchange) -> None:

@@ -35,11 +35,6 @@ class Intake:
         self._rest = b""
         self._transport = None
 
-    def go_on(self) -> None:
-        """Go on if it is held."""
-        if self.held:
-            self.hold(False)
-
     def hold(self, held: bool) -> None:
         """Stop, or go on."""
         self.held = held
