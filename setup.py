@@ -28,6 +28,7 @@ COMPILED = [
     "proxy/tokenlane/http/exchange.py",
     "proxy/tokenlane/http/headers.py",
     "proxy/tokenlane/http/heads.py",
+    "proxy/tokenlane/http/intake.py",
     "proxy/tokenlane/http/pool.py",
     "proxy/tokenlane/http/request_body.py",
     "proxy/tokenlane/http/server.py",

@@ -1,16 +1,27 @@
-"""A worker out of file descriptors: it neither spins nor floods its log, and serves on later."""
+"""A worker out of file descriptors: it neither spins nor floods its log, and serves on later.
+Clients never take those that their replicas need, and no replica is blamed for the lack."""
 
+import asyncio
 import contextlib
+import errno
 import resource
 import socket
 import time
+from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from tests.control.test_supervisor import Gateway, until
+from tests.http.handlers import TEXT
+from tests.raw import CHAT, Upstream, answering, chat, get, ok, post
+from tests.raw import until as until_async
+from tests.support import gateway, serving
+from tokenlane.config.settings import ServerSettings
+from tokenlane.http.server import Exchange
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
+from tokenlane.telemetry.metrics import families
 
 
 def _answers(sock: socket.socket) -> bool:
@@ -52,3 +63,113 @@ def test_none_left_and_back() -> None:
         assert gate.stop() == 0
         assert gate.process.stderr is not None
         assert len(gate.process.stderr.read().splitlines()) < 100
+
+
+@contextlib.contextmanager
+def open_files(limit: int) -> Iterator[None]:
+    """Processes that are started in the context, and this one, may have so many."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.row("O4")
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_more_clients_than_descriptors_are_all_served() -> None:
+    """One was, and the replica was left out for a while: its connections could not be opened."""
+    body = chat()
+    request = post(CHAT, body, "content-type: application/json\r\n")
+    with FleetProcess(1, free_ports(1)) as fleet, contextlib.ExitStack() as stack:
+        with open_files(128):
+            gate = stack.enter_context(Gateway("serve", "--backend", *fleet.urls))
+        crowd = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", gate.port)))
+            for _ in range(200)
+        ]
+        for sock in crowd:
+            sock.sendall(request)
+        for sock in crowd:
+            sock.settimeout(60)
+            assert sock.recv(12) == b"HTTP/1.1 200"
+        page = gate.ask("/metrics", admin=True)[1].decode()
+        assert "tokenlane_upstream_failures_total{" not in page
+        assert gate.stop() == 0
+
+
+async def test_idle_clients_make_room_for_those_that_wait() -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, b"done")
+
+    settings = ServerSettings(drain_linger_s=0.01)
+    async with serving(handler, settings) as served:
+        served.server._limit_count = 8
+        idle = [await served.client() for _ in range(7)]
+        for client in idle:
+            assert "connection" not in (await client.ask(get("/"), "GET")).headers
+        crowd = [await served.client() for _ in range(40)]
+        for client in crowd:
+            await client.send(get("/"))
+        for client in crowd:
+            assert (await client.answer("GET")).body == b"done"
+        for client in idle:
+            await client.gone()
+        for client in crowd:
+            client.close()
+        await until_async(lambda: served.server._server and not served.server.connections)
+        last = await served.client()
+        assert "connection" not in (await last.ask(get("/"), "GET")).headers
+
+
+async def test_who_waits_at_a_full_server_is_served_in_a_drain() -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(exchange: Exchange) -> None:
+        entered.set()
+        await go_on.wait()
+        exchange.respond(200, TEXT, b"done")
+
+    async with serving(handler) as served:
+        served.server._limit_count = 1
+        clients = [await served.client() for _ in range(3)]
+        for client in clients:
+            await client.send(get("/"))
+        await until_async(lambda: served.server._server is None)
+        draining = asyncio.get_running_loop().create_task(served.server.drain(10.0))
+        await entered.wait()
+        go_on.set()
+        for client in clients:
+            assert (await client.answer("GET")).body == b"done"
+        assert await draining == 0
+
+
+async def test_no_replica_is_blamed_for_the_lack() -> None:
+    async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
+        clients = [await bench.client() for _ in range(8)]
+        for client in clients:
+            assert (await client.ask(get("/health"), "GET")).status == 200
+        with no_descriptors():
+            answers = [await client.ask(post(CHAT, chat())) for client in clients]
+        for answer in answers:
+            assert (answer.status, answer.error["code"]) == (503, "out_of_descriptors")
+            assert answer.headers["retry-after"] == "1"
+        assert (await clients[0].ask(post(CHAT, chat()))).status == 200
+        assert bench.outcomes() == {("503", "gateway_error"): 8, ("200", "ok"): 9}
+        assert bench.metric(families.UPSTREAM_FAILURES, upstream.url[7:], "refused") == 0
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open nothing more."""
+    with contextlib.ExitStack() as stack:
+        highest = socket.socket()
+        number = highest.fileno()
+        highest.close()
+        with open_files(number):
+            with pytest.raises(OSError, match="Too many open files") as refused:
+                stack.enter_context(socket.socket())
+            assert refused.value.errno == errno.EMFILE
+            yield

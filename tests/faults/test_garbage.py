@@ -86,6 +86,46 @@ async def test_a_204_has_no_body() -> None:
 
 
 @pytest.mark.row("U3")
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_an_answer_that_has_no_body_has_no_length(status: str, kind: str) -> None:
+    """RFC 9110 8.6 forbids it; `content-length: 0` was added."""
+    answer_bytes = head("content-length: 0", f"content-type: {kind}", start=f"HTTP/1.1 {status}")
+    async with Upstream(answering(answer_bytes)) as upstream, gateway(upstream.url) as bench:
+        client = await bench.client()
+        for _ in range(2):
+            answer = await client.ask(post(CHAT, chat(stream=True)))
+            assert (f"{answer.status}", answer.whole) == (status[:3], True)
+            assert "content-length" not in answer.headers
+
+
+@pytest.mark.row("H5")
+@pytest.mark.parametrize("piece_bytes", [0, 1, 2, 7])
+async def test_trailers_of_a_replica_are_dropped(piece_bytes: int) -> None:
+    """They were passed on with the chunks, past all that is said of header fields."""
+    framed = chunk(TOKEN) + chunk(DONE)
+
+    async def script(peer: Peer) -> None:
+        while True:
+            try:
+                await peer.asked()
+            except EOFError:
+                return
+            await peer.send(STREAM_HEAD)
+            trailers = b"x-secret: yes\r\nset-cookie: a=b\r\n\r\n"
+            await peer.send(framed + b"0\r\n" + trailers, piece_bytes)
+
+    async with Upstream(script) as upstream, gateway(upstream.url) as bench:
+        client = await bench.client()
+        for _ in range(2):
+            await client.send(post(CHAT, chat(stream=True)))
+            await client.through(b"\r\n\r\n")
+            assert await client.exactly(len(framed) + 5) == framed + b"0\r\n\r\n"
+        assert client.unread == b""
+        assert len(upstream.peers) == 1
+
+
+@pytest.mark.row("U3")
 async def test_bad_chunks_after_a_token_break_the_answer() -> None:
     script = answering(STREAM_HEAD + chunk(ROLE) + chunk(TOKEN) + b"xyz\r\n" + CANARY)
     async with Upstream(script) as upstream, gateway(upstream.url) as bench:

@@ -14,16 +14,21 @@ import h11
 import msgspec
 
 from tests.fuzz.trees import tree
+from tests.support import demo_tokenizer
 from tokenlane.config import loading as configuration
 from tokenlane.config.loading import ConfigProblems
 from tokenlane.config.options import OPTIONS
-from tokenlane.config.settings import Settings
+from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.errors import ConfigError, RequestError
 from tokenlane.http.chunked import ChunkedReader, ChunkError
 from tokenlane.http.framing import origin_form
 from tokenlane.http.heads import RequestHeads, parse_response
-from tokenlane.protocols.bodies import Kind, inspect
+from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, inspect
 from tokenlane.relay.sse import EventScanner
+from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.job import TokenJob
+from tokenlane.tokens.keys import prompt_size_bytes
+from tokenlane.tokens.ladder import Speed
 
 _FILE = Path("file")
 _YAML_LIMIT_BYTES = 200
@@ -125,18 +130,36 @@ def events(data: bytes) -> None:
 
 
 def body(data: bytes) -> None:
-    """A body is a request or a 400; what is read of it is what Python's json reads."""
+    """A body is a request or a 400, also once its prompt is tokenized; what is read of it is what
+    Python's json reads."""
     for kind in Kind:
         try:
             request = inspect(kind, data)
         except RequestError as refused:
             _holds(refused.status == 400)
             continue
+        if not isinstance(request, OtherBody):
+            _tokenized(request)
         try:
             value: Any = json.loads(data)
         except (ValueError, RecursionError):
             continue
         assert request.model == value.get("model")
+
+
+def _tokenized(request: Prompted) -> None:
+    """Ids, a 400, or that they cannot be known, for a reason that was foreseen."""
+    tokenizer = demo_tokenizer()
+    caches = TokenCaches.of(TokenSettings())
+    size_bytes = prompt_size_bytes(request)
+    job = TokenJob(
+        tokenizer, Speed(), request, caches, key=b"", size_bytes=size_bytes, block_tokens=16
+    )
+    error = job.run().error
+    if isinstance(error, RequestError):
+        _holds(error.status == 400)
+    elif error is not None:
+        _holds(error.reason != "failed")
 
 
 def yaml(data: bytes) -> None:

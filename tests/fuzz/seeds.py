@@ -38,7 +38,10 @@ def seeds(name: str) -> list[bytes]:
     if name == "body":
         extra = {"stream": True, "n": 2, "cache_salt": "s", "tools": [{"type": "function"}]}
         texts = [json_bytes({"model": "demo", "prompt": prompt}) for prompt in ("a", ["a"], [1])]
-        return [chat(), chat("é", **extra), chat(model=None), *texts]
+        not_text = [
+            chat("Hi").replace(b"Hi", bad) for bad in (b"\xff", b"\\ud800", b"\xed\xa0\x80")
+        ]
+        return [chat(), chat("é", **extra), chat(model=None), *texts, *not_text]
     if name == "yaml":
         return list(_CONFIGS)
     return [bytes([at, *range(at, 256, 7)]) for at in range(0, 256, 16)]

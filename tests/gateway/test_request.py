@@ -26,6 +26,7 @@ from tokenlane.config.settings import Price, ServerSettings, Settings
 from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState, Standing
 from tokenlane.protocols.routes import FORWARDED
 from tokenlane.telemetry.metrics import families
+from tokenlane.tokens.tokenizer import Tokenizer
 
 CANARY = "Xq7canary"
 
@@ -158,19 +159,26 @@ async def test_what_stays_on_the_replicas_hop() -> None:
 
 
 BODIES = {
-    "spaces": b' { "messages" : [ ] ,\r\n\t"model":"demo" } ',
-    "twice": b'{"model":"demo","messages":[],"temperature":1,"temperature":2}',
-    "numbers": b'{"messages":[],"a":1.0,"b":1e5,"c":-0,"d":12345678901234567890123}',
-    "escapes": b'{"messages":[],"a":"\\u00e9\\/\\n","b":"\xc3\xa9"}',
-    "unknown": b'{"messages":[],"vllm_xargs":{"deep":[{"x":null}]},"":0}',
-    "bytes": b'{"messages":[{"role":"user","content":"\xff\xfe"}]}',
+    "spaces": b' { "messages" : [ HI ] ,\r\n\t"model":"demo" } ',
+    "twice": b'{"model":"demo","messages":[HI],"temperature":1,"temperature":2}',
+    "numbers": b'{"messages":[HI],"a":1.0,"b":1e5,"c":-0,"d":12345678901234567890123}',
+    "escapes": b'{"messages":[HI],"a":"\\u00e9\\/\\n","b":"\xc3\xa9"}',
+    "unknown": b'{"messages":[HI],"vllm_xargs":{"deep":[{"x":null}]},"":0}',
+    "bytes": b'{"messages":[HI],"user":"\xff\xfe"}',
 }
+HI = b'{"role":"user","content":"\\u0048i"}'
+NOT_TEXT = b'{"messages":[{"role":"user","content":"\xff\xfe"}]}'
 
 
 @pytest.mark.row("P3")
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_the_body_is_forwarded_as_it_came(body: bytes) -> None:
-    async with Upstream(answering(ok())) as upstream, gateway(upstream.url) as bench:
+@pytest.mark.parametrize("tokenizer", [None, demo_tokenizer()], ids=["no-tokenizer", "demo"])
+async def test_the_body_is_forwarded_as_it_came(body: bytes, tokenizer: Tokenizer | None) -> None:
+    body = body.replace(b"HI", HI)
+    async with (
+        Upstream(answering(ok())) as upstream,
+        gateway(upstream.url, tokenizer=tokenizer) as bench,
+    ):
         client = await bench.client()
         assert (await client.ask(post(CHAT, body))).status == 200
         head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
@@ -181,6 +189,19 @@ async def test_the_body_is_forwarded_as_it_came(body: bytes) -> None:
             assert asked.body == body
             assert asked.values(b"content-length") == [b"%d" % len(body)]
             assert not asked.values(b"transfer-encoding")
+
+
+@pytest.mark.row("P3")
+async def test_a_prompt_that_is_no_text_is_refused_by_whoever_reads_it() -> None:
+    """As vLLM's server refuses the body; where nothing here reads the prompt, it is left to it."""
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url) as bench:
+            assert (await bench.ask(post(CHAT, NOT_TEXT))).status == 200
+            assert upstream.asked[0].body == NOT_TEXT
+        async with gateway(upstream.url, tokenizer=demo_tokenizer()) as bench:
+            answer = await bench.ask(post(CHAT, NOT_TEXT))
+            assert (answer.status, answer.error["code"]) == (400, "invalid_unicode")
+            assert len(upstream.asked) == 1
 
 
 @pytest.mark.row("S6")

@@ -192,6 +192,19 @@ async def test_what_this_worker_does_not_know_the_control_plane_says() -> None:
     assert kept.homes.first("other", Eligible((0, 1), panic=False), "a").slots == (0,)
 
 
+async def test_a_name_that_no_replica_gives_is_not_asked_about() -> None:
+    asked: list[str] = []
+
+    def ask(_: int, name: str) -> bool:
+        asked.append(name)
+        return False
+
+    kept = KeptResponses(ask=ask)
+    assert not await kept.owns("x" * 257, "a")
+    assert not await kept.owns("x", "a")
+    assert asked == ["x"]
+
+
 async def test_where_nobody_can_be_asked_it_is_nobodys() -> None:
     assert not await KeptResponses().owns("r1", "a")
 

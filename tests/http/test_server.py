@@ -279,3 +279,17 @@ async def test_a_client_that_leaves_cancels_its_handler() -> None:
             await entered.wait()
             leave(client)
             await asyncio.wait_for(cancelled.wait(), 5)
+
+
+async def test_a_reload_still_drops_the_origin_that_is_answered_here() -> None:
+    """Where pages of other origins may ask, a replica that knows of the origin answers it too."""
+
+    async def forwarded(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, exchange.head.forwarded)
+
+    settings = ServerSettings(cors_origins=("https://app.example",))
+    async with serving(forwarded, settings) as served:
+        for _ in range(2):
+            answer = await served.ask(get("/", "origin: https://app.example\r\n"), "GET")
+            assert b"origin" not in answer.body
+            served.server.configure(settings, frozenset())

@@ -9,8 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenlane.errors import RequestError
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, OtherBody, inspect
-from tokenlane.tokens.keys import prompt_bytes, salt, token_key
+from tokenlane.protocols.bodies import (
+    ChatBody,
+    CompletionBody,
+    Kind,
+    OtherBody,
+    inspect,
+    short_salt,
+)
+from tokenlane.tokens.keys import prompt_bytes, salt, salt_of, token_key
 
 CANARY = "Xq7canary"
 MESSAGES = [{"role": "user", "content": "hello"}]
@@ -210,4 +217,21 @@ def test_repeated_keys_are_read_as_a_replica_reads_them(
     body, other = inspect(Kind.CHAT, raw.encode()), json.loads(raw)
     assert isinstance(body, ChatBody)
     for name in ("model", "stream", "n", "cache_salt"):
-        assert getattr(body, name) == other.get(name)
+        found = getattr(body, name)
+        assert (None if found is msgspec.UNSET else found) == other.get(name)
+        assert (found is msgspec.UNSET) == (name == "cache_salt" and name not in other)
+
+
+def test_a_long_salt_is_known_by_a_digest() -> None:
+    """Those that clients really send stay what they are: replicas' events hold them, too."""
+    assert salt_of("m", "s") == b"m\0s"
+    for sent in ("s", "é" * 256, "s" * 256):
+        assert short_salt(sent) == sent
+    long = ["s" * 257, "s" * 258, "s" * 256 + "t", "s" * 1_000_000]
+    made = {short_salt(sent) for sent in long}
+    assert len(made) == len(long)
+    assert set(map(len, made)) == {320}
+    for sent in long:
+        read = inspect(Kind.CHAT, json.dumps({"messages": [], "cache_salt": sent}).encode())
+        assert isinstance(read, ChatBody)
+        assert read.cache_salt == short_salt(sent)

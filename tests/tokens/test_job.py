@@ -16,7 +16,7 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.prefixes import TokenCaches
 from tokenlane.tokens.ids import pack
-from tokenlane.tokens.job import TokenJob
+from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import prompt_bytes, salt
 from tokenlane.tokens.ladder import Speed
 
@@ -159,3 +159,16 @@ def test_a_long_job_teaches_the_speed() -> None:
     before = speed.render_bytes_per_s, speed.encode_bytes_per_s
     job_of({"prompt": "a story of words " * 5000}, speed=speed).run()
     assert speed.encode_bytes_per_s != before[1]
+
+
+def test_whatever_a_job_raises_is_its_result(caplog: pytest.LogCaptureFixture) -> None:
+    refused, unknown = RequestError(400, "no"), Unrenderable("json")
+    assert Tokenized.failed(refused, 0.1) == Tokenized(None, refused, 0.1)
+    assert Tokenized.failed(unknown, 0.1) == Tokenized(None, unknown, 0.1)
+    assert not caplog.records
+    error = Tokenized.failed(ZeroDivisionError(), 0.1).error
+    assert isinstance(error, Unrenderable)
+    assert error.reason == "failed"
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    with pytest.raises(KeyboardInterrupt):
+        Tokenized.failed(KeyboardInterrupt(), 0.1)

@@ -24,7 +24,8 @@ from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.routes import ROUTES, Action
-from tokenlane.relay.response import Relay, RelayEnd
+from tokenlane.relay.ending import RelayEnd
+from tokenlane.relay.response import Relay
 from tokenlane.routing.decision import Choice, Decision
 from tokenlane.routing.lease import Lease
 from tokenlane.routing.retry import Ending, Phase, RetryBudget, Step, may_replace, next_step

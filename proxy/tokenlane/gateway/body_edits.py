@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tokenlane.errors import RequestError
+from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, is_ids
 from tokenlane.tokens.ids import unpack
 
@@ -29,18 +31,29 @@ _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def _fields(raw: bytes) -> dict[str, msgspec.Raw] | None:
+    """By their names; None where one is no text (Python's json, by which vLLM reads bodies, takes
+    some), or there are too many."""
+    try:
+        return _decode(raw) if json_values.are_few(raw) else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def with_ids(
     raw: bytes, body: ChatBody | CompletionBody, sequences: Sequence[bytes]
 ) -> bytes | None:
     """The body with packed ids in the place of its text; None where it must go on as it came.
 
-    raw: the whole body as it came, which is valid JSON; `body` is what was read of it.
+    raw: the whole body as it came; `body` is what was read of it.
     """
-    if isinstance(body, ChatBody):
-        return _chat_with_ids(raw, sequences[0])
     if is_ids(body):
         return None
-    fields = _decode(raw)
+    fields = _fields(raw)
+    if fields is None:
+        return None
+    if isinstance(body, ChatBody):
+        return _chat_with_ids(fields, sequences[0])
     if not _UNPROVEN.isdisjoint(fields):
         return None
     prompts = [_json_ids(ids) for ids in sequences]
@@ -49,8 +62,7 @@ def with_ids(
     return _encode(fields)
 
 
-def _chat_with_ids(raw: bytes, ids: bytes) -> bytes | None:
-    fields = _decode(raw)
+def _chat_with_ids(fields: dict[str, msgspec.Raw], ids: bytes) -> bytes | None:
     if not _UNPROVEN_CHAT.isdisjoint(fields) or "kv_transfer_params" in fields:
         return None
     fields["kv_transfer_params"] = msgspec.Raw(b'{"prompt_token_ids":' + _json_ids(ids) + b"}")
@@ -60,19 +72,29 @@ def _chat_with_ids(raw: bytes, ids: bytes) -> bytes | None:
 def with_model(raw: bytes, model: str) -> bytes:
     """The body with this model's name, whatever it had. raw: a JSON object."""
     name = _encode(model)
-    try:
-        fields = _decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # a key that is no text, which vLLM reads
+    fields = _fields(raw)
+    if fields is None:
         return _with_last(raw, b"model", name)
     fields["model"] = msgspec.Raw(name)
     return _encode(fields)
 
 
 def with_salt(raw: bytes, salt: str) -> bytes:
-    """The body with this cache_salt, whatever it had. raw: a JSON object.
+    """The body with this cache_salt and no other. raw: a JSON object. Raises RequestError 400.
 
-    salt: needs no escapes in JSON.
+    A replica that reads the first of repeated keys must not find its client's own.
     """
+    fields = _fields(raw)
+    if fields is None:
+        raise RequestError(
+            400, "The body has too many fields, or one with a name that is no text.", code="fields"
+        )
+    fields["cache_salt"] = msgspec.Raw(_encode(salt))
+    return _encode(fields)
+
+
+def with_first_salt(raw: bytes, salt: str) -> bytes:
+    """The same of a body that has none, without reading it. salt: needs no escapes in JSON."""
     return _with_last(raw, b"cache_salt", b'"%b"' % salt.encode("ascii"))
 
 

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import UNSET
+
 from tokenlane.admission.auth import tenant_salt
 from tokenlane.gateway import body_edits
 from tokenlane.prompt import Prompt
@@ -45,12 +47,16 @@ async def by_rules(body: bytes, rules: FieldRules, kind: Kind) -> bytes:
 
 async def for_tenant(body: bytes, request: Body, tenant: str) -> bytes:
     """The body with the tenant's cache_salt, which `request` gets too: from here on its prompt
-    shares nothing with equal prompts of others."""
+    shares nothing with equal prompts of others. Raises RequestError 400."""
     if isinstance(request, OtherBody):
         return body
-    salt = request.cache_salt = tenant_salt(tenant, request.cache_salt)
-    make = partial(body_edits.with_salt, body, salt)
-    return await _made(make, len(body) <= _COPIED_BODY_BYTES) or body
+    given = request.cache_salt
+    salt = request.cache_salt = tenant_salt(tenant, given or None)
+    if given is UNSET:
+        make, inline_bytes = body_edits.with_first_salt, _COPIED_BODY_BYTES
+    else:
+        make, inline_bytes = body_edits.with_salt, _NAMED_BODY_BYTES
+    return await _made(partial(make, body, salt), len(body) <= inline_bytes) or body
 
 
 async def _made(make: Callable[[], bytes | None], short: bool, stage: int = ROUTE) -> bytes | None:

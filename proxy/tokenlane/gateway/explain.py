@@ -16,7 +16,7 @@ import msgspec
 
 from tokenlane.errors import INTERNAL, RequestError, error_body
 from tokenlane.fleet_state import ReplicaState
-from tokenlane.gateway import refusals
+from tokenlane.gateway import body_reader, refusals
 from tokenlane.gateway.fleet import NO_LIMIT, Fleet
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.query_builder import QueryBuilder
@@ -117,7 +117,7 @@ class Explainer:
 
     async def explain(self, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> dict[str, Any]:
         """The decision as JSON. Raises RequestError as the request itself would be refused."""
-        request = inspect(_kind(body), body)
+        request = await body_reader.read(lambda whole: inspect(_kind(whole), whole), body)
         assert not isinstance(request, OtherBody)
         model = request.model
         if model is not None and model in self.names:

@@ -14,6 +14,8 @@ from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
 from tokenlane.http.pool import ReplicaPool
 
+# A longer name of a model is nobody's.
+_NAME_LIMIT_CHARS = 1024
 NO_LIMIT = 2**62  # tokens; fits a compiled integer
 
 
@@ -136,7 +138,7 @@ class Fleet:
             return whole[0] if whole else None
         if model not in self.models:
             # A replica that never answered a probe may yet turn out to have it.
-            if not self._complete:
+            if not self._complete and len(model) <= _NAME_LIMIT_CHARS:
                 return model
             raise RequestError(
                 404,

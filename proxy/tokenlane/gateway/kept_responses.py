@@ -10,7 +10,7 @@ Invariants:
 import asyncio
 from collections.abc import Callable
 
-from tokenlane.routing.response_homes import ResponseHomes
+from tokenlane.routing.response_homes import NAME_LIMIT_CHARS, ResponseHomes
 
 DEADLINE_S = 2.0
 
@@ -33,7 +33,7 @@ class KeptResponses:
     def made(self, slot: int, tenant: str, name: str) -> None:
         """This replica made a response for a request of this worker."""
         self.homes.learn(name, slot, tenant)
-        if tenant:
+        if tenant and len(name) <= NAME_LIMIT_CHARS:
             self._tell(name, slot, tenant)
 
     def told(self, number: int, slot: int, tenant: str) -> None:
@@ -46,6 +46,8 @@ class KeptResponses:
         """Whether the response is this tenant's."""
         if self.homes.owns(name, tenant):
             return True
+        if len(name) > NAME_LIMIT_CHARS:
+            return False
         self._questions += 1
         number = self._questions
         if not self._ask(number, name):

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 
 from tokenlane.errors import RequestError
-from tokenlane.gateway import tokenize_answers
+from tokenlane.gateway import body_reader, tokenize_answers
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import Field
 from tokenlane.protocols.bodies import MessagesBody
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.protocols.routes import Action, Route
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.service import TokenService
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
@@ -65,7 +65,7 @@ class LocalAnswers:
     ) -> bool:
         """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
         False where only a replica knows the answer."""
-        request = _READERS[route.action](body)
+        request = await body_reader.read(_READERS[route.action], body)
         named = request.model and self._names.usual(request.model)
         model = self._fleet.resolve(named)
         record.model = model if model in self._fleet.models else families.OTHER
@@ -82,7 +82,9 @@ class LocalAnswers:
         LOOP.mark(OTHER)
         try:
             answer = await asyncio.get_running_loop().run_in_executor(None, make)
-        except Unrenderable:
+        except Exception as problem:
+            if isinstance(Tokenized.failed(problem, 0.0).error, RequestError):
+                raise
             return False
         finally:
             LOOP.mark(INSPECT)

@@ -14,19 +14,13 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from tokenlane.config.settings import ModelSettings
+from tokenlane.gateway import message_scan
+from tokenlane.gateway.message_scan import SYSTEM_ROLES
 from tokenlane.gateway.query_builder import Field, session_of
 from tokenlane.protocols.prompt_fields import ABSENT
+from tokenlane.tokens.blocks import TEXT_LIMIT_BYTES
 
-_SYSTEM_ROLES = frozenset({"system", "developer"})
 _SHADOW_SEED = 1
-
-
-class _Role(msgspec.Struct):
-    role: str = ""
-
-
-_decode_messages = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_role = msgspec.json.Decoder(_Role).decode
 
 
 class ModelNames:
@@ -100,13 +94,22 @@ class ModelNames:
         return xxh3_64_intdigest(first, xxh3_64_intdigest(tenant.encode()))
 
 
-def _first_message(messages: msgspec.Raw) -> msgspec.Raw | None:
+def _first_message(raw: msgspec.Raw) -> bytes | None:
+    """Its JSON, as far as it is looked at: of a long one so much as stands before the limit."""
+    text, stop = message_scan.beginning(raw), 0
+    if not text.startswith("["):
+        return None
     try:
-        for raw in _decode_messages(messages):
-            if _decode_role(raw).role not in _SYSTEM_ROLES:
-                return raw
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # whoever reads the messages will say what is wrong
+        for message, start, stop in message_scan.messages(text):
+            role = message.get("role", "") if isinstance(message, dict) else None
+            if not isinstance(role, str):
+                return None
+            if role not in SYSTEM_ROLES:
+                return text[start:stop].encode()
+    except (ValueError, RecursionError):
+        # Whoever reads the messages will say what is wrong, if it is not that one is long.
+        if memoryview(raw).nbytes > TEXT_LIMIT_BYTES:
+            return text[stop:].encode()
     return None
 
 

@@ -5,12 +5,13 @@ Invariants:
 - A head never reaches into what follows it: its length in tokens is a low estimate.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 
 from xxhash import xxh3_64_intdigest
 
 from tokenlane.config.settings import RoutingSettings
+from tokenlane.gateway import message_scan
+from tokenlane.gateway.message_scan import SYSTEM_ROLES
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import Body, CompletionBody, OtherBody, Prompted
 from tokenlane.routing.decision import Query, Reason
@@ -25,9 +26,6 @@ Field = tuple[bytes, bytes]
 # English text has four to five bytes a token, escaped JSON and code fewer; a longer head than the
 # real one would take the first words of a conversation for the beginning that all share.
 _HEAD_BYTES_PER_TOKEN = 6
-_SYSTEM_ROLES = frozenset({"system", "developer"})
-
-_scan = json.JSONDecoder().raw_decode
 
 
 class QueryBuilder:
@@ -103,11 +101,6 @@ def session_of(headers: Sequence[Field], names: Iterable[bytes]) -> int:
     return 0
 
 
-def _gap(text: str) -> int:
-    """What stands between two messages."""
-    return len(text) - len(text.lstrip(" \t\r\n,"))
-
-
 def head_tokens(request: Body, block_tokens: int) -> int:
     """About how many tokens a conversation's common beginning has: tools, system prompt and
     messages, and the first message behind them where those fill no block. 0 where that cannot be
@@ -118,14 +111,13 @@ def head_tokens(request: Body, block_tokens: int) -> int:
     if isinstance(request, CompletionBody | OtherBody):
         return 0
     raw = prompt_bytes(request)
-    text = bytes(raw[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
+    text = message_scan.beginning(raw)
     front_size_bytes = memoryview(request.tools).nbytes + front_bytes(request).nbytes
     least_bytes = max(_HEAD_BYTES_PER_TOKEN * block_tokens - front_size_bytes, 1)
-    end = text.find("[") + 1 if not text.startswith('"') else 0
+    end = message_scan.first_place(text)
     try:
-        while True:
-            message, stop = _scan(text, end + _gap(text[end : end + 64]))
-            system = isinstance(message, dict) and message["role"] in _SYSTEM_ROLES
+        for message, _start, stop in message_scan.messages(text):
+            system = isinstance(message, dict) and message["role"] in SYSTEM_ROLES
             if system or end < least_bytes:
                 end = stop
             if not system:

@@ -7,6 +7,7 @@ Invariants:
 
 from tokenlane.errors import RequestError
 from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 from tokenlane.routing.retry import Step
 
 _NO_RETRY = (b"x-should-retry", b"false")
@@ -33,7 +34,10 @@ def nobody(why: Nobody) -> RequestError:
 
 def unknown_response(name: str) -> RequestError:
     """vLLM's words where it keeps no response of this name."""
-    return RequestError(404, f"Response with id '{name}' not found.", param="response_id", code=404)
+    shown = name[:NAME_LIMIT_CHARS]
+    return RequestError(
+        404, f"Response with id '{shown}' not found.", param="response_id", code=404
+    )
 
 
 def upstream(step: Step) -> RequestError:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from tokenlane.config.settings import TokenSettings
-from tokenlane.errors import UpstreamError
+from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.gateway import tokenize_requests
 from tokenlane.gateway.fleet import Fleet, Replica
 from tokenlane.http.fetch import fetch
@@ -88,6 +88,8 @@ class ReplicaTokenizer:
                 status, told = await fetch(replica.pool, "/tokenize", body, self._deadline_s)
             except TimeoutError:
                 raise self._rest(replica, "replica-late", "no answer in time") from None
+            except RequestError:  # no connection can be opened
+                raise Unrenderable("replica-full") from None
             except UpstreamError as error:
                 raise self._rest(replica, "replica-failed", error.reason) from None
         if status in _OF_THE_PROMPT:

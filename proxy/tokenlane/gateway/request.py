@@ -20,8 +20,9 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings
 from tokenlane.errors import INTERNAL, RequestError
 from tokenlane.fleet_state import FleetState
-from tokenlane.gateway import body_rewriter, refusals
+from tokenlane.gateway import body_reader, body_rewriter, refusals
 from tokenlane.gateway.attempt import Attempt, Attempts
+from tokenlane.gateway.body_reader import LONG_BODY_BYTES
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.kept_responses import KeptResponses
 from tokenlane.gateway.local_answers import LocalAnswers
@@ -235,7 +236,10 @@ class Gateway:
         if self._rules.on:
             body = await body_rewriter.by_rules(body, self._rules, route.kind)
         # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
-        request = inspect(route.kind, body)
+        if len(body) <= LONG_BODY_BYTES:
+            request = inspect(route.kind, body)
+        else:
+            request = await body_reader.inspected(route.kind, body)
         named = goes_on_from(request)
         if named:
             await self._owned(named, record.tenant)

@@ -12,37 +12,20 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from tokenlane.errors import RequestError
+from tokenlane.http.connection_owner import ConnectionOwner
 from tokenlane.http.deadline import NEVER, Deadline
-from tokenlane.http.exchange import Exchange, Handler
+from tokenlane.http.exchange import Exchange
 from tokenlane.http.framing import refusal
-from tokenlane.http.heads import RequestHeads, head_too_large
+from tokenlane.http.heads import head_too_large
+from tokenlane.http.intake import Intake
 from tokenlane.http.request_body import DISCARD_LIMIT_BYTES, RequestBody
-from tokenlane.http.server_state import ServerState
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
 
 _LINGER_S = 2.0
-
-
-class ConnectionOwner(Protocol):
-    """The server, as its connections see it. A connection keeps `state` and `run` (the handler),
-    which every request needs: a Protocol is slow in the compiled build."""
-
-    state: ServerState
-    run: Handler
-    connections: set["ServerConnection"]
-
-    def heads_for(self, peer: object) -> RequestHeads:
-        """Return the parser of a peer's request heads. peer: its address, as sockets have it."""
-        ...
-
-    def closed(self, connection: "ServerConnection") -> None:
-        """Drop a connection."""
-
-    def refused(self, exchange: Exchange) -> None:
-        """Note a request that was answered before it reached the handler."""
+_LINGER_OFF = struct.pack("ii", 1, 0)
 
 
 class ServerConnection:
@@ -52,7 +35,7 @@ class ServerConnection:
     while the client reads too slowly. `_ignoring`: what arrives is dropped unread.
     """
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: ConnectionOwner["ServerConnection"]) -> None:
         self._owner = owner
         self._state = owner.state
         self._run = owner.run
@@ -62,7 +45,7 @@ class ServerConnection:
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
         self._deadline = Deadline(self._state.loop, self._timed_out)
-        self._paused_reading = False
+        self._intake = Intake(self._state.turns, self.data_received)
         self._head_began = False
         self._writable: asyncio.Future[None] | None = None
         self._ignoring = False
@@ -73,9 +56,10 @@ class ServerConnection:
         # uvloop's transports have the methods of asyncio.Transport without being one.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        self._intake.begin(transport)
         self._heads = self._owner.heads_for(transport.get_extra_info("peername"))
         transport.set_write_buffer_limits(high=self._state.settings.write_high_water_bytes)
-        self._owner.connections.add(self)
+        self._owner.opened(self)
         self._deadline.set(self._state.idle_s)
 
     def data_received(self, data: bytes) -> None:
@@ -94,10 +78,11 @@ class ServerConnection:
             self._next_request()
         waits = self._exchange is not None or self._writable is not None
         if waits and len(self._buffer) > self._state.settings.pipelined_limit_bytes:
-            self._pause_reading()
+            self._intake.hold(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
+        self._intake.end()
         self.body.release()
         self._owner.closed(self)
         self._transport = None
@@ -168,7 +153,8 @@ class ServerConnection:
             return
         self.body.begin(length_bytes, chunked=exchange.head.chunked)
         self._deadline.set(self._state.settings.body_deadline_s)
-        self._resume_reading()
+        if self._intake.held:
+            self._intake.hold(False)
         if rest:
             self._body_received(rest)
 
@@ -177,7 +163,8 @@ class ServerConnection:
         if not self._buffer:
             return
         self._heads.check_beginning(self._buffer)
-        self._resume_reading()
+        if self._intake.held:
+            self._intake.hold(False)
         if not self._head_began:  # a byte now and then does not buy more time
             self._head_began = True
             self._deadline.set(self._state.settings.head_deadline_s)
@@ -199,6 +186,8 @@ class ServerConnection:
             exchange.body_end()
             if exchange.ended:
                 self._request_over()
+        elif consumed_bytes < len(data):
+            self._intake.later(data[consumed_bytes:])
 
     def _bad_body(self, error: RequestError) -> None:
         """Answer a body after which the connection cannot be read as requests any more."""
@@ -251,7 +240,7 @@ class ServerConnection:
     def answer_ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close."""
         self._task = None
-        exchange.on_flow = None
+        exchange.on_flow = exchange.on_cut = None
         if self._transport is None:
             return
         if not exchange.keep_alive:
@@ -269,8 +258,8 @@ class ServerConnection:
             # The client does not read its answers: it gets no new ones until it does.
             return
         self._deadline.set(self._state.idle_s)
-        if len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
-            self._resume_reading()
+        if self._intake.held and len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
+            self._intake.hold(False)
         if self._buffer:
             # From a fresh stack: a thousand pipelined requests must not nest.
             self._state.loop.call_soon(self._next_pipelined)
@@ -287,9 +276,8 @@ class ServerConnection:
         if self._transport is None:
             return
         if reset:
-            linger_off = struct.pack("ii", 1, 0)
             sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_off)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
             self._transport.abort()
         else:
             self._close()
@@ -310,17 +298,7 @@ class ServerConnection:
         self._deadline.set(_LINGER_S)
         if self._transport.can_write_eof():
             self._transport.write_eof()
-        self._resume_reading()
-
-    def _resume_reading(self) -> None:
-        if self._transport is not None and self._paused_reading:
-            self._paused_reading = False
-            self._transport.resume_reading()
-
-    def _pause_reading(self) -> None:
-        if self._transport is not None and not self._paused_reading:
-            self._paused_reading = True
-            self._transport.pause_reading()
+        self._intake.drop()
 
     def _timed_out(self) -> None:
         """Act on a passed deadline: of idling, a head, a body, a client that does not read."""
@@ -343,6 +321,15 @@ class ServerConnection:
                 self._deadline.set(self._state.idle_s)
             else:
                 self._close()
+
+    def cut(self) -> bool:
+        """End what is unfinished. Return whether that was an answer, or the sending of one."""
+        exchange = self._exchange
+        if exchange is None or exchange.on_cut is None:
+            self.abort()
+            return self._writable is not None or (exchange is not None and not exchange.ended)
+        exchange.on_cut()
+        return True
 
     def abort(self) -> None:
         """Close at once, whatever is unfinished."""

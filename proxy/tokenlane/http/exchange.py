@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tokenlane.errors import RequestError
 from tokenlane.http.chunked import LAST_CHUNK, frame
+from tokenlane.http.framing import BODILESS
 from tokenlane.http.headers import Field, lines, status_line
 from tokenlane.http.heads import RequestHead
 from tokenlane.http.request_body import RequestBody
@@ -56,7 +57,8 @@ class Exchange:
     head: of the request (method, path, query, headers …). started_s: time.monotonic() when the head
     was complete. request_id: the client's or made here. status: of the answer, 0 while there is
     none. body: of the request, None until it was read. on_flow: called with True when the client
-    reads too slowly, with False when it caught up. splice: writes bytes of a begun answer that are
+    reads too slowly, with False when it caught up. on_cut: called to break the answer off, where
+    more is to be done than to end the connection. splice: writes bytes of a begun answer that are
     framed already, exactly as `begin` announced.
     """
 
@@ -64,6 +66,7 @@ class Exchange:
     ended = False
     status = 0
     on_flow: Callable[[bool], None] | None = None
+    on_cut: Callable[[], None] | None = None
     body: bytes | None = None
     _body_done = False
     _waiter: asyncio.Future[None] | None = None
@@ -118,7 +121,7 @@ class Exchange:
 
     def respond(self, status: int, headers: Sequence[Field] | bytes, body: bytes) -> None:
         """Send a whole answer. headers: fields, or lines made of them."""
-        head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
+        head = self._head(status, headers, _length_line(status, len(body)))
         self._connection.write(head + body if self.method != "HEAD" else head)
         self.ended = True
         self._connection.answer_ended(self)
@@ -155,7 +158,7 @@ class Exchange:
         """Send the head of an answer in pieces: of `length_bytes`, else chunked (on HTTP/1.0, which
         knows no chunks, the end of the connection ends it)."""
         if length_bytes is not None:
-            line = b"content-length: %d\r\n" % length_bytes
+            line = _length_line(status, length_bytes)
         elif self.head.minor == 1:
             self._chunked = True
             line = b"transfer-encoding: chunked\r\n"
@@ -206,7 +209,11 @@ class Exchange:
         if sum(map(len, self._pieces or ())) < _LONG_BYTES:
             self._waiter.set_result(None)
         else:
-            self._state.long_bodies.add(self._waiter)
+            self._state.turns.add(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def body_error(self, error: RequestError) -> bool:
         """Note that the body cannot be read. Return False if nobody waits for it (yet)."""
@@ -239,6 +246,11 @@ class Exchange:
     def _end(self) -> None:
         self.ended = True
         self._connection.answer_ended(self)
+
+
+def _length_line(status: int, length_bytes: int) -> bytes:
+    """Return the field (RFC 9110 8.6: an answer that cannot have a body has no length)."""
+    return b"" if status in BODILESS else b"content-length: %d\r\n" % length_bytes
 
 
 Handler = Callable[[Exchange], Coroutine[Any, Any, None]]

@@ -32,6 +32,9 @@ _DIGITS = re.compile(rb"[0-9]{1,18}")
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS"})
 REFUSED_METHODS = frozenset({b"TRACE", b"CONNECT"})
 
+# Statuses of answers that have no body, whatever their length says.
+BODILESS = frozenset((*range(100, 200), 204, 304))
+
 
 class BodyLength(NamedTuple):
     """`chunked`, or exactly `length_bytes` bytes (0: no body)."""
@@ -154,7 +157,7 @@ def response_length(status: int, method: str, headers: Headers) -> BodyLength | 
 
     Raise ValueError where it can be read in two ways.
     """
-    if status in (204, 304) or method == "HEAD":
+    if status in BODILESS or method == "HEAD":
         return BodyLength(False, 0)
     lengths = [value for name, value in headers if name == b"content-length"]
     codings = [value for name, value in headers if name == b"transfer-encoding"]

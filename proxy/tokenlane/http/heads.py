@@ -219,7 +219,6 @@ class RequestHeads:
 
 _responses: _Memo[ResponseHead] = _Memo()
 _exact_responses: _Memo[tuple[ResponseHead, int]] = _Memo()
-_BODILESS = frozenset((*range(100, 200), 204, 304))
 
 
 def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
@@ -241,7 +240,7 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     else:
         head, parsed_bytes = _new_response(data, method)
         # The same holds where the status says that there is no body, whatever its length.
-        if parsed_bytes == max(length_bytes, 0) and head.status not in _BODILESS:
+        if parsed_bytes == max(length_bytes, 0) and head.status not in framing.BODILESS:
             _responses.put(key, head)
     _exact_responses.put(data, (head, parsed_bytes))
     return head, parsed_bytes

@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import errno
 import ssl
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
-from tokenlane.errors import UpstreamError
+from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
 
 
@@ -73,7 +74,7 @@ class ReplicaPool(ConnectionPool):
 
     async def connect(self) -> UpstreamConnection:
         """Return a new connection. Raise UpstreamError (`refused`, `connect_timeout`, `protocol`,
-        nothing sent)."""
+        nothing sent), or RequestError 503 where the lack is this process's own."""
         loop = asyncio.get_running_loop()
         connection = UpstreamConnection(self)
         protocol = cast(asyncio.Protocol, connection)
@@ -86,7 +87,9 @@ class ReplicaPool(ConnectionPool):
             raise UpstreamError("connect_timeout", sent=False) from None
         except ssl.SSLError:  # one of the two does not trust the other's certificate
             raise UpstreamError("protocol", sent=False) from None
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise out_of_descriptors() from None
             raise UpstreamError("refused", sent=False) from None
         self._open.add(connection)
         return connection
@@ -116,3 +119,14 @@ class ReplicaPool(ConnectionPool):
         self._closed = True
         while self._idle:
             self._idle.popleft().close()
+
+
+def out_of_descriptors() -> RequestError:
+    """Return a 503, for a request that no connection can be opened for: no replica's fault."""
+    return RequestError(
+        503,
+        "The gateway has as many connections open as it may have.",
+        kind="server_error",
+        code="out_of_descriptors",
+        retry_after_s=1,
+    )

@@ -4,6 +4,7 @@ Invariants:
 - A body takes memory from its head to the end of its request's answer. One that is announced is
   counted whole before it is read, a chunked one as it arrives.
 - Once the request is answered, a short rest of its body is read and dropped; a long one is not.
+- Framing is bounded by what it frames: a body costs little more to read than it is worth.
 """
 
 from tokenlane.errors import RequestError
@@ -11,6 +12,8 @@ from tokenlane.http.chunked import BodyReader, ChunkedReader, ChunkError, FixedR
 from tokenlane.http.framing import refusal
 
 DISCARD_LIMIT_BYTES = 64 * 1024
+# Of sizes, line ends and extensions of chunks, beside a quarter of what they carry.
+_FRAMING_LIMIT_BYTES = 16 * 1024
 
 
 class BodyMemory:
@@ -43,6 +46,7 @@ class RequestBody:
         self._memory = memory
         self.reader: BodyReader | None = None
         self._received_bytes = 0
+        self._framing_bytes = 0
         self._held_bytes = 0
 
     @property
@@ -63,16 +67,17 @@ class RequestBody:
 
     def begin(self, length_bytes: int, *, chunked: bool) -> None:
         """Expect the bytes of a body."""
-        self._received_bytes = 0
+        self._received_bytes = self._framing_bytes = 0
         self.reader = ChunkedReader() if chunked else FixedReader(length_bytes)
 
     def begin_discarding(self) -> None:
         """Count from 0 again: the request is answered, and the rest of its body is dropped."""
-        self._received_bytes = 0
+        self._received_bytes = self._framing_bytes = 0
 
     def feed(self, data: bytes, limit_bytes: int, *, discard: bool) -> tuple[bytes, int]:
-        """Return the payload in `data`, and how many bytes of `data` belong to the body. discard:
-        the payload is dropped. Raise RequestError 400, 413 or 503."""
+        """Return the payload in `data`, and how many bytes of `data` were read: those that belong
+        to the body, or as many as a turn of the loop may read. discard: the payload is dropped.
+        Raise RequestError 400, 413 or 503."""
         reader = self.reader
         assert reader is not None
         try:
@@ -82,8 +87,11 @@ class RequestBody:
         # One piece per read: a thousand small chunks are kept as what they carry.
         payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._received_bytes += len(payload)
+        self._framing_bytes += consumed_bytes - len(payload)
+        if self._framing_bytes > _FRAMING_LIMIT_BYTES + self._received_bytes // 4:
+            raise refusal("The chunks are too small, or their extensions too long.", "chunked")
         if discard:
-            limit_bytes = DISCARD_LIMIT_BYTES
+            limit_bytes = DISCARD_LIMIT_BYTES - self._framing_bytes
         elif self._received_bytes > self._held_bytes:  # chunked: its length is not known
             self._hold(self._received_bytes - self._held_bytes)
         if self._received_bytes > limit_bytes:

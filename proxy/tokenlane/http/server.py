@@ -3,6 +3,8 @@
 Invariants:
 - Every answer carries `x-request-id`, those to unreadable requests too.
 - Whatever a handler raises, the client gets an answer in its error format, never a traceback.
+- Half of the process's file descriptors are for replicas: at so many clients none is accepted,
+  those without a request are asked to leave, and further ones wait in the kernel's queue.
 - A drain closes the listener first; clients that the kernel has connected by then are served.
   Requests in flight may finish. A connection without one is told to close by its next answer, or
   closed if there is no next request in a while: a client that sends one at that moment must not
@@ -13,9 +15,11 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 from tokenlane.config.settings import ServerSettings
@@ -28,6 +32,13 @@ from tokenlane.http.heads import RequestHeads
 from tokenlane.http.server_state import ServerState
 
 __all__ = ["Exchange", "Handler", "HttpServer"]
+
+# Clients are accepted again below this share of those that there may be.
+_ROOM_RATIO = 7 / 8
+# Descriptors for files, names and whatever else is neither a client's nor for its replica.
+_SPARE_COUNT = 16
+_RETRY_S = 0.1
+_LAST_WORDS_S = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +87,7 @@ class HttpServer:
         self.state = ServerState(settings, add_request_id=add_request_id)
         self.connections: set[ServerConnection] = set()
         self.run = handler if guarded else _guarded(handler)
-        if self.state.cors is not None:
-            # A replica that knows of the origin would answer it too.
-            dropped |= {b"origin"}
+        dropped = self._dropped(dropped)
         limits = settings.header_limit_count, settings.target_limit_bytes
         self._heads = RequestHeads(*limits, dropped, error_format)
         self._trusted = _networks(settings)
@@ -88,16 +97,24 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
+        self._limit_count = 0
+        self._accepting: asyncio.Task[None] | None = None
+        self._stopping = False
         self._empty = asyncio.Event()
 
     def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
         """Replace the settings from the next requests on, those of open connections too. What a
         connection began with (its first deadline, whether its peer is trusted) stays."""
+        dropped = self._dropped(dropped)
         limits = settings.header_limit_count, settings.target_limit_bytes
         self.state.settings = settings
         self._trusted = _networks(settings)
         self._heads.configure(*limits, dropped)
         self._untrusted_heads.configure(*limits, dropped | FORWARDED_FIELDS)
+
+    def _dropped(self, dropped: frozenset[bytes]) -> frozenset[bytes]:
+        # A replica that knows of the origin would answer it too.
+        return dropped | {b"origin"} if self.state.cors is not None else dropped
 
     def heads_for(self, peer: object) -> RequestHeads:
         """As ConnectionOwner."""
@@ -111,9 +128,16 @@ class HttpServer:
     async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a bound socket. tls: what its clients have to speak, if any."""
         self._listener, self._tls = sock, tls
+        self._limit_count = _connection_limit()
+        await self._accept()
+
+    async def _accept(self) -> None:
+        """Accept clients. The kernel's queue of them outlives this: it is the listener's."""
+        tls, listener = self._tls, self._listener
+        assert listener is not None
         self._server = await self.state.loop.create_server(
             self._protocol,
-            sock=sock,
+            sock=listener.dup(),
             backlog=1024,
             ssl=tls,
             ssl_handshake_timeout=self.state.settings.head_deadline_s if tls is not None else None,
@@ -122,15 +146,26 @@ class HttpServer:
     def _protocol(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, ServerConnection(self))
 
+    async def _accept_again(self) -> None:
+        while self._server is None and not self._stopping:
+            try:
+                await self._accept()
+            except OSError:  # there is no descriptor left
+                await asyncio.sleep(_RETRY_S)
+
+    def _accept_nobody(self) -> None:
+        """Clients whom the kernel has connected wait in its queue."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
     async def _stop_listening(self) -> None:
         """Close the listener, but serve the clients whom the kernel has connected already: closed
         with the listener, they would lose what they have sent."""
-        server, listener = self._server, self._listener
-        if server is None or listener is None:
+        self._accept_nobody()
+        queue, self._listener = self._listener, None
+        if queue is None:
             return
-        self._server = None
-        queue = listener.dup()
-        server.close()
         taken = []
         with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
             while True:
@@ -151,26 +186,55 @@ class HttpServer:
         if self._on_refused is not None:
             self._on_refused(exchange)
 
+    def opened(self, connection: ServerConnection) -> None:
+        """As ConnectionOwner."""
+        self.connections.add(connection)
+        if len(self.connections) >= self._limit_count and self._server is not None:
+            self._accept_nobody()
+            self._begin_drain()
+
     def closed(self, connection: ServerConnection) -> None:
         """As ConnectionOwner."""
         self.connections.discard(connection)
-        self._check_empty()
+        if self._stopping:
+            self._check_empty()
+        elif self.state.draining and len(self.connections) < self._limit_count * _ROOM_RATIO:
+            self.state.draining = False
+            self._accepting = self.state.loop.create_task(self._accept_again())
+
+    def _begin_drain(self) -> None:
+        self.state.draining = True
+        for connection in list(self.connections):
+            connection.begin_drain()
 
     def _check_empty(self) -> None:
-        if self.state.draining and not self.connections:
+        if self._stopping and not self.connections:
             self._empty.set()
 
     async def drain(self, deadline_s: float) -> int:
-        """Stop listening and let requests finish. Return how many connections had to be cut."""
-        self.state.draining = True
+        """Stop listening and let requests finish. Return how many of them had to be cut."""
+        self.state.draining = self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 await self._stop_listening()
-                for connection in list(self.connections):
-                    connection.begin_drain()
+                self._begin_drain()
                 self._check_empty()
                 await self._empty.wait()
-        cut = len(self.connections)
+        cut = sum([connection.cut() for connection in list(self.connections)])
+        # What says to a client that its answer broke off gets a moment to leave.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                self._check_empty()
+                await self._empty.wait()
         for connection in list(self.connections):
             connection.abort()
         return cut
+
+
+def _connection_limit() -> int:
+    """Return how many clients there may be: each needs a descriptor for its replica, too."""
+    limit_count, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit_count == resource.RLIM_INFINITY:
+        return 1 << 40
+    used_count = len(list(Path("/proc/self/fd").iterdir()))
+    return max((limit_count - used_count - _SPARE_COUNT) // 2, 1)

@@ -10,9 +10,9 @@ import os
 import re
 
 from tokenlane.config.settings import ServerSettings
-from tokenlane.http.body_queue import BodyQueue
 from tokenlane.http.cors import Cors
 from tokenlane.http.request_body import BodyMemory
+from tokenlane.http.turns import TurnQueue
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -21,8 +21,9 @@ class ServerState:
     """The shared state of one server.
 
     settings: of new requests; a reload replaces them. draining: no request may follow the one that
-    a connection has. add_request_id: whether answers carry `x-request-id`. cors: None where pages
-    of other origins may not ask. long_bodies: complete ones.
+    a connection has: the server stops, or has as many connections as it can have. add_request_id:
+    whether answers carry `x-request-id`. cors: None where pages of other origins may not ask.
+    turns: of bodies, for those that are more than one turn's work.
     """
 
     def __init__(self, settings: ServerSettings, *, add_request_id: bool) -> None:
@@ -33,7 +34,7 @@ class ServerState:
         self.cors = Cors(settings.cors_origins) if settings.cors_origins else None
         # Workers share the limit evenly, as those of admission.
         self.body_memory = BodyMemory(-(-settings.bodies_limit_bytes // settings.workers))
-        self.long_bodies = BodyQueue()
+        self.turns = TurnQueue()
         self._made_ids = itertools.count()
         self._id_prefix = os.urandom(10).hex().encode()
 

@@ -5,6 +5,8 @@ Invariants:
   ended exactly where its framing said, with no byte behind it.
 - Whatever a peer sends, a sink gets exactly one call of `on_end` and `on_failure`, and none after
   that; it gets no call after `abort`.
+- A replica that takes its request slowly costs no memory beside the request's own; one that takes
+  nothing of it has a deadline.
 """
 
 import asyncio
@@ -17,13 +19,20 @@ from tokenlane.errors import UpstreamError
 from tokenlane.http.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
 from tokenlane.http.deadline import NEVER, Deadline
 from tokenlane.http.heads import ResponseHead, parse_response
+from tokenlane.http.intake import Intake
+from tokenlane.http.turns import TurnQueue
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY
 
 _INTERIM_LIMIT_COUNT = 8
 # One small write is cheaper than two gathered ones; large bodies are not copied.
 _JOINED_LIMIT_BYTES = 16 * 1024
+# What is written at once of a long body.
+_PIECE_BYTES = 256 * 1024
+# Events are scanned for, which costs more than passing bytes on: so much of it in a turn.
+_EVENTS_BYTES = 32 * 1024
 # No server ends a connection that was in use so short a while ago, except by shutting down.
 _FRESH_S = 0.005
+_ANY_BYTES = 1 << 40
 
 
 class ResponseSink(Protocol):
@@ -48,10 +57,12 @@ class ResponseSink(Protocol):
 
 class ConnectionPool:
     """A pool, as its connections see it: the base class of pools. A Protocol would be slower in
-    the compiled build, and every request comes by here."""
+    the compiled build, and every request comes by here. turns: of answers that are more than one
+    turn's work."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self.settings = settings
+        self.turns = TurnQueue()
 
     def give_back(self, connection: "UpstreamConnection") -> None:
         """Take a connection whose answer ended cleanly: it waits for the next request."""
@@ -66,6 +77,7 @@ class UpstreamConnection:
     """One connection to a replica, an asyncio.Protocol in all but name (see setup.py).
 
     heard_s: time.monotonic() of the last bytes. ending: they end the body, by its framing.
+    `_unsent` is what the replica has not taken of a body, `_choked` that it takes nothing now.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -78,7 +90,10 @@ class UpstreamConnection:
         self._interim_count = 0
         self._body_began = False
         self._keep_alive = False
-        self._paused = False
+        self._intake = Intake(pool.turns, self.data_received)
+        self._turn_bytes = _ANY_BYTES
+        self._unsent: memoryview | None = None
+        self._choked = False
         self._between_s = pool.settings.between_chunks_deadline_s
         self._poll = select.poll()
         self._deadline = Deadline(asyncio.get_running_loop(), self._timed_out)
@@ -99,9 +114,34 @@ class UpstreamConnection:
         self._body_began = False
         if len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
             self._transport.write(b"".join(pieces))
+            self._deadline.set(self._pool.settings.first_byte_deadline_s)
         else:
-            self._transport.writelines(pieces)
-        self._deadline.set(self._pool.settings.first_byte_deadline_s)
+            self._transport.writelines(pieces[:-1])
+            self._unsent = memoryview(pieces[-1])
+            self._send_on()
+
+    def _send_on(self) -> None:
+        """Write of the body what the replica takes. Its time to answer begins when it has all."""
+        transport, unsent = self._transport, self._unsent
+        assert transport is not None
+        while unsent and not self._choked and not transport.is_closing():
+            transport.write(unsent[:_PIECE_BYTES])
+            unsent = unsent[_PIECE_BYTES:]
+        self._unsent = unsent or None
+        if not self._body_began:
+            sent = not (self._unsent or self._choked)
+            settings = self._pool.settings
+            self._deadline.set(settings.first_byte_deadline_s if sent else self._between_s)
+
+    def pause_writing(self) -> None:
+        """The replica takes no more for now: called by the transport."""
+        self._choked = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._choked = False
+        if self._sink is not None:
+            self._send_on()
 
     def abort(self, sink: ResponseSink) -> None:
         """Close at once, for a client that disconnected. vLLM then frees the request.
@@ -111,6 +151,7 @@ class UpstreamConnection:
         if self._sink is not sink:
             return
         self._sink = None
+        self._intake.end()
         if self._transport is not None:
             self._transport.abort()
 
@@ -118,14 +159,11 @@ class UpstreamConnection:
         """Stop reading, or go on, as the client does. A paused replica has no deadline."""
         if self._transport is None:
             return
-        self._paused = paused
+        self._intake.hold(paused)
         if paused:
-            self._transport.pause_reading()
             self._deadline.clear()
-        else:
-            self._transport.resume_reading()
-            if self._sink is not None:
-                self._deadline.set(self._between_s)
+        elif self._sink is not None:
+            self._deadline.set(self._between_s)
 
     def usable(self, now_s: float) -> bool:
         """Return whether an idle connection can carry a request: it was used lately, and neither
@@ -143,6 +181,7 @@ class UpstreamConnection:
         # uvloop's transports have the methods of asyncio.Transport without being one.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        self._intake.begin(transport)
         fd = transport.get_extra_info("socket").fileno()
         self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
 
@@ -164,6 +203,9 @@ class UpstreamConnection:
             reader = self._reader
             if reader is None:
                 return
+            rest = b""
+            if len(data) > self._turn_bytes:
+                data, rest = data[: self._turn_bytes], data[self._turn_bytes :]
             payload, consumed = reader.feed(data)
         except ValueError:
             self._fail("protocol")
@@ -171,14 +213,22 @@ class UpstreamConnection:
         if self._sink is not sink:  # aborted when it got the head
             return
         if consumed < len(data):
-            self._keep_alive = False
+            rest = data[consumed:] + rest
             data = data[:consumed]
         self.ending = reader.done
+        if isinstance(reader, ChunkedReader) and reader.trailers_at >= 0:
+            # Trailers are dropped; the empty line behind them ends the last chunk.
+            data = data[: reader.trailers_at] + (b"\r\n" if reader.done else b"")
+        if rest:
+            if reader.done:
+                self._keep_alive = False
+            else:
+                self._intake.later(rest)
         if data:
             sink.on_body(data, payload)
         if self.ending:
             self._ended()
-        elif data and not self._paused:
+        elif data and not self._intake.held:
             if self._body_began:
                 # Only ever later than before, so the armed timer need not be touched.
                 self._deadline.due_s = self.heard_s + self._between_s
@@ -188,7 +238,9 @@ class UpstreamConnection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
+        self._intake.end()
         self._transport = None
+        self._unsent = None
         self._pool.forget(self)
         reader = self._reader
         if self._sink is None:
@@ -236,6 +288,7 @@ class UpstreamConnection:
             return b""
         # The first-byte deadline stands until the body begins: vLLM sends the head of a stream
         # before its prefill.
+        self._turn_bytes = _EVENTS_BYTES if head.stream else _ANY_BYTES
         if head.chunked or head.endless:
             self._reader = ChunkedReader() if head.chunked else EofReader()
             sink.on_head(head, None)
@@ -247,7 +300,7 @@ class UpstreamConnection:
     def _ended(self) -> None:
         sink, self._sink = self._sink, None
         self._deadline.clear()
-        if self._paused:  # the end came with the bytes for which it was paused
+        if self._intake.held:  # the end came with the bytes for which it was paused
             self.pause(False)
         self._release()
         if sink is not None:
@@ -258,9 +311,20 @@ class UpstreamConnection:
         """Whether the body so far ends between two chunks."""
         return self._reader is None or self._reader.at_edge
 
+    @property
+    def last_chunk_at(self) -> int:
+        """Where the last chunk begins in the bytes that end a chunked body, -1 where it began in
+        bytes before these."""
+        return self._reader.last_at if isinstance(self._reader, ChunkedReader) else -1
+
     def _release(self) -> None:
         self._reader = None
-        if self._keep_alive and self._transport is not None:
+        if self._unsent is not None or self._choked:
+            # It answered what it has not read, and may never take the rest.
+            self._unsent = None
+            if self._transport is not None:
+                self._transport.abort()
+        elif self._keep_alive and self._transport is not None:
             self._idle_since_s = time.monotonic()
             self._pool.give_back(self)
         else:
@@ -268,6 +332,7 @@ class UpstreamConnection:
 
     def _fail(self, reason: str) -> None:
         sink, self._sink = self._sink, None
+        self._intake.end()
         if self._transport is not None:
             self._transport.abort()
         if sink is not None:

@@ -9,9 +9,11 @@ Invariants:
 """
 
 from enum import StrEnum
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import (
@@ -21,6 +23,12 @@ from tokenlane.protocols.prompt_fields import (
     MessagesFields,
     ResponsesFields,
 )
+
+# Unset where the field is not there at all, however it might be spelled.
+Salt = str | None | UnsetType
+# Longer ones are known by a digest: what tells prompts apart becomes part of many keys.
+_SALT_LIMIT_CHARS: Final = 256
+_NAME_LIMIT_BYTES: Final = 1024
 
 
 class Kind(StrEnum):
@@ -41,7 +49,7 @@ class ChatBody(ChatFields):
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt = UNSET
 
 
 class CompletionBody(CompletionFields):
@@ -51,7 +59,7 @@ class CompletionBody(CompletionFields):
     stream: bool | None = None
     n: int | None = None
     max_tokens: int | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt = UNSET
 
 
 class MessagesBody(MessagesFields):
@@ -60,7 +68,7 @@ class MessagesBody(MessagesFields):
     model: str | None = None
     stream: bool | None = None
     max_tokens: int | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt = UNSET
 
 
 class ResponsesBody(ResponsesFields):
@@ -69,7 +77,7 @@ class ResponsesBody(ResponsesFields):
     model: str | None = None
     stream: bool | None = None
     max_output_tokens: int | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt = UNSET
 
 
 class OtherBody(msgspec.Struct):
@@ -113,18 +121,31 @@ def inspect(kind: Kind, body: bytes) -> Body:
         raise RequestError(
             400, f"The field `{required}` is required.", code="missing_field", param=required
         )
+    if not isinstance(parsed, OtherBody) and parsed.cache_salt:
+        parsed.cache_salt = short_salt(parsed.cache_salt)
     return parsed
+
+
+def short_salt(given: str) -> str:
+    """A cache_salt as it goes into keys and hashes: the same, unless it is long."""
+    if len(given) <= _SALT_LIMIT_CHARS:
+        return given
+    # Longer than any that is kept as it is, and so equal to none of them.
+    digest = blake2b(given.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+    return given[:_SALT_LIMIT_CHARS] + digest
 
 
 def goes_on_from(body: Body) -> str:
     """The response, kept by one replica, that it goes on from; empty where there is none."""
     if not isinstance(body, ResponsesBody):
         return ""
-    raw = bytes(body.previous_response_id)
+    view = memoryview(body.previous_response_id)
+    raw = bytes(view[:_NAME_LIMIT_BYTES])
     if raw in (b"", b"null"):
         return ""
     # What is no name is the replicas' to refuse; it is nobody's home.
-    return raw[1:-1].decode("utf-8", "replace") if raw.startswith(b'"') else " "
+    is_name = raw.startswith(b'"') and view.nbytes <= _NAME_LIMIT_BYTES
+    return raw[1:-1].decode("utf-8", "replace") if is_name else " "
 
 
 def _path(error: msgspec.ValidationError) -> str | None:

@@ -35,11 +35,17 @@ class Dialect(Enum):
         return _json({"type": "error", "error": told, "request_id": request_id.decode("ascii")})
 
 
-FAILED: Final = RequestError(
+REPLICA_FAILED: Final = RequestError(
     502,
     "The replica failed while it was answering.",
     kind="server_error",
     code="upstream_failed",
+)
+GATEWAY_STOPPED: Final = RequestError(
+    503,
+    "The gateway stopped before the answer was whole.",
+    kind="server_error",
+    code="gateway_stopped",
 )
 _ANTHROPIC: Final = "/v1/messages"
 _RESPONSES: Final = "/v1/responses"
@@ -78,15 +84,15 @@ def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
     return Dialect.MESSAGES.error_json(RequestError(status, message), request_id)
 
 
-def broken_off(dialect: Dialect, request_id: bytes, events: int) -> bytes:
-    """The event that ends a stream whose replica failed. events: that came before it."""
+def broken_off(dialect: Dialect, why: RequestError, request_id: bytes, events: int) -> bytes:
+    """The event that ends a stream before its end. events: that came before it."""
     if dialect is Dialect.CHAT:
-        return b"data: %b\n\n" % dialect.error_json(FAILED, request_id)
+        return b"data: %b\n\n" % dialect.error_json(why, request_id)
     if dialect is Dialect.MESSAGES:
-        return b"event: error\ndata: %b\n\n" % dialect.error_json(FAILED, request_id)
+        return b"event: error\ndata: %b\n\n" % dialect.error_json(why, request_id)
     # Its own fields are those of the event's type; by the nested ones openai-python raises.
-    told = {"message": FAILED.message, "param": None, "code": FAILED.code}
-    nested = {**told, "type": FAILED.kind}
+    told = {"message": why.message, "param": None, "code": why.code}
+    nested = {**told, "type": why.kind}
     event = {"type": "error", **told, "sequence_number": events, "error": nested}
     return b"event: error\ndata: %b\n\n" % _json(event)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from tokenlane.config.settings import RequestSettings
 from tokenlane.errors import RequestError
+from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import Kind
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -32,6 +33,8 @@ class FieldRules:
 
     def apply(self, raw: bytes, kind: Kind = Kind.CHAT) -> bytes:
         """The body as it may go on; raises RequestError 400 for a field that is refused."""
+        if not json_values.are_few(raw):
+            raise RequestError(400, "The body has too many fields.", code="fields")
         try:
             fields = _decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tokenlane.errors import TokenlaneError
+from tokenlane.errors import RequestError, TokenlaneError
+from tokenlane.protocols.json_values import FEW_BYTES, are_few
 
 ABSENT = msgspec.Raw(b"")
 
@@ -24,7 +25,7 @@ class Unrenderable(TokenlaneError):
     multimodal content-part message-shape tool-shape field-shape json template-kwargs
     request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
     several-prompts no-tokenizer other-count replica-full replica-late replica-failed
-    replica-refused
+    replica-refused failed
     """
 
     def __init__(self, reason: str) -> None:
@@ -99,13 +100,28 @@ Conversation = ChatFields | MessagesFields | ResponsesFields
 
 def value(raw: msgspec.Raw) -> Any:
     """The JSON value of a slice, None if it is absent. Raises Unrenderable("json") for what
-    only other parsers accept (NaN, numbers out of range, nesting past the recursion limit)."""
-    if not memoryview(raw).nbytes:
+    only other parsers accept (NaN, numbers out of range, nesting past the recursion limit, halves
+    of surrogate pairs) and for more values than are made here, and RequestError 400 for what is
+    not UTF-8, which no parser accepts."""
+    size_bytes = memoryview(raw).nbytes
+    if not size_bytes:
         return None
+    if size_bytes > FEW_BYTES and not are_few(bytes(raw)):
+        raise Unrenderable("json")
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         raise Unrenderable("json") from None
+    except UnicodeDecodeError:
+        raise _not_unicode(raw) from None
+
+
+def _not_unicode(raw: msgspec.Raw) -> RequestError | Unrenderable:
+    try:
+        bytes(raw).decode("utf-8", "surrogatepass")  # as Python's json, by which vLLM reads bodies
+    except UnicodeDecodeError:
+        return RequestError(400, "The body is not valid UTF-8.", code="invalid_unicode")
+    return Unrenderable("json")
 
 
 def flag(raw: msgspec.Raw, default: bool) -> bool:

@@ -41,11 +41,7 @@ class NamedEventScanner(EventScanner):
 
     def feed(self, payload: bytes) -> None:
         """The next payload bytes of the stream."""
-        if self._carry:
-            payload = self._carry + payload
-            self._carry = b""
-        if payload.endswith(b"\n\n") and not self._blind_tail:
-            self.at_boundary = True
+        if not self._carry and payload.endswith(b"\n\n"):
             usual = self._usual
             if usual and payload.startswith(usual) and payload.find(b"\n\n") == len(payload) - 2:
                 # Nearly every chunk of nearly every stream: one event of text.
@@ -55,13 +51,13 @@ class NamedEventScanner(EventScanner):
             self._look(payload)
         else:
             self._split(payload)
-            if self._blind_tail and not self._long:
-                # `_split` gave up carrying what follows the last whole event.
-                begin = max(payload.rfind(b"\n\n") + 2, payload.rfind(b"\r\n\r\n") + 4, 0)
-                head = payload[begin if begin > 4 else 0 :][:512]
-                self._long = _name_line(head)
-                if self._long == b"response.created":
-                    self._on_made(named_at_head(head))
+
+    def _too_long(self, head: bytes) -> None:
+        """Keep the name of an event too long to carry, and that of a response which it begins."""
+        if not self._long:
+            self._long = _name_line(head)
+            if self._long == b"response.created":
+                self._on_made(named_at_head(head))
 
     def _look(self, events: bytes) -> None:
         """Whole events (the first may be the end of one too long to carry)."""

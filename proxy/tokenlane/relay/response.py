@@ -14,14 +14,14 @@ Invariants:
 import asyncio
 import time
 from collections.abc import Callable
-from enum import Enum
 
-from tokenlane.errors import UpstreamError
-from tokenlane.http.chunked import last_chunk_at
+from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.upstream import UpstreamConnection
-from tokenlane.protocols.dialects import Dialect, as_messages_error, broken_off
+from tokenlane.protocols import dialects
+from tokenlane.protocols.dialects import Dialect
+from tokenlane.relay.ending import RelayEnd
 from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.sse import EventScanner
 from tokenlane.relay.usage import Usage, named_at_head, read_answer, says_something
@@ -29,15 +29,6 @@ from tokenlane.routing.retry import Phase
 
 _HELD_LIMIT_BYTES = 64 * 1024
 _READ_LIMIT_BYTES = 256 * 1024
-
-
-class RelayEnd(Enum):
-    """How an attempt ended, as the retry table asks."""
-
-    COMPLETE = "complete"
-    REFUSED = "refused"  # the answer says it generated nothing; it is held, not relayed
-    FAILED = "failed"  # the replica failed before anything was relayed
-    TRUNCATED = "truncated"  # the replica failed after bytes were relayed
 
 
 class Relay:
@@ -207,12 +198,9 @@ class Relay:
     def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
         """The last bytes of a chunked stream that lacks its marker: passed on without the last
         chunk, which would make half an answer look whole."""
-        last_at = last_chunk_at(framed) if self._spliced else -1
-        if self._held is None:
-            if not self._spliced:
-                self._forward(framed, payload)
-            elif last_at > 0:
-                self._forward(framed[:last_at], payload)
+        last_at = self._connection.last_chunk_at if self._spliced else -1
+        if self._held is None and (last_at > 0 or not self._spliced):
+            self._forward(framed[:last_at], payload)
         self._fail(UpstreamError("truncated", sent=True), at_edge=last_at >= 0)
 
     def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
@@ -221,14 +209,23 @@ class Relay:
         if self._held is not None:
             self._settle(RelayEnd.FAILED)
             return
-        scanner = self._scanner
+        self._end_early(dialects.REPLICA_FAILED, at_edge=at_edge)
+        self._settle(RelayEnd.TRUNCATED)
+
+    def cut(self) -> None:
+        """Break the answer off: the gateway stops. Its request is cancelled with its connection."""
+        at_edge = self._connection.at_edge
+        self._connection.abort(self)
+        self._end_early(dialects.GATEWAY_STOPPED, at_edge=at_edge)
+
+    def _end_early(self, why: RequestError, *, at_edge: bool) -> None:
+        exchange, scanner = self._exchange, self._scanner
         if scanner is not None and scanner.at_boundary and at_edge:
             events = scanner.events if isinstance(scanner, NamedEventScanner) else 0
-            self._exchange.write(broken_off(self._dialect, self._exchange.request_id, events))
+            exchange.write(dialects.broken_off(self._dialect, why, exchange.request_id, events))
         # Whoever has the replica's connection next must not feel this client.
-        self._exchange.on_flow = None
-        self._exchange.abort()
-        self._settle(RelayEnd.TRUNCATED)
+        exchange.on_flow = exchange.on_cut = None
+        exchange.abort()
 
     @property
     def failed(self) -> bool:
@@ -266,7 +263,7 @@ class Relay:
 
     def _respond(self, head: ResponseHead, body: bytes) -> None:
         if head.status >= 400 and self._dialect is Dialect.MESSAGES:
-            body = as_messages_error(head.status, body, self._exchange.request_id)
+            body = dialects.as_messages_error(head.status, body, self._exchange.request_id)
         self._exchange.respond(head.status, head.fields + self._lines, body)
 
     def _is_held_whole(self, status: int) -> bool:
@@ -288,10 +285,12 @@ class Relay:
         length_bytes = self._length_bytes
         self._spliced = length_bytes is not None or (head.chunked and exchange.head.minor == 1)
         exchange.on_flow = self._connection.pause
+        exchange.on_cut = self.cut
         exchange.begin(head.status, head.fields + self._lines, length_bytes=length_bytes)
         self._splice = exchange.splice
-        for framed, payload in held:
-            self._forward(framed, payload)
+        if held:
+            framed = b"".join([one for one, _ in held])
+            self._forward(framed, [piece for _, payload in held for piece in payload])
 
     def _forward(self, framed: bytes, payload: list[bytes]) -> None:
         if self._spliced:
@@ -300,8 +299,7 @@ class Relay:
             except RuntimeError:
                 self._splice = _nowhere
         else:
-            for piece in payload:
-                self._exchange.write(piece)
+            self._exchange.write(b"".join(payload))
 
     def _read_facts(self) -> None:
         if self._scanner is not None:

@@ -5,29 +5,31 @@ Invariants:
   own business. JSON is decoded once, at the end, and only from the events that carry usage.
 - `"usage":` with bare quotes cannot stand inside a JSON string (there they are escaped), so a
   byte search finds keys, not text.
-- Memory is bounded: an event longer than the carry limit is followed only to its boundary.
+- Memory is bounded: of an event longer than the carry limit only its end is kept.
+- A byte is searched once, however small the pieces are that it comes in.
 """
 
 from tokenlane.relay.usage import Usage, read_answer, says_something
 
 _CARRY_LIMIT_BYTES = 256 * 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+# Of a boundary, what may have come before the bytes that complete it.
+_TAIL_BYTES = 3
+_NAME_LIMIT_BYTES = 256
 
 
 class EventScanner:
     """Follows one stream.
 
     tokens_seen: an event carried generated output. token_events: events since then, a token or
-    more each. at_boundary: the bytes so far end between two events. failed: an `error` event or
-    `finish_reason: "abort"`. done: `[DONE]` was seen, which ends OpenAI's streams.
+    more each. failed: an `error` event or `finish_reason: "abort"`. done: `[DONE]` was seen, which
+    ends OpenAI's streams.
     """
 
     __slots__ = (
-        "_blind_tail",
         "_carry",
         "_steady",
         "_usage",
-        "at_boundary",
         "done",
         "failed",
         "token_events",
@@ -35,11 +37,9 @@ class EventScanner:
     )
 
     def __init__(self) -> None:
-        self._carry = b""
-        self._blind_tail = b""
+        self._carry = bytearray()
         self._usage = b""
         self._steady = False
-        self.at_boundary = True
         self.done = False
         self.token_events = 0
         self.failed = False
@@ -55,31 +55,34 @@ class EventScanner:
             # Nearly every chunk of nearly every stream: whole events, nothing in them to decode.
             self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
             return
-        if self._carry:
-            payload = self._carry + payload
-            self._carry = b""
-        if payload.endswith(b"\n\n") and not self._blind_tail:
-            self.at_boundary = True
+        if not self._carry and payload.endswith(b"\n\n"):
             self._look(payload)
         else:
             self._split(payload)
         self._steady = self.tokens_seen and self.at_boundary
 
+    @property
+    def at_boundary(self) -> bool:
+        """The bytes so far end between two events."""
+        return not self._carry
+
     def _split(self, payload: bytes) -> None:
-        """The slow path: payload that does not end where an event does."""
-        if self._blind_tail:
-            payload = self._blind_tail + payload
-            self._blind_tail = b""
-        ends = [at + len(mark) for mark in _BOUNDARIES if (at := payload.rfind(mark)) >= 0]
+        """The slow path: payload that does not begin or not end where an event does."""
+        carry = self._carry
+        begin = max(len(carry) - _TAIL_BYTES, 0)
+        carry += payload
+        ends = [at + len(mark) for mark in _BOUNDARIES if (at := carry.rfind(mark, begin)) >= 0]
         end = max(ends, default=0)
         if end:
-            self._look(payload[:end])
-        rest = payload[end:]
-        self.at_boundary = not rest
-        if len(rest) > _CARRY_LIMIT_BYTES:
-            self._blind_tail = rest[-3:]
-        else:
-            self._carry = rest
+            events = bytes(carry[:end])
+            del carry[:end]
+            self._look(events)
+        if len(carry) > _CARRY_LIMIT_BYTES:
+            self._too_long(bytes(carry[:_NAME_LIMIT_BYTES]))
+            del carry[:-_TAIL_BYTES]
+
+    def _too_long(self, head: bytes) -> None:
+        """Note how an event begins of which only the end will be looked at."""
 
     def _look(self, events: bytes) -> None:
         """Whole events (the first may be the end of one too long to carry)."""

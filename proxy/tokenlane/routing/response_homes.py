@@ -5,8 +5,9 @@ Invariants:
 - Where it is kept is a guess: a replica that restarted has forgotten. It says 404, and the request
   goes on to the others one by one, as one whose home is not known does from the start.
 - Whose it is never changes: who makes a response under the name of another's gets no part of it.
-- Of the last LIMIT_COUNT responses; memory is bounded. Who has most of them loses the oldest first,
-  so nobody makes others' be forgotten by making many.
+- Of the last LIMIT_COUNT responses, with names of a limited length (vLLM's own have 37 characters):
+  memory is bounded. Who has most of them loses the oldest first, so nobody makes others' be
+  forgotten by making many.
 """
 
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from collections import OrderedDict
 from tokenlane.routing.candidates import Eligible
 
 LIMIT_COUNT = 10_000
+NAME_LIMIT_CHARS = 256
 
 
 class ResponseHomes:
@@ -27,7 +29,8 @@ class ResponseHomes:
 
     def learn(self, name: str, slot: int, tenant: str = "") -> None:
         """Remember that this replica keeps the response, or may."""
-        if any(name in slots for whose, slots in self._slots.items() if whose != tenant):
+        owned = any(name in slots for whose, slots in self._slots.items() if whose != tenant)
+        if owned or len(name) > NAME_LIMIT_CHARS:
             return
         slots = self._slots.setdefault(tenant, OrderedDict())
         self._count += name not in slots

@@ -3,9 +3,11 @@
 Invariants:
 - The steps are the same whoever runs them: a thread runs them through, the loop a few at a time.
 - A job knows no loop, no thread and no queue, and leaves no list of ids behind.
+- Whatever a prompt makes a job raise is its result (`Tokenized.failed`), wherever it ran.
 - What the caches know is taken at exact cuts only: the ids are those of the whole text.
 """
 
+import logging
 import time
 from collections.abc import Generator, Iterator
 from itertools import accumulate
@@ -23,6 +25,8 @@ from tokenlane.tokens.keys import render_size_bytes
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.tokenizer import Tokenizer
 
+log = logging.getLogger(__name__)
+
 Steps = Generator[None, None, Prompt]
 
 # Shorter texts are no prefixes: to encode them anew costs no more than to look for them.
@@ -39,6 +43,17 @@ class Tokenized(NamedTuple):
     prompt: Prompt | None
     error: RequestError | Unrenderable | None
     seconds: float
+
+    @classmethod
+    def failed(cls, problem: BaseException, seconds: float) -> "Tokenized":
+        """Of a job that ended by this exception, whatever it is: the replica decides about what
+        nobody foresaw."""
+        if isinstance(problem, RequestError | Unrenderable):
+            return cls(None, problem, seconds)
+        if isinstance(problem, KeyboardInterrupt | SystemExit):
+            raise problem
+        log.error("a prompt could not be tokenized", exc_info=problem)
+        return cls(None, Unrenderable("failed"), seconds)
 
 
 class _Source(NamedTuple):
@@ -148,8 +163,8 @@ class TokenJob:
                     return None
         except StopIteration as end:
             prompt = end.value
-        except (RequestError, Unrenderable) as problem:
-            error = problem
+        except BaseException as problem:  # noqa: BLE001 - it is the result
+            error = Tokenized.failed(problem, 0.0).error
         self._speed.learn_render(self.render_bytes, self._render_s)
         self._speed.learn_encode(self._encoded_chars, self._encode_s)
         return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)

@@ -3,11 +3,12 @@
 Invariants:
 - A key covers everything that decides the ids and the block hashes; equal bytes give equal keys,
   and nothing is parsed to make one.
+- Nothing that a client sends is kept: a key is a digest, and salts are short
+  (`tokenlane.protocols.bodies.short_salt`).
 - Every value is a whole JSON value, so no two requests run into the same bytes by being cut
   elsewhere.
 """
 
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ from tokenlane.protocols.bodies import (
     MessagesBody,
     Prompted,
     ResponsesBody,
+    Salt,
 )
 from tokenlane.protocols.prompt_fields import (
     ABSENT,
@@ -32,6 +34,8 @@ from tokenlane.protocols.prompt_fields import (
 _NOTHING: Final = memoryview(b"")
 # Tools are written as JSON by Python, in 10 ns a byte; a message's text is copied, in 0.8.
 _OPTIONS_WEIGHT: Final = 12
+# Of all those together that are short: flags, efforts, limits, what is handed on.
+_OPTIONS_LIMIT_BYTES: Final = 64 * 1024
 
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
@@ -53,7 +57,7 @@ def token_key(model: str, body: Prompted) -> bytes:
     else:
         count, number = _OTHERS[_kind(body)]
         others, absent = values[1:count], (ABSENT,) * (count - 1)
-    seed = _seed(number, salt(model, body))
+    seed = xxh3_64_intdigest(salt(model, body), number)
     if others == absent:
         return xxh3_128_digest(values[0], seed)
     return _digest(xxh3_128(values[0], seed), others)
@@ -94,21 +98,9 @@ def salt(model: str, body: Prompted) -> bytes:
     return salt_of(model, body.cache_salt)
 
 
-def salt_of(model: str, cache_salt: str | None) -> bytes:
-    """As `salt`, of a request for this model with this cache_salt (None or empty: without)."""
-    if not cache_salt:
-        return _plain_salt(model)
-    return f"{model}\0{cache_salt}".encode("utf-8", "surrogatepass")
-
-
-@lru_cache(maxsize=256)
-def _plain_salt(model: str) -> bytes:
-    return f"{model}\0".encode("utf-8", "surrogatepass")
-
-
-@lru_cache(maxsize=1024)
-def _seed(number: int, apart: bytes) -> int:
-    return xxh3_64_intdigest(apart, number)
+def salt_of(model: str, cache_salt: Salt) -> bytes:
+    """As `salt`, of a request for this model with this cache_salt (if any; a short one)."""
+    return f"{model}\0{cache_salt or ''}".encode("utf-8", "surrogatepass")
 
 
 def prompt_bytes(body: Prompted) -> memoryview:
@@ -136,6 +128,17 @@ def options_size_bytes(body: Prompted) -> int:
     if tools is ABSENT and kwargs is ABSENT and documents is ABSENT:
         return 0
     return sum([memoryview(raw).nbytes for raw in (tools, kwargs, documents)])
+
+
+def has_long_options(body: Prompted) -> bool:
+    """Whether a field that is no text of the prompt is longer than any that means something: it
+    would be read beside what `prompt_size_bytes` says."""
+    count = _CHAT_FIELDS if isinstance(body, ChatBody) else _OTHERS[_kind(body)][0]
+    others = msgspec.structs.astuple(body)[1:count]
+    if others == (ABSENT,) * (count - 1):
+        return False
+    size_bytes = sum([memoryview(raw).nbytes for raw in others if raw is not ABSENT])
+    return size_bytes - front_bytes(body).nbytes - options_size_bytes(body) > _OPTIONS_LIMIT_BYTES
 
 
 def prompt_size_bytes(body: Prompted) -> int:

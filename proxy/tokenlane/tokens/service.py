@@ -18,14 +18,13 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import Prompted, is_ids
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.lru import Budget, CacheCounts, PromptCache
 from tokenlane.tokens.caches.openings import OpeningCache
 from tokenlane.tokens.caches.prefixes import TokenCaches
 from tokenlane.tokens.job import Steps, Tokenized, TokenJob
-from tokenlane.tokens.keys import prompt_size_bytes, salt, token_key
+from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
@@ -152,6 +151,8 @@ class TokenService:
         """The ids of a request, by one of the rungs below the cache. needed: it waits for them
         where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
         where what is needed cannot be had in time."""
+        if has_long_options(body):
+            return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
             return await self._asked(model, body, key)
         own = self._own(model)
@@ -193,9 +194,8 @@ class TokenService:
         began_s = time.perf_counter()
         try:
             prompt = await self.ask(model, body, tokenizer, self._block_tokens)
-        except Unrenderable as problem:
-            took_s = time.perf_counter() - began_s
-            return Outcome(None, Rung.BAIL, problem.reason, 0.0, took_s)
+        except Exception as problem:  # noqa: BLE001 - it is the result
+            return _outcome(Tokenized.failed(problem, time.perf_counter() - began_s), Rung.REPLICA)
         if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
             self.cache.put(key, prompt)
         rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
@@ -304,8 +304,8 @@ async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokeniz
                 slice_s = time.perf_counter()
     except StopIteration as end:
         return Tokenized(end.value, None, time.perf_counter() - started_s)
-    except (RequestError, Unrenderable) as problem:
-        return Tokenized(None, problem, time.perf_counter() - started_s)
+    except Exception as problem:  # noqa: BLE001 - it is the result
+        return Tokenized.failed(problem, time.perf_counter() - started_s)
 
 
 def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:

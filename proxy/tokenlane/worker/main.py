@@ -152,8 +152,8 @@ class Worker:
         tokens.close()
         self._end.close()
         if cut:
-            log.warning("drain ended with %d connections cut", cut)
-        return 0
+            log.warning("drain ended with %d answers cut", cut)
+        return 1 if cut else 0
 
     async def _until_drained(
         self, gauges: Gauges, recorder: Recorder, monitor: StallMonitor

@@ -20,7 +20,7 @@ from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.tokens.demo import demo_folder
 
 LIMIT_BYTES = 100_000
-PATHS = ("/", "/style.css", "/page.js")
+PATHS = ("/", "/style.css", "/drawing.js", "/page.js")
 
 
 @asynccontextmanager
@@ -143,7 +143,7 @@ async def test_the_page_in_a_browser() -> None:
 
         assert page.complaints == []
         assert {url.removeprefix(admin).lstrip("/") for url in page.requests} <= {
-            "", "style.css", "page.js", "live.json",
+            "", "style.css", "drawing.js", "page.js", "live.json",
         } | {url for url in page.requests if url.startswith("data:")}  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The live page: three files and the numbers they show.
+"""The live page: four files and the numbers they show.
 
 Invariants:
 - The page asks for nothing from anywhere else, and its Content-Security-Policy says so.
@@ -16,6 +16,7 @@ from tokenlane.control.dashboard.live import Live
 FILES = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
+    "/drawing.js": ("drawing.js", "text/javascript"),
     "/page.js": ("page.js", "text/javascript"),
 }
 HEADERS = {

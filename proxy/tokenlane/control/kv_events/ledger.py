@@ -19,6 +19,7 @@ import msgspec
 
 from tokenlane.control.kv_events.batches import Event, Key, Medium, Removed, Stored
 from tokenlane.prompt import HASH_BYTES
+from tokenlane.protocols.bodies import short_salt
 from tokenlane.tokens.blocks import block_hashes, more_hashes
 from tokenlane.tokens.keys import salt_of
 
@@ -166,7 +167,7 @@ class Ledger:
     def _chained(self, event: Stored) -> list[_Value] | None:
         """Our side of each readable block; None where the parent is unknown."""
         last = tail = b""
-        salt = salt_of(event.adapter or self._model, event.salt)
+        salt = salt_of(event.adapter or self._model, event.salt and short_salt(event.salt))
         if event.parent is not None:
             before = self._find(event.parent)
             if before is None:

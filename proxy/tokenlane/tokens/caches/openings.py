@@ -79,9 +79,10 @@ class OpeningCache(BoundedCache):
 
     def put(self, root: bytes, opening: Opening) -> None:
         """Keeps an opening, the longest of its like first."""
+        key = root, opening.text[:_LEAST_CHARS]
+        opening.size_bytes += getsizeof(key[0]) + getsizeof(key[1])
         if not self.takes(opening.size_bytes):
             return
-        key = root, opening.text[:_LEAST_CHARS]
         alike = self._alike.setdefault(key, [])
         alike.append(opening)
         alike.sort(key=_longest_first)

@@ -60,7 +60,7 @@ class Prefix:
         self.ids = ids
         self.blocks = blocks
         self.marks = marks
-        kept = getsizeof(text) + len(ids) + len(blocks)
+        kept = getsizeof(root) + getsizeof(text) + len(ids) + len(blocks)
         self.size_bytes = kept + _ENTRY_BYTES + len(marks) * _MARK_BYTES
 
 

@@ -19,7 +19,7 @@ import msgspec
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import ConfigError
 from tokenlane.tokens.caches.prefixes import TokenCaches
-from tokenlane.tokens.job import TokenJob
+from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, JobReady, Start, frame, made
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -58,19 +58,28 @@ def serve(sock: socket.socket) -> None:
     while True:
         head, payload = _next(sock)
         asked = msgspec.msgpack.decode(head, type=Asked)
-        tokenizer, speed, caches = models[asked.model]
-        job = TokenJob(
-            tokenizer,
-            speed,
-            _decoders[asked.kind].decode(payload),
-            caches,
-            key=b"",
-            size_bytes=asked.size_bytes,
-            block_tokens=asked.block_tokens,
-            salt=asked.salt,
-        )
-        for part in made(asked.number, job.run()):
+        for part in made(asked.number, _tokenized(asked, payload, *models[asked.model])):
             sock.sendall(part)
+
+
+def _tokenized(
+    asked: Asked, payload: bytes, tokenizer: Tokenizer, speed: Speed, caches: TokenCaches
+) -> Tokenized:
+    try:
+        body = _decoders[asked.kind].decode(payload)
+    except Exception as problem:  # noqa: BLE001 - it is the result
+        return Tokenized.failed(problem, 0.0)
+    job = TokenJob(
+        tokenizer,
+        speed,
+        body,
+        caches,
+        key=b"",
+        size_bytes=asked.size_bytes,
+        block_tokens=asked.block_tokens,
+        salt=asked.salt,
+    )
+    return job.run()
 
 
 def main() -> int:

@@ -10,11 +10,9 @@ Invariants:
 
 import time
 
-from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import CompletionBody
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.openings import Opening, OpeningCache
 from tokenlane.tokens.job import Tokenized, TokenJob
@@ -36,8 +34,8 @@ def run(
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
         prompt = _encoded(job, speed, openings, text, special, limit_s, stall_budget_s)
-    except (RequestError, Unrenderable) as problem:
-        return Tokenized(None, problem, time.perf_counter() - began_s)
+    except BaseException as problem:  # noqa: BLE001 - it is the result
+        return Tokenized.failed(problem, time.perf_counter() - began_s)
     if prompt is None:
         return None
     return Tokenized(prompt, None, time.perf_counter() - began_s)

@@ -116,6 +116,7 @@ class ThreadPool:
             entry = self._short.get()
             if entry is not None:
                 self._run(entry)
+            del entry  # a thread that waits keeps no body
 
     def _any(self) -> None:
         cpu_scheduling.stand_back()
@@ -124,8 +125,10 @@ class ThreadPool:
             with contextlib.suppress(Empty):
                 while (short := self._short.get_nowait()) is not None:
                     self._run(short)
+                    short = None
             if entry is not None:
                 self._run(entry)
+            del entry
 
     def _run(self, entry: _Entry) -> None:
         done: Done | Exception | None = None

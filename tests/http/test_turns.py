@@ -1,52 +1,51 @@
-"""Long bodies go on one behind another, with turns of the loop for everybody else between them."""
+"""What is too much for a turn goes on one behind another, with turns for all others between."""
 
 import asyncio
+from functools import partial
 
 from tests.http.handlers import TEXT
 from tests.raw import post, until
 from tests.support import serving
-from tokenlane.http.body_queue import BodyQueue
 from tokenlane.http.server import Exchange
+from tokenlane.http.turns import TurnQueue
 
 LONG = b"x" * 400_000
 
 
 async def test_one_in_a_turn_in_the_order_they_came() -> None:
-    loop = asyncio.get_running_loop()
-    queue = BodyQueue()
+    turns = TurnQueue()
     turn = 0
     went_on: list[tuple[str, int]] = []
 
-    async def body(name: str) -> None:
-        waiter = loop.create_future()
-        queue.add(waiter)
-        await waiter
+    def go_on(name: str) -> None:
         went_on.append((name, turn))
 
-    tasks = [loop.create_task(body(name)) for name in "abc"]
+    for name in "abc":
+        turns.add(partial(go_on, name))
     while len(went_on) < 3:
         await asyncio.sleep(0)
         turn += 1
-    await asyncio.gather(*tasks)
     assert [name for name, _ in went_on] == ["a", "b", "c"]
     first = went_on[0][1]
     assert [at for _, at in went_on] == [first, first + 1, first + 2]
     # And the queue takes the next one.
-    await asyncio.wait_for(body("d"), 10)
+    turns.add(partial(go_on, "d"))
+    await until(lambda: len(went_on) == 4)
 
 
-async def test_who_left_takes_no_turn() -> None:
-    loop = asyncio.get_running_loop()
-    queue = BodyQueue()
-    gone, last, stays = [loop.create_future() for _ in range(3)]
-    for waiter in (gone, stays, last):
-        queue.add(waiter)
-    gone.cancel()
-    last.cancel()
-    await asyncio.wait_for(stays, 10)
-    again = loop.create_future()
-    queue.add(again)
-    await asyncio.wait_for(again, 10)
+async def test_who_has_more_waits_behind_the_others() -> None:
+    turns = TurnQueue()
+    went_on: list[str] = []
+
+    def again(name: str, left: int) -> None:
+        went_on.append(name)
+        if left:
+            turns.add(partial(again, name, left - 1))
+
+    turns.add(partial(again, "a", 2))
+    turns.add(partial(again, "b", 1))
+    await until(lambda: len(went_on) == 5)
+    assert "".join(went_on) == "ababa"
 
 
 async def test_a_short_body_waits_for_one_long_one_at_most() -> None:
