@@ -100,19 +100,21 @@ def test_more_clients_than_descriptors_are_all_served() -> None:
         assert gate.stop() == 0
 
 
+@pytest.mark.slow
 async def test_idle_clients_make_room_for_those_that_wait() -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, TEXT, b"done")
 
-    settings = ServerSettings(drain_linger_s=0.01)
+    settings = ServerSettings(drain_linger_s=0.5)
     async with serving(handler, settings) as served:
         served.server._limit_count = 8
         idle = [await served.client() for _ in range(7)]
         for client in idle:
             assert "connection" not in (await client.ask(get("/"), "GET")).headers
-        crowd = [await served.client() for _ in range(40)]
-        for client in crowd:
-            await client.send(get("/"))
+        crowd = []
+        for _ in range(40):
+            crowd.append(await served.client())
+            await crowd[-1].send(get("/"))
         for client in crowd:
             assert (await client.answer("GET")).body == b"done"
         for client in idle:

@@ -35,7 +35,7 @@ HELP = {
     "admin.hosts": "names under which the admin port may be asked, as gateway.example",
     "upstream.connect_deadline_s": "time to connect to a replica",
     "upstream.first_byte_deadline_s": "time until a replica begins to answer",
-    "upstream.between_chunks_deadline_s": "longest pause inside an answer",
+    "upstream.between_chunks_deadline_s": "longest pause inside an answer, or in taking a request",
     "upstream.idle_deadline_s": (
         "idle connections to replicas are closed after this; below the replica's keep-alive (5 s)"
     ),

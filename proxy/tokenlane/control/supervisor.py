@@ -4,7 +4,8 @@ Invariants:
 - What the operator got wrong is one sentence (ConfigError), raised before the first worker runs
   wherever it can be known by then.
 - First SIGTERM or SIGINT: not ready any more, workers finish what is in flight within
-  `drain_deadline_s`, exit 0. A second one, or the deadline: workers are killed, exit 1.
+  `drain_deadline_s`, exit 0; what they had to cut makes it 1. A second one, or a worker that is
+  later still: workers are killed, exit 1.
 - The data path does not run here and does not depend on this process once it is told the fleet.
 """
 
