@@ -38,9 +38,9 @@ def test_any_bytes(raw: bytes) -> None:
 
 MANY = {
     "scalars": b"[0" + b",0" * 2_100_000 + b"]",
-    "objects": b"[{}" + b",{}" * 160_000 + b"]",
-    "keys": b"{" + b",".join(b'"%d":0' % at for at in range(160_000)) + b"}",
-    "behind a text": b'["a\\"",' + b"[]," * 160_000 + b"0]",
+    "objects": b"[{}" + b",{}" * 200_000 + b"]",
+    "keys": b"{" + b",".join(b'"%d":0' % at for at in range(200_000)) + b"}",
+    "behind a text": b'["a\\"",' + b"[]," * 200_000 + b"0]",
 }
 
 

@@ -27,7 +27,7 @@ _INTERIM_LIMIT_COUNT = 8
 # One small write is cheaper than two gathered ones; large bodies are not copied.
 _JOINED_LIMIT_BYTES = 16 * 1024
 # What is written at once of a long body.
-_PIECE_BYTES = 256 * 1024
+_PIECE_BYTES = 1024 * 1024
 # Events are scanned for, which costs more than passing bytes on: so much of it in a turn.
 _EVENTS_BYTES = 32 * 1024
 # No server ends a connection that was in use so short a while ago, except by shutting down.

@@ -15,7 +15,7 @@ _CARRY_LIMIT_BYTES = 256 * 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Of a boundary, what may have come before the bytes that complete it.
 _TAIL_BYTES = 3
-_NAME_LIMIT_BYTES = 256
+_NAME_LIMIT_BYTES = 512
 
 
 class EventScanner:
