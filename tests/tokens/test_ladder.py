@@ -20,8 +20,10 @@ WAITING = TokenSettings(**{**{f: getattr(SETTINGS, f) for f in SETTINGS.__struct
                            "fallback": "wait"})  # fmt: skip
 
 
-def job(size_bytes: int = 100, render_s: float = 0.001, total_s: float = 0.01) -> JobView:
-    return JobView(size_bytes, render_s, total_s)
+def job(
+    size_bytes: int = 100, render_s: float = 0.001, total_s: float = 0.01, late_s: float = 0.0
+) -> JobView:
+    return JobView(size_bytes, render_s, total_s, loop_late_s=late_s)
 
 
 def pool(
@@ -29,9 +31,8 @@ def pool(
     size_bytes: int = 100,
     wait_s: float = 0.1,
     busy: bool = False,
-    late_s: float = 0.0,
 ) -> PoolView:
-    return PoolView(2, jobs, size_bytes, wait_s, busy, loop_late_s=late_s)
+    return PoolView(2, jobs, size_bytes, wait_s, busy)
 
 
 @pytest.mark.parametrize(
@@ -39,10 +40,10 @@ def pool(
     [
         (job(render_s=60e-6), IDLE, SETTINGS, Rung.SHORT),
         (job(render_s=60e-6), pool(jobs=9), SETTINGS, Rung.SHORT),
-        (job(render_s=60e-6), pool(late_s=0.002), SETTINGS, Rung.SHORT),
-        (job(render_s=60e-6), pool(late_s=0.0021), SETTINGS, Rung.THREADS),
-        (job(render_s=60e-6), pool(late_s=0.0021), WAITING, Rung.SHORT),
-        (job(render_s=60e-6), pool(jobs=4, late_s=0.0021), SETTINGS, Rung.BAIL),
+        (job(render_s=60e-6, late_s=0.002), pool(), SETTINGS, Rung.SHORT),
+        (job(render_s=60e-6, late_s=0.0021), pool(), SETTINGS, Rung.THREADS),
+        (job(render_s=60e-6, late_s=0.0021), pool(), WAITING, Rung.SHORT),
+        (job(render_s=60e-6, late_s=0.0021), pool(jobs=4), SETTINGS, Rung.BAIL),
         (job(render_s=66e-6), IDLE, SETTINGS, Rung.THREADS),
         (job(), pool(jobs=3), SETTINGS, Rung.THREADS),
         # An empty queue takes any size: the largest prompts must not come back to the loop.
@@ -54,10 +55,10 @@ def pool(
         (job(), PoolView(0, 0, 0, 0.0, False), SETTINGS, Rung.LOCAL),
         (job(), pool(jobs=4, busy=True), SETTINGS, Rung.BAIL),
         (job(), pool(jobs=4, busy=True), WAITING, Rung.LOCAL),
-        (job(), pool(jobs=4, late_s=0.002), SETTINGS, Rung.LOCAL),
-        (job(), pool(jobs=4, late_s=0.0021), SETTINGS, Rung.BAIL),
-        (job(), pool(jobs=4, late_s=0.0021), WAITING, Rung.LOCAL),
-        (job(), pool(jobs=3, late_s=0.0021), SETTINGS, Rung.THREADS),
+        (job(late_s=0.002), pool(jobs=4), SETTINGS, Rung.LOCAL),
+        (job(late_s=0.0021), pool(jobs=4), SETTINGS, Rung.BAIL),
+        (job(late_s=0.0021), pool(jobs=4), WAITING, Rung.LOCAL),
+        (job(late_s=0.0021), pool(jobs=3), SETTINGS, Rung.THREADS),
         (job(render_s=0.0021), pool(jobs=4), SETTINGS, Rung.BAIL),
         (job(render_s=0.0021), pool(jobs=4), WAITING, Rung.BAIL),
     ],

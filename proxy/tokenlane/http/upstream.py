@@ -112,13 +112,18 @@ class UpstreamConnection:
         self._reader = None
         self._interim_count = 0
         self._body_began = False
-        if len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
-            self._transport.write(b"".join(pieces))
-            self._deadline.set(self._pool.settings.first_byte_deadline_s)
-        else:
+        if len(pieces[-1]) > _PIECE_BYTES:
             self._transport.writelines(pieces[:-1])
             self._unsent = memoryview(pieces[-1])
             self._send_on()
+            return
+        if len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
+            self._transport.write(b"".join(pieces))
+        else:
+            self._transport.writelines(pieces)
+        self._deadline.set(
+            self._between_s if self._choked else self._pool.settings.first_byte_deadline_s
+        )
 
     def _send_on(self) -> None:
         """Write of the body what the replica takes. Its time to answer begins when it has all."""
@@ -130,8 +135,9 @@ class UpstreamConnection:
         self._unsent = unsent or None
         if not self._body_began:
             sent = not (self._unsent or self._choked)
-            settings = self._pool.settings
-            self._deadline.set(settings.first_byte_deadline_s if sent else self._between_s)
+            self._deadline.set(
+                self._pool.settings.first_byte_deadline_s if sent else self._between_s
+            )
 
     def pause_writing(self) -> None:
         """The replica takes no more for now: called by the transport."""

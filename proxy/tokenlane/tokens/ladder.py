@@ -62,18 +62,20 @@ def _weight(size_bytes: int) -> float:
 
 class JobView(NamedTuple):
     """What the rules see of a job: raw prompt bytes and predicted CPU seconds. gil_s: of those,
-    what holds the GIL in one go, or nearly so."""
+    what holds the GIL in one go, or nearly so. loop_late_s: how long the loop last let the result
+    of another wait."""
 
     size_bytes: int
     render_s: float
     total_s: float
     gil_s: float = 0.0
+    loop_late_s: float = 0.0
 
 
 class PoolView(NamedTuple):
     """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that would
     pass before one more job of this kind begins. processes: ready ones; process_bytes: under way
-    in the one that has the least. loop_late_s: how long the loop last let a result wait."""
+    in the one that has the least."""
 
     threads: int
     queued_jobs: int
@@ -82,23 +84,22 @@ class PoolView(NamedTuple):
     local_busy: bool
     processes: int = 0
     process_bytes: int = 0
-    loop_late_s: float = 0.0
 
 
 # Asked for by the rules that need it: a look costs as much as a small job's render.
 Look = Callable[[], PoolView]
 
 
-def _has_time(look: Look, settings: TokenSettings) -> bool:
+def _has_time(job: JobView, settings: TokenSettings) -> bool:
     """A loop that is late has no time to give: jobs on it would starve everything else. Where a job
     may not bail, it has to be done somewhere."""
-    return settings.fallback != "bail" or look().loop_late_s <= settings.stall_budget_s
+    return settings.fallback != "bail" or job.loop_late_s <= settings.stall_budget_s
 
 
-def _short(job: JobView, look: Look, settings: TokenSettings) -> bool:
+def _short(job: JobView, _look: Look, settings: TokenSettings) -> bool:
     """Cheaper where it stands than the price of handing it over, as far as can be told before the
     render: it begins here, and goes on elsewhere if what is unknown of its text is too long."""
-    return job.render_s <= settings.thread_hop_s and _has_time(look, settings)
+    return job.render_s <= settings.thread_hop_s and _has_time(job, settings)
 
 
 def _threads(job: JobView, look: Look, settings: TokenSettings) -> bool:
@@ -132,7 +133,7 @@ def _local(job: JobView, look: Look, settings: TokenSettings) -> bool:
     the text can be cut small enough shows after it, and if it cannot the job bails then."""
     if settings.fallback == "bail" and look().local_busy:
         return False
-    return job.render_s <= settings.stall_budget_s and _has_time(look, settings)
+    return job.render_s <= settings.stall_budget_s and _has_time(job, settings)
 
 
 Admission = Callable[[JobView, Look, TokenSettings], bool]

@@ -174,7 +174,7 @@ class TokenService:
         # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
         ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
         gil_s = max(render_s, ids_gil_s)
-        view = JobView(size_bytes, render_s, total_s, gil_s)
+        view = JobView(size_bytes, render_s, total_s, gil_s, self.threads.loop_late_s)
         outcome = await self._climb(own, job, view)
         if needed and outcome.reason == _FULL:
             outcome = await self._patiently(own, job, view)
@@ -261,7 +261,6 @@ class TokenService:
             self._permit.locked(),
             processes.ready_count,
             processes.outstanding_bytes,
-            threads.loop_late_s,
         )
 
     async def _local(self, job: TokenJob) -> Outcome:
