@@ -1,10 +1,10 @@
-"""The compiled build that the benches measure, made anew whenever the sources changed.
+"""The compiled build that the benches measure, rebuilt whenever the sources changed.
 
     python -m bench build          into build/compiled (a minute), see setup.py
 
 Invariants:
 - What is measured is what the sources say: a build that differs from them is never used.
-- Where there is no C compiler, the plain modules are measured, and it is said so.
+- Where there is no C compiler, the plain modules are measured, and the output says so.
 """
 
 import argparse

@@ -1,15 +1,10 @@
 """HTTP knows nothing of models: both its sides work without the rooms that do."""
 
-import ast
-import graphlib
 import json
 import os
 import subprocess
 import sys
 
-from tests.paths import ROOT
-
-HTTP = ROOT / "proxy" / "tokenlane" / "http"
 SCRIPT = """
 import asyncio, json, socket, sys
 from tokenlane.http.server import HttpServer
@@ -56,15 +51,3 @@ def test_both_sides_work_alone() -> None:
     assert "http" in rooms
     others = {"protocols", "tokens", "routing", "relay", "gateway", "admission"}
     assert not others & set(rooms)
-
-
-def test_no_module_imports_one_that_imports_it() -> None:
-    """Not even for its types: whoever reads a module can begin with those below it."""
-    imports: dict[str, set[str]] = {}
-    for path in HTTP.glob("*.py"):
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        froms = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-        below = {name.rpartition(".")[2] for name in froms if name.startswith("tokenlane.http.")}
-        imports[path.stem] = below
-    assert "server_state" in imports["exchange"]
-    list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError

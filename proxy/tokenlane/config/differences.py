@@ -1,4 +1,4 @@
-"""What is different in settings that were read anew, and what of it can be put in force. Pure.
+"""What a reload changes in the settings, and what of it can be put in force. Pure.
 
 Invariants:
 - What needs a restart stays as it is, and is named; nothing is ignored in silence.

@@ -31,7 +31,7 @@ _OFF = (
 
 
 class AdminAccess:
-    """The rules. settings, token: as of now, for both may be read anew."""
+    """The rules. settings, token: called for each request, because a reload may change both."""
 
     def __init__(
         self, settings: Callable[[], AdminSettings], token: Callable[[], Secret | None]

@@ -1,4 +1,4 @@
-"""The admin port's HTTP: who is let in, and one shape for all errors.
+"""The admin port's HTTP: which hosts and readers it admits, and one shape for all errors.
 
 Invariants:
 - Errors have OpenAI's shape, those of a request that is none too, and repeat nothing of it.

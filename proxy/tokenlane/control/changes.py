@@ -1,4 +1,4 @@
-"""Changes over the admin port: replicas added, drained and removed, settings read anew.
+"""Changes over the admin port: replicas added, drained and removed, settings reloaded.
 
 Invariants:
 - Nothing is changed, and no body read, for whom tokenlane.control.admin_access refuses it.

@@ -1,4 +1,4 @@
-"""Settings read anew: on a signal, on request, and when their files change.
+"""Reload settings: on a signal, on request, and when their files change.
 
 Invariants:
 - Settings are read and checked whole. What is wrong anywhere keeps everything as it was, and is

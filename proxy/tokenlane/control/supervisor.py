@@ -56,7 +56,7 @@ log = logging.getLogger("fleet")
 class Supervisor:
     """One gateway. `say` gets the startup lines. `argv`: what a worker is started with.
     `on_ready` is called with the data port's URL once it serves. `given`: where the settings came
-    from; without it they are never read anew."""
+    from; without it they are never reloaded."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ def serve(
     """Runs a gateway in this process until a signal; its exit code. ConfigError at the start.
 
     on_ready: called with the data port's URL once it serves. given: where the settings came from;
-    without it they are never read anew.
+    without it they are never reloaded.
     """
 
     async def run() -> int:

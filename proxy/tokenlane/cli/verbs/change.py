@@ -67,7 +67,7 @@ def reload_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def reload(args: argparse.Namespace) -> int:
-    """0 where the settings that the gateway read anew are in force, else 1."""
+    """Return 0 if the settings that the gateway reloaded are in force, else 1."""
     told = _ask(args, "POST", "/reload", b"")
     if told is None:
         return 1

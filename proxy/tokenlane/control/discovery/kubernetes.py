@@ -4,7 +4,7 @@ Invariants:
 - A watch begins where the list ended, and is resumed where it was cut, by `resourceVersion`;
   bookmarks keep that young. Where the server has forgotten it (410), all is listed anew.
 - What cannot be had keeps the replicas as they were, and is tried again with growing pauses.
-- The token is read anew for each request: Kubernetes replaces it while we run.
+- The token is read again for each request: Kubernetes replaces it while we run.
 """
 
 import asyncio
