@@ -179,17 +179,21 @@ class Attempts:
             except asyncio.CancelledError:
                 connection.abort(relay)
                 raise
-        if end is RelayEnd.COMPLETE:
-            if relay.failed:
-                if relay.aborted:
-                    record.outcome = "upstream_error"
-                self.failed(replica, relay.happened())
-            elif self._router.health.troubled:
-                self._router.health.served(choice.slot)
-            return None
+        if end is not RelayEnd.COMPLETE:
+            return self._unanswered(replica, attempt, relay)
+        if relay.failed:
+            if relay.aborted:
+                record.outcome = "upstream_error"
+            self.failed(replica, relay.happened())
+        elif self._router.health.troubled:
+            self._router.health.served(choice.slot)
+        return None
+
+    def _unanswered(self, replica: Replica, attempt: Attempt, relay: Relay) -> Step:
+        """Count an attempt whose answer the client did not get whole. Return what follows."""
         happened = relay.happened()
         if happened == "empty":
-            self._router.doubt(choice.slot, time.monotonic())
+            self._router.doubt(attempt.choice.slot, time.monotonic())
         if happened != "elsewhere":
             self.failed(replica, happened)
         return self.after(attempt, relay.phase(), happened)
