@@ -97,6 +97,27 @@ async def test_what_reaches_the_replica() -> None:
     ]
 
 
+@pytest.mark.row("P3")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, b'{"model":"demo","messages":[{"role":"user","content":"hi"}],"top_p":NaN}'),
+        (CHAT, b'{"model":"demo","messages":[{"role":"user","content":"hi","x":1e400}]}'),
+        ("/v1/completions", b'{"model":"demo","prompt":"hi", "temperature":-Infinity}'),
+        ("/v1/completions", b'{"model":"demo","prompt":[1.0, 2]}'),
+        ("/v1/completions", b'{"model":"demo","prompt":[true, 1]}'),
+    ],
+)
+async def test_what_vllm_alone_reads_reaches_it_as_it_came(path: str, body: bytes) -> None:
+    async with (
+        Upstream(answering(ok())) as upstream,
+        gateway(upstream.url, tokenizer=demo_tokenizer()) as bench,
+    ):
+        answer = await bench.ask(post(path, body))
+    assert answer.status == 200
+    assert [asked.body for asked in upstream.asked] == [body]
+
+
 async def test_a_replica_of_several_ranks_is_told_which() -> None:
     async with (
         Upstream(answering(ok())) as upstream,

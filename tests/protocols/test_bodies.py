@@ -1,6 +1,7 @@
 """Bodies: whatever the bytes are, the outcome is a request or a 400; equal keys mean equal ids."""
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -17,9 +18,11 @@ from tokenlane.protocols.bodies import (
     inspect,
     short_salt,
 )
+from tokenlane.protocols.json_values import fields
 from tokenlane.tokens.keys import prompt_bytes, salt, salt_of, token_key
 
 CANARY = "Xq7canary"
+NAMES = st.sampled_from([*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "other"])
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
@@ -66,7 +69,14 @@ REFUSED: list[tuple[str, str, str | None, bytes]] = [
     ("utf-8", "invalid_json", None, b'{"messages":[],"model":"\xff"}'),
     ("utf-16", "invalid_json", None, '{"messages":[]}'.encode("utf-16")),
     ("bom", "invalid_json", None, b'\xef\xbb\xbf{"messages":[]}'),
-    ("nan", "invalid_json", None, b'{"messages":NaN}'),
+    ("nan", "invalid_json", None, b'{"messages":[],"n":NaN}'),
+    ("nan-surrogate", "invalid_json", None, b'{"messages":["\\ud800"],"seed":NaN}'),
+    ("nan-name", "invalid_json", None, b'{"messages":[],"seed":NaN,"\\ud800":1}'),
+    ("nan-deep", "invalid_json", None, b'{"seed":NaN,"messages":' + b"[" * 100_000),
+    ("nan-cut", "invalid_json", None, b'{"seed":NaN,"messages":[]'),
+    ("nan-two", "invalid_json", None, b'{"seed":NaN,"messages":[]}{}'),
+    ("nan-comma", "invalid_json", None, b'{"seed":NaN,"messages":[],}'),
+    ("nan-utf-8", "invalid_json", None, b'{"seed":NaN,"messages":["\xff"]}'),
     ("surrogate", "invalid_json", None, b'{"messages":[],"model":"\\ud800"}'),
     ("single-quotes", "invalid_json", None, b"{'messages':[]}"),
     ("deep", "invalid_json", None, b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
@@ -92,12 +102,40 @@ def test_refused(code: str, param: str | None, body: bytes) -> None:
     assert CANARY not in error.message
 
 
+@pytest.mark.parametrize("odd", ["NaN", "-Infinity", "Infinity", "1e400", '{"a":[NaN]}'])
+def test_numbers_that_python_alone_reads(odd: str) -> None:
+    asked = '{"messages" : [ 1 ] ,"model":"m","seed":ODD,"stream":true, "n" :2}'.replace("ODD", odd)
+    body = inspect(Kind.CHAT, asked.encode())
+    assert isinstance(body, ChatBody)
+    assert (body.model, body.stream, body.n) == ("m", True, 2)
+    assert bytes(body.messages) == b"[ 1 ]"
+    body = inspect(Kind.CHAT, b'{"messages":[1],"messages":%b}' % odd.encode())
+    assert isinstance(body, ChatBody)
+    assert bytes(prompt_bytes(body)) == odd.encode()
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5) | NAMES,
+        st.recursive(
+            st.none() | st.integers(-(2**63), 2**63) | st.floats() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3),
+        ),
+    )
+)
+def test_fields_are_read_as_python_reads_them(values: dict[str, Any]) -> None:
+    for indent in (None, 1):
+        found = fields(json.dumps({**values, "odd": math.inf}, indent=indent).encode())
+        assert found.keys() == {*values, "odd"}
+        for name, value in values.items():
+            assert repr(json.loads(bytes(found[name]))) == repr(value)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=6,
 )
-NAMES = st.sampled_from([*ChatBody.__struct_fields__, *CompletionBody.__struct_fields__, "other"])
 
 
 @pytest.mark.row("P1")

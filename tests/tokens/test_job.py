@@ -117,6 +117,9 @@ def test_other_models_and_salts_have_other_blocks() -> None:
     [
         ({"prompt": [-1]}, RequestError),
         ({"prompt": [1, "a"]}, RequestError),
+        ({"prompt": [1.0, 2]}, Unrenderable),
+        ({"prompt": [True, 1]}, Unrenderable),
+        ({"prompt": [[1, True], [2]]}, Unrenderable),
         ({"prompt": None}, Unrenderable),
         ({"prompt": "a", "suffix": "b"}, Unrenderable),
         ({"messages": [{"role": "user", "content": "a"}], "chat_template": "x"}, Unrenderable),

@@ -32,11 +32,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _fields(raw: bytes) -> dict[str, msgspec.Raw] | None:
-    """By their names; None where one is no text (Python's json, by which vLLM reads bodies, takes
-    some), or there are too many."""
+    """By their names; None where one is no text, or there are too many."""
     try:
-        return _decode(raw) if json_values.are_few(raw) else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return json_values.fields(raw) if json_values.are_few(raw) else None
+    except ValueError:
         return None
 
 
@@ -47,10 +46,11 @@ def with_ids(
 
     raw: the whole body as it came; `body` is what was read of it.
     """
-    if is_ids(body):
+    if is_ids(body) or not json_values.are_few(raw):
         return None
-    fields = _fields(raw)
-    if fields is None:
+    try:
+        fields = _decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if isinstance(body, ChatBody):
         return _chat_with_ids(fields, sequences[0])

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tokenlane.errors import RequestError
+from tokenlane.protocols import json_values
 from tokenlane.protocols.prompt_fields import (
     ABSENT,
     ChatFields,
@@ -93,13 +94,17 @@ Chatting = ChatBody | MessagesBody | ResponsesBody
 Body = Prompted | OtherBody
 
 # As vLLM (pydantic), "true" and 1 are taken for a boolean and "5" for a number: strict=False.
-_DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
-    Kind.CHAT: msgspec.json.Decoder(ChatBody, strict=False),
-    Kind.COMPLETION: msgspec.json.Decoder(CompletionBody, strict=False),
-    Kind.MESSAGES: msgspec.json.Decoder(MessagesBody, strict=False),
-    Kind.RESPONSES: msgspec.json.Decoder(ResponsesBody, strict=False),
-    Kind.OTHER: msgspec.json.Decoder(OtherBody, strict=False),
+_TYPES: dict[Kind, type[Body]] = {
+    Kind.CHAT: ChatBody,
+    Kind.COMPLETION: CompletionBody,
+    Kind.MESSAGES: MessagesBody,
+    Kind.RESPONSES: ResponsesBody,
+    Kind.OTHER: OtherBody,
 }
+_DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(body, strict=False) for kind, body in _TYPES.items()
+}
+_encode = msgspec.json.Encoder().encode
 # Without these there is no prompt.
 _REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
 
@@ -107,12 +112,17 @@ _REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "
 def inspect(kind: Kind, body: bytes) -> Body:
     """The body of a request; raises RequestError 400."""
     try:
-        parsed: Body = _DECODERS[kind].decode(body)
+        try:
+            parsed: Body = _DECODERS[kind].decode(body)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            parsed = _inspect_for_python(kind, body)
     except msgspec.ValidationError as error:
         raise RequestError(
             400, f"A field has the wrong type: {error}.", code="invalid_type", param=_path(error)
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ValueError:
         raise RequestError(400, "The body is not valid JSON.", code="invalid_json") from None
     except RecursionError:
         raise RequestError(400, "The body is nested too deeply.", code="invalid_json") from None
@@ -123,6 +133,20 @@ def inspect(kind: Kind, body: bytes) -> Body:
         )
     if not isinstance(parsed, OtherBody) and parsed.cache_salt:
         parsed.cache_salt = short_salt(parsed.cache_salt)
+    return parsed
+
+
+def _inspect_for_python(kind: Kind, body: bytes) -> Body:
+    """The body of a request that vLLM reads and msgspec does not. Raises ValueError."""
+    found = json_values.fields(body)
+    raw: dict[str, msgspec.Raw] = {}
+    typed: dict[str, msgspec.Raw] = {}
+    for field in msgspec.structs.fields(_TYPES[kind]):
+        if field.name in found:
+            (raw if field.type is msgspec.Raw else typed)[field.name] = found[field.name]
+    parsed: Body = _DECODERS[kind].decode(_encode(typed))
+    for name, given in raw.items():
+        setattr(parsed, name, given)
     return parsed
 
 

@@ -2,8 +2,7 @@
 
 Invariants:
 - A rule sees a field however it is spelled, and repeated fields as the replica does: the last one.
-- A body that no rule touches is left alone, byte for byte. One that is no JSON object is too: it
-  is refused elsewhere.
+- A body that no rule touches is left alone, byte for byte.
 """
 
 import msgspec
@@ -13,7 +12,6 @@ from tokenlane.errors import RequestError
 from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import Kind
 
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 # Completions and chats say it so, newer chats and responses otherwise; the first is vLLM's default.
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -32,13 +30,16 @@ class FieldRules:
         self.on = settings != RequestSettings()
 
     def apply(self, raw: bytes, kind: Kind = Kind.CHAT) -> bytes:
-        """The body as it may go on; raises RequestError 400 for a field that is refused."""
+        """The body as it may go on; raises RequestError 400 for a field that is refused, and for
+        what cannot be held against the rules."""
         if not json_values.are_few(raw):
             raise RequestError(400, "The body has too many fields.", code="fields")
         try:
-            fields = _decode(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return raw
+            fields = json_values.fields(raw)
+        except ValueError:
+            raise RequestError(
+                400, "The body is no JSON object, or has a name that is no text.", code="fields"
+            ) from None
         for name in fields:
             if name in self._refused:
                 raise RequestError(

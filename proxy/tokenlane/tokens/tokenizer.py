@@ -254,7 +254,7 @@ class Tokenizer:
             return (given,)
         if not isinstance(given, list) or not given:
             raise Unrenderable("field-shape")
-        if isinstance(given[0], int):
+        if isinstance(given[0], int | float):
             return (_given_ids(given),)
         return tuple(one if isinstance(one, str) else _given_ids(one) for one in given)
 
@@ -310,6 +310,8 @@ def _given_ids(ids: Any) -> bytes:
     try:
         return pack(msgspec.convert(ids, list[int], strict=True))
     except (msgspec.ValidationError, OverflowError):
+        if isinstance(ids, list) and any(isinstance(one, float | bool) for one in ids):
+            raise Unrenderable("field-shape") from None  # vLLM takes 1.0 and true for 1
         raise RequestError(
             400, "`prompt` must be a string, token ids, or a list of either.", param="prompt"
         ) from None
