@@ -1,11 +1,13 @@
 """Encoding, and that cuts are exact."""
 
+import json
 from array import array
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
@@ -122,6 +124,70 @@ def test_the_longest_of_overlapping_tokens_is_cut_whole() -> None:
     assert made.encode_pieces(made.pieces(text), add_special_tokens=False) == made.encode(
         text, add_special_tokens=False
     )
+
+
+_RARELY = st.sampled_from([False] * 9 + [True])
+ADDED = st.builds(
+    partial(dict[str, Any]),
+    content=st.text("<>ab ", min_size=1, max_size=4),
+    normalized=st.booleans(),
+    lstrip=_RARELY,
+    rstrip=_RARELY,
+    single_word=_RARELY,
+)
+
+
+def small(splits: str, normalizer: Any) -> str:
+    """A tokenizer.json of few tokens that merge."""
+    merges = [("a", "b"), ("▁", "a"), ("<", "a"), ("a", ">"), ("b", "<"), (" ", "a"), ("▁a", "b")]
+    vocab = [*"<>ab▁ ", *(left + right for left, right in merges)]
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": splits, "split": False}
+    model = {"type": "BPE", "vocab": {one: at for at, one in enumerate(vocab)}, "merges": merges}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": [],
+            "normalizer": normalizer,
+            "pre_tokenizer": metaspace if splits else None,
+            "model": model,
+        }
+    )
+
+
+@pytest.mark.parametrize("splits", ["", "first", "always"])
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        None,
+        {"type": "Sequence", "normalizers": []},
+        {"type": "Replace", "pattern": {"String": "ab"}, "content": "<"},
+    ],
+)
+def test_cuts_are_exact_at_any_added_tokens(splits: str, normalizer: Any) -> None:
+    written = small(splits, normalizer)
+
+    @settings(max_examples=300, deadline=None)
+    @given(added=st.lists(ADDED, max_size=4), text=st.text("<>ab ", max_size=24))
+    @example(
+        [{"content": "<a", "normalized": True}, {"content": "ab", "normalized": False}], "b<ab"
+    )
+    @example([{"content": "<a", "normalized": True}, {"content": "<", "normalized": False}], "b<a")
+    def exact(added: list[dict[str, Any]], text: str) -> None:
+        backend = Backend.from_str(written)
+        backend.add_tokens([AddedToken(one.pop("content"), **one) for one in map(dict, added)])
+        made = Encoder(backend)
+        joined = made.encode_pieces(made.pieces(text), add_special_tokens=False)
+        assert joined == made.encode(text, add_special_tokens=False)
+
+    exact()
+
+
+def test_normalized_tokens_are_cuts_where_nothing_normalizes() -> None:
+    spec = json.loads(backend_text("demo"))
+    for normalizer, pieces in ((None, ["a", "<x>b"]), ({"type": "NFC"}, ["a<x>b"])):
+        backend = Backend.from_str(json.dumps({**spec, "normalizer": normalizer}))
+        backend.add_tokens([AddedToken("<x>", normalized=True)])
+        assert Encoder(backend).pieces("a<x>b") == pieces
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "single_word"])

@@ -7,7 +7,8 @@ Invariants:
   used. Ids leave as packed little-endian uint32.
 - A faster engine (`use`) gives the same, or gives up.
 - A cut is exact because an added token that is not normalized is found in the raw text before
-  normalization and pre-tokenization, which then see each stretch between such tokens alone. The
+  normalization and pre-tokenization, which then see each stretch between such tokens alone. One
+  that is normalized is found as well where there is no normalizer, after the others. The
   cut stands BEFORE the token and the token stays with the text after it: Metaspace asks whether a
   stretch is the first of its text, and bare text between tokens would wrongly say yes.
 - Where such a token looks at its left neighbour (`lstrip`, `single_word`), there are no cuts.
@@ -23,6 +24,7 @@ import sys
 from collections.abc import Iterable
 from typing import Protocol
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from tokenlane.errors import RequestError
@@ -56,8 +58,7 @@ class Encoder:
         contents = _cut_contents(backend)
         self._cut = re.compile(longest_of(contents)) if contents else None
         self._longest = max(map(len, contents), default=0)
-        firsts = {content[0] for content in contents}
-        self._anywhere = not any(firsts & set(content[1:]) for content in contents)
+        self._anywhere = not _nested(contents)
         # Ids of what a piece is encoded behind; None where it is encoded by itself.
         self._lead: bytes | None = None
         self._fast: EncodeEngine | None = None
@@ -240,12 +241,39 @@ def _cut_contents(backend: Backend) -> list[str]:
     """The added tokens that split raw text; [] where a cut would not be exact."""
     if backend.encode_special_tokens:
         return []
-    tokens = [
-        token for token in backend.get_added_tokens_decoder().values() if not token.normalized
-    ]
-    if any(token.lstrip or token.single_word for token in tokens):
+    tokens = list(backend.get_added_tokens_decoder().values())
+    raw = [token for token in tokens if not token.normalized]
+    if _look_left(raw):
         return []
-    return sorted({token.content for token in tokens} - {""})
+    if not (_normalizes(backend) or _look_left(tokens) or _overlap(tokens)):
+        raw = tokens
+    return sorted({token.content for token in raw} - {""})
+
+
+def _look_left(tokens: list[AddedToken]) -> bool:
+    return any(token.lstrip or token.single_word for token in tokens)
+
+
+def _normalizes(backend: Backend) -> bool:
+    normalizer = backend.normalizer
+    if normalizer is None:
+        return False
+    state = json.loads(normalizer.__getstate__())
+    return bool(state["type"] != "Sequence" or state["normalizers"])
+
+
+def _overlap(tokens: list[AddedToken]) -> bool:
+    """Whether one that is not normalized, and so found first, could take part of one that is."""
+    first = tuple(token.content for token in tokens if not token.normalized)
+    return _nested([token.content for token in tokens]) or any(
+        token.normalized and token.content.startswith(first) for token in tokens
+    )
+
+
+def _nested(contents: list[str]) -> bool:
+    """Whether one might begin inside another."""
+    begins = {content[:1] for content in contents}
+    return any(begins & set(content[1:]) for content in contents)
 
 
 def _not_unicode() -> RequestError:
