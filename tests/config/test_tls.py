@@ -98,6 +98,45 @@ async def over_tls(bench: Bench, folder: Path) -> tuple[int, bytes]:
             return answer.status, await answer.read()
 
 
+async def test_a_goodbye_over_tls_is_no_failure(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every client that said goodbye before it closed left a traceback in the log."""
+    server = ServerSettings(tls_cert_file=f"{folder}/node.pem", tls_key_file=f"{folder}/node.key")
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=Settings(server=server)) as bench:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", bench.port, ssl=client_context(folder)
+            )
+            writer.write(post(CHAT, chat()))
+            await reader.readuntil(b"{}")
+            writer.close()
+            await writer.wait_closed()
+    assert not caplog.records
+
+
+async def test_an_answer_over_tls_may_end_with_a_goodbye(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that only the end of its connection frames was taken for truncated."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        writer.write(b'{"id":"x"}')
+        writer.close()
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "node.pem", folder / "node.key")
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with gateway(url, tls=towards(folder)) as bench:
+        answer = await bench.ask(post(CHAT, chat()))
+        assert (answer.status, answer.whole, answer.body) == (200, True, b'{"id":"x"}')
+        server.close()
+    assert not caplog.records
+
+
 async def test_tls_from_end_to_end(folder: Path) -> None:
     server = ServerSettings(
         tls_cert_file=f"{folder}/node.pem", tls_key_file=f"{folder}/node.key", head_deadline_s=2.0

@@ -73,7 +73,7 @@ def kept_bytes() -> int:
     for relay in [one for one in gc.get_objects() if isinstance(one, Relay)]:
         if relay.done.done():
             continue
-        kept += sum(len(framed) for framed, _ in relay._held or ())
+        kept += sum(len(framed) for framed, _ in relay._held)
         kept += sum(map(len, relay._pieces))
         if relay._scanner is not None:
             kept += len(relay._scanner._carry)

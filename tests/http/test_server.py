@@ -207,7 +207,6 @@ async def test_no_delay_is_set() -> None:
         await served.client()
         await until(lambda: served.server.connections)
         [connection] = served.server.connections
-        assert connection._transport is not None
         sock = connection._transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 

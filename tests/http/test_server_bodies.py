@@ -142,6 +142,30 @@ async def test_a_malformed_chunked_body(body: bytes, later: bool) -> None:
         assert len(refused) == (0 if entered.is_set() else 1)
 
 
+async def test_a_malformed_body_that_nobody_reads_yet_is_told_of_once() -> None:
+    """The request of a handler that waited for something else was recorded by both."""
+    refused: list[int] = []
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def handler(exchange: Exchange) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async with serving(
+        handler, on_refused=lambda exchange: refused.append(exchange.status)
+    ) as served:
+        client = await served.client()
+        await client.send(CHUNKED_POST)
+        await entered.wait()
+        await client.send(b"zz\r\n")
+        assert (await client.answer()).status == 400
+        await left.wait()
+    assert not refused
+
+
 async def test_a_body_in_bytes() -> None:
     body = bytes(range(256))
     async with serving(echo) as served:

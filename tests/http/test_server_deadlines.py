@@ -8,6 +8,7 @@ from tests.http.handlers import TEXT, echo
 from tests.raw import Client, get, post, until
 from tests.support import serving
 from tokenlane.config.settings import ServerSettings
+from tokenlane.http.connection_states import CLOSING, DISCARDING, LINGERING
 from tokenlane.http.server import Exchange
 
 
@@ -78,4 +79,44 @@ async def test_a_small_answer_that_is_never_read_does_not_stay(headers: str) -> 
         client = await served.client(receive_bytes=8 * 1024)
         await client.send(get("/", headers))
         await until(lambda: served.server.connections)
+        await until(lambda: not served.server.connections)
+
+
+@pytest.mark.row("T3")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("state", "request_", "left"),
+    [
+        (DISCARDING, post("/", b"hello")[:-1], False),
+        (LINGERING, get("/", "Connection: close\r\n") + b"G", True),
+        (CLOSING, get("/", "Connection: close\r\n"), False),
+    ],
+    ids=["rest-of-body", "lingering", "closing"],
+)
+async def test_who_reads_again_has_no_more_time_for_the_rest(
+    state: int, request_: bytes, left: bool
+) -> None:
+    """A client that had stopped to read and went on lost every deadline with that, and could keep
+    its connection for good: by a body without an end, or by staying after its last answer."""
+    settings = ServerSettings(
+        write_stall_deadline_s=0.5, body_deadline_s=0.1, write_high_water_bytes=400 * 1024
+    )
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.begin(200, TEXT)
+        for _ in range(50):
+            exchange.write(b"x" * 20_000)
+            await asyncio.sleep(0)  # a write of its own for each: transports tell between them
+        exchange.finish()
+
+    async with serving(handler, settings, send_bytes=16 * 1024) as served:
+        client = await served.client(receive_bytes=16 * 1024)
+        await client.send(request_)
+        await until(lambda: [one._writable for one in served.server.connections] != [None])
+        [connection] = served.server.connections
+        while connection._writable is not None:
+            client.unread += await client.more()
+        assert connection.state == state
+        if left:
+            client.unread += await client.rest()
         await until(lambda: not served.server.connections)

@@ -24,7 +24,7 @@ from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.routes import ROUTES, Action
-from tokenlane.relay.ending import RelayEnd
+from tokenlane.relay.relay_states import COMPLETE
 from tokenlane.relay.response import Relay
 from tokenlane.routing.decision import Choice, Decision
 from tokenlane.routing.lease import Lease
@@ -174,12 +174,12 @@ class Attempts:
                 if exact and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks, query.tenant)
                 LOOP.mark(OTHER)
-                end = await relay.done
+                await relay.done
                 LOOP.mark(ROUTE)
             except asyncio.CancelledError:
                 connection.abort(relay)
                 raise
-        if end is not RelayEnd.COMPLETE:
+        if relay.state != COMPLETE:
             return self._unanswered(replica, attempt, relay)
         if relay.failed:
             if relay.aborted:

@@ -6,6 +6,7 @@ Invariants:
 - The handler runs in the only task of a request, which is cancelled when the client disconnects.
   A client that closes its sending half has disconnected (as in nginx).
 - When what follows cannot be read as requests any more, the connection closes.
+- Where it stands is one of `connection_states.py`, and only its table leads to another.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import cast
 
 from tokenlane.errors import RequestError
+from tokenlane.http import connection_states as states
 from tokenlane.http.connection_owner import ConnectionOwner
 from tokenlane.http.deadline import NEVER, Deadline
 from tokenlane.http.exchange import Exchange
@@ -31,36 +33,38 @@ _LINGER_OFF = struct.pack("ii", 1, 0)
 class ServerConnection:
     """One client connection, an asyncio.Protocol in all but name (see setup.py).
 
-    body: of the request that is served. `_exchange` is None between requests. `_writable` is set
-    while the client reads too slowly. `_ignoring`: what arrives is dropped unread.
+    state: of connection_states. body: of the request that is served. `_exchange`: that request and
+    its answer, None before it. `_writable` is set while the client reads too slowly.
     """
 
     def __init__(self, owner: ConnectionOwner["ServerConnection"]) -> None:
+        self.state: int = states.IDLE
         self._owner = owner
-        self._state = owner.state
+        self._shared = owner.state
         self._run = owner.run
         self.body = RequestBody(owner.state.body_memory)
-        self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
-        self._deadline = Deadline(self._state.loop, self._timed_out)
-        self._intake = Intake(self._state.turns, self.data_received)
-        self._head_began = False
+        self._deadline = Deadline(self._shared.loop, self._timed_out)
+        self._intake = Intake(self._shared.turns, self.data_received)
         self._writable: asyncio.Future[None] | None = None
-        self._ignoring = False
+
+    def _on(self, event: int) -> int:
+        """Return the state that an event leads to, and be in it."""
+        self.state = state = states.AFTER[self.state][event]
+        return state
 
     # -- transport ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of asyncio.Transport without being one.
-        transport = cast(asyncio.Transport, transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)
         self._intake.begin(transport)
         self._heads = self._owner.heads_for(transport.get_extra_info("peername"))
-        transport.set_write_buffer_limits(high=self._state.settings.write_high_water_bytes)
+        transport.set_write_buffer_limits(high=self._shared.settings.write_high_water_bytes)
         self._owner.opened(self)
-        self._deadline.set(self._state.idle_s)
+        self._deadline.set(self._shared.idle_s)
 
     def data_received(self, data: bytes) -> None:
         LOOP.mark(PARSE)
@@ -68,36 +72,39 @@ class ServerConnection:
         LOOP.mark(OTHER)
 
     def _received(self, data: bytes) -> None:
-        if self._ignoring:
+        if self.state >= states.REFUSING:
             return
-        if self.body.reader is not None:
+        if self.state in (states.BODY, states.DISCARDING):
             self._body_received(data)
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self._exchange is None and self._writable is None:
-            self._next_request()
-        waits = self._exchange is not None or self._writable is not None
-        if waits and len(self._buffer) > self._state.settings.pipelined_limit_bytes:
+        self._next_request()
+        waits = self.state > states.HEAD or self._writable is not None
+        if waits and len(self._buffer) > self._shared.settings.pipelined_limit_bytes:
             self._intake.hold(True)
 
+    def eof_received(self) -> None:
+        if self.state < states.CLOSING:
+            self._close()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._on(states.LOST)
         self._deadline.close()
         self._intake.end()
         self.body.release()
         self._owner.closed(self)
-        self._transport = None
         if self._task is not None:
             if self._exchange is not None and self._exchange.ended:
                 # The answer broke off: its handler was woken, and records why before it ends.
-                self._state.loop.call_soon(self._task.cancel)
+                self._shared.loop.call_soon(self._task.cancel)
             else:
                 self._task.cancel()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
     def pause_writing(self) -> None:
-        self._writable = self._state.loop.create_future()
-        self._deadline.set(self._state.settings.write_stall_deadline_s)
+        self._writable = self._shared.loop.create_future()
+        self._wait()
         if self._exchange is not None and self._exchange.on_flow is not None:
             self._exchange.on_flow(True)
 
@@ -105,34 +112,36 @@ class ServerConnection:
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
-        if self._exchange is None:
+        if self.state <= states.HEAD:
+            self._on(states.RESUMED)
             self._request_over()
             return
-        self._deadline.clear()
-        if self._exchange.on_flow is not None:
+        self._wait()
+        if self._exchange is not None and self._exchange.on_flow is not None:
             self._exchange.on_flow(False)
 
     # -- requests ----------------------------------------------------------------------------
 
     def _next_request(self) -> None:
-        """Take the next request off the buffer, if its head is complete."""
+        """Take the next request off the buffer, if it is time for it and its head is complete."""
+        if self.state > states.HEAD or self._writable is not None:
+            return
         buffer = self._buffer
         # RFC 9112 2.2: an empty line before a request line is forgiven (once per read).
         if buffer[:2] == b"\r\n":
             buffer = self._buffer = buffer[2:]
         end = buffer.find(b"\r\n\r\n") + 4
         try:
-            if (end if end >= 4 else len(buffer)) > self._state.settings.head_limit_bytes:
+            if (end if end >= 4 else len(buffer)) > self._shared.settings.head_limit_bytes:
                 raise head_too_large("The request head is too large.")
             if end < 4:
                 self._incomplete_head()
                 return
             head, length_bytes = self._heads.parse(buffer[:end])
             self._deadline.due_s = NEVER
-            self._head_began = False
-            self._exchange = exchange = Exchange(self, self._state, head)
+            self._exchange = exchange = Exchange(self, self._shared, head)
             if head.chunked or length_bytes:
-                self.body.reserve(length_bytes, self._state.settings.body_limit_bytes)
+                self.body.reserve(length_bytes, self._shared.settings.body_limit_bytes)
         except RequestError as error:
             self._refuse(error)
             return
@@ -141,20 +150,22 @@ class ServerConnection:
             self._begin_body(exchange, length_bytes, buffer[end:])
         else:
             self._buffer = buffer[end:]
+            self._on(states.REQUEST_END)
             exchange.body_end()
-        if self._exchange is exchange and not exchange.ended:
-            self._task = self._state.loop.create_task(self._run(exchange))
+        if self.state in (states.BODY, states.ANSWERING):
+            self._task = self._shared.loop.create_task(self._run(exchange))
 
     def _begin_body(self, exchange: Exchange, length_bytes: int, rest: bytes) -> None:
         if len(rest) >= length_bytes > 0:
             # The usual case: the body came with its head.
             self._buffer = rest[length_bytes:]
+            self._on(states.REQUEST_END)
             exchange.body_whole(rest[:length_bytes] if self._buffer else rest)
             return
+        self._on(states.HEAD_END)
         self.body.begin(length_bytes, chunked=exchange.head.chunked)
-        self._deadline.set(self._state.settings.body_deadline_s)
-        if self._intake.held:
-            self._intake.hold(False)
+        self._wait()
+        self._intake.hold(False)
         if rest:
             self._body_received(rest)
 
@@ -163,54 +174,50 @@ class ServerConnection:
         if not self._buffer:
             return
         self._heads.check_beginning(self._buffer)
-        if self._intake.held:
-            self._intake.hold(False)
-        if not self._head_began:  # a byte now and then does not buy more time
-            self._head_began = True
-            self._deadline.set(self._state.settings.head_deadline_s)
+        self._intake.hold(False)
+        if self.state == states.IDLE:  # a byte now and then does not buy more time
+            self._deadline.set(self._shared.settings.head_deadline_s)
+        self._on(states.HEAD_PART)
 
     def _body_received(self, data: bytes) -> None:
-        exchange = self._exchange
+        exchange, discard = self._exchange, self.state == states.DISCARDING
         assert exchange is not None
         try:
-            limit_bytes = self._state.settings.body_limit_bytes
-            payload, consumed_bytes = self.body.feed(data, limit_bytes, discard=exchange.ended)
+            limit_bytes = self._shared.settings.body_limit_bytes
+            payload, consumed_bytes = self.body.feed(data, limit_bytes, discard=discard)
         except RequestError as error:
             self._bad_body(error)
             return
-        if payload and not exchange.ended:
+        if payload and not discard:
             exchange.body_bytes(payload)
         if self.body.reader is None:
             self._buffer = data[consumed_bytes:]
-            self._deadline.clear()
             exchange.body_end()
-            if exchange.ended:
+            if self._on(states.REQUEST_END) == states.IDLE:
                 self._request_over()
+            else:
+                self._wait()
         elif consumed_bytes < len(data):
             self._intake.later(data[consumed_bytes:])
 
     def _bad_body(self, error: RequestError) -> None:
         """Answer a body after which the connection cannot be read as requests any more."""
-        self.body.reader = None
-        self._ignoring = True
         exchange = self._exchange
         assert exchange is not None
-        if exchange.ended:
-            self._close_lingering()
+        if self._on(states.MALFORMED) == states.LINGERING:
+            self._linger()
         elif not exchange.body_error(error):
-            if self._task is not None:
-                self._task.cancel()
+            task = self._task
             exchange.fail(error)
-            if self._task is None:
-                self._owner.refused(exchange)
+            self._owner.refused(exchange) if task is None else task.cancel()
 
     def _refuse(self, error: RequestError) -> None:
         """Answer a request that does not reach the handler."""
         exchange = self._exchange
         if exchange is None:
-            exchange = self._exchange = Exchange(self, self._state, self._heads.unreadable)
+            exchange = self._exchange = Exchange(self, self._shared, self._heads.unreadable)
         error.close = True
-        self._ignoring = True
+        self._on(states.MALFORMED)
         exchange.fail(error)
         self._owner.refused(exchange)
 
@@ -218,12 +225,12 @@ class ServerConnection:
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still connected."""
-        if self._transport is not None:
+        if self.state != states.CLOSED:
             self._transport.write(data)
 
     def raw_write(self) -> Callable[[bytes], object]:
         """As Downstream."""
-        return self.write if self._transport is None else self._transport.write
+        return self.write if self.state == states.CLOSED else self._transport.write
 
     async def drain(self) -> None:
         """As Downstream."""
@@ -235,18 +242,21 @@ class ServerConnection:
         too_long = self.body.left_bytes > DISCARD_LIMIT_BYTES
         if self.body.reader is not None and (too_long or exchange.head.expects_continue):
             return False
-        return not self._state.draining
+        return not self._shared.draining
 
     def answer_ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close."""
         self._task = None
         exchange.on_flow = exchange.on_cut = None
-        if self._transport is None:
+        if self.state >= states.CLOSING:
             return
-        if not exchange.keep_alive:
-            unread = self._ignoring or self.body.reader is not None or self._buffer
-            self._close_lingering() if unread else self._close()
-        elif self.body.reader is None:
+        if self.state == states.REFUSING or not exchange.keep_alive:
+            if self.state == states.ANSWERING and not self._buffer:
+                self._close()
+            else:
+                self._on(states.LAST_ANSWER)
+                self._linger()
+        elif self._on(states.ANSWER_END) == states.IDLE:
             self._request_over()
         else:
             self.body.begin_discarding()
@@ -257,68 +267,68 @@ class ServerConnection:
         if self._writable is not None:
             # The client does not read its answers: it gets no new ones until it does.
             return
-        self._deadline.set(self._state.idle_s)
-        if self._intake.held and len(self._buffer) <= self._state.settings.pipelined_limit_bytes:
+        self._deadline.set(self._shared.idle_s)
+        if self._intake.held and len(self._buffer) <= self._shared.settings.pipelined_limit_bytes:
             self._intake.hold(False)
         if self._buffer:
             # From a fresh stack: a thousand pipelined requests must not nest.
-            self._state.loop.call_soon(self._next_pipelined)
-
-    def _next_pipelined(self) -> None:
-        if self._exchange is None and self._transport is not None:
-            LOOP.mark(PARSE)
-            self._next_request()
-            LOOP.mark(OTHER)
+            self._shared.loop.call_soon(self.data_received, b"")
 
     def abort_answer(self, *, reset: bool) -> None:
         """End the connection without the end that framing asks for. A plain close sends what is
         buffered first, so the client gets every byte that was written."""
-        if self._transport is None:
+        if self.state == states.CLOSED:
             return
         if reset:
             sock = self._transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
-            self._transport.abort()
+            self.abort()
         else:
             self._close()
 
     def _close(self) -> None:
         """Close once everything is written, or at a deadline if the client does not read it."""
-        if self._transport is not None:
-            self._transport.close()
-            self._deadline.set(self._state.settings.write_stall_deadline_s)
+        self._on(states.CLOSE)
+        self._transport.close()
+        self._wait()
 
-    def _close_lingering(self) -> None:
+    def _linger(self) -> None:
         """Close our half and drop what still arrives: closing with unread bytes would reset the
         connection, which could destroy the answer on its way."""
-        assert self._transport is not None
-        self._ignoring = True
-        self.body.reader = None
         self._buffer = b""
-        self._deadline.set(_LINGER_S)
+        self._wait()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._intake.drop()
 
+    def _wait(self) -> None:
+        """Give the state its deadline; a client that does not read has that of writing in any."""
+        settings = self._shared.settings
+        if self._writable is not None or self.state == states.CLOSING:
+            self._deadline.set(settings.write_stall_deadline_s)
+        elif self.state in (states.BODY, states.DISCARDING):
+            self._deadline.set(settings.body_deadline_s)
+        elif self.state == states.LINGERING:
+            self._deadline.set(_LINGER_S)
+        else:
+            self._deadline.clear()
+
     def _timed_out(self) -> None:
         """Act on a passed deadline: of idling, a head, a body, a client that does not read."""
-        if self._transport is None:
-            return
-        exchange = self._exchange
-        if self._writable is not None or self._ignoring or self._transport.is_closing():
-            self._transport.abort()
-        elif exchange is not None and self.body.reader is not None:
+        if self._writable is not None or self.state >= states.REFUSING:
+            self.abort()
+        elif self.state in (states.BODY, states.DISCARDING):
             self._bad_body(refusal("The request body did not arrive in time.", "body_timeout", 408))
-        elif exchange is None and self._buffer:
+        elif self.state <= states.HEAD and self._buffer:
             self._refuse(refusal("The request head did not arrive in time.", "head_timeout", 408))
         else:
             self._close()
 
     def begin_drain(self) -> None:
         """Close soon, unless there is a request or the beginning of one."""
-        if self._exchange is None and not self._buffer:
-            if self._state.idle_s > 0.0:
-                self._deadline.set(self._state.idle_s)
+        if self.state <= states.HEAD and not self._buffer:
+            if self._shared.idle_s > 0.0:
+                self._deadline.set(self._shared.idle_s)
             else:
                 self._close()
 
@@ -333,5 +343,6 @@ class ServerConnection:
 
     def abort(self) -> None:
         """Close at once, whatever is unfinished."""
-        if self._transport is not None:
+        if self.state != states.CLOSED:
+            self._on(states.CLOSE)
             self._transport.abort()

@@ -121,9 +121,8 @@ class UpstreamConnection:
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)
-        self._deadline.set(
-            self._between_s if self._choked else self._pool.settings.first_byte_deadline_s
-        )
+        first_byte_s = self._pool.settings.first_byte_deadline_s
+        self._deadline.set(self._between_s if self._choked else first_byte_s)
 
     def _send_on(self) -> None:
         """Write of the body what the replica takes. Its time to answer begins when it has all."""
@@ -242,17 +241,18 @@ class UpstreamConnection:
                 self._body_began = True
                 self._deadline.set(self._between_s)
 
+    def eof_received(self) -> None:
+        """The transport closes now: what that means, connection_lost tells."""
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
         self._intake.end()
         self._transport = None
         self._unsent = None
         self._pool.forget(self)
-        reader = self._reader
-        if self._sink is None:
-            return
-        if isinstance(reader, EofReader) and exc is None:
-            sink, self._sink = self._sink, None
+        sink, reader = self._sink, self._reader
+        if sink is not None and isinstance(reader, EofReader) and exc is None:
+            self._sink = None
             sink.on_end()
         elif reader is not None:
             self._fail("truncated")

@@ -9,6 +9,7 @@ Invariants:
 - A replica that dies mid-answer never looks like a clean end: an error event on an event
   boundary, then the connection breaks off; anywhere else it just breaks off. A stream that ends
   without the marker its dialect asks for has died, however well framed its end is.
+- How far it has come is one of `relay_states.py`, and only its table leads to another.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from tokenlane.http.heads import ResponseHead
 from tokenlane.http.upstream import UpstreamConnection
 from tokenlane.protocols import dialects
 from tokenlane.protocols.dialects import Dialect
-from tokenlane.relay.ending import RelayEnd
+from tokenlane.relay import relay_states as states
 from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.sse import EventScanner
 from tokenlane.relay.usage import Usage, named_at_head, read_answer, says_something
@@ -37,10 +38,10 @@ class Relay:
     dialect: of the answer. lines: the gateway's own header lines. may_retry: hold the answer as
     long as it pays. kept: a 404 says that another replica keeps what the request names. told: it is
     an answer told again, which says nothing of the replica, and whose tokens were counted when it
-    was made.
-    marked: a stream that is whole ends as its dialect's do.
+    was made. marked: a stream that is whole ends as its dialect's do.
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
     head before the prefill), else at the head. on_made: told a response's name before the client.
+    state: of relay_states. done: set once it is one of the ends. error: what led to a failure.
     Times are time.monotonic() seconds, 0.0 where it did not happen.
     """
 
@@ -56,7 +57,6 @@ class Relay:
     _held_bytes = 0
     _read_bytes = 0
     _spliced = True
-    _flowing = False
     _said = False
 
     def __init__(
@@ -84,9 +84,16 @@ class Relay:
         self._on_computed = on_computed
         self._on_made = on_made
         self._splice = exchange.splice
-        self._held: list[tuple[bytes, list[bytes]]] | None = []
+        self.state: int = states.WAITING
+        self._held: list[tuple[bytes, list[bytes]]] = []
         self._pieces: list[bytes] = []
-        self.done: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _on(self, event: int) -> None:
+        """Be in the state that an event leads to."""
+        self.state = states.AFTER[self.state][event]
+        if self.state >= states.COMPLETE and not self.done.done():
+            self.done.set_result(None)
 
     @property
     def token_events(self) -> int:
@@ -103,14 +110,14 @@ class Relay:
             self._read(body)
         if self._generated_nothing():
             self._pieces.append(body)
-            self._settle(RelayEnd.REFUSED)
+            self._on(states.NOTHING)
             return
-        self._held = None
         self._respond(head, body)
-        self._settle(RelayEnd.COMPLETE)
+        self._on(states.END)
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         """The replica began to answer."""
+        self._on(states.HEAD)
         self.first_byte_s = time.monotonic()
         self.head = head
         self._length_bytes = length_bytes
@@ -131,19 +138,16 @@ class Relay:
         if scanner is not None:
             for piece in payload:
                 scanner.feed(piece)
-            if self._flowing and not self._connection.ending:  # every chunk but the first few
+            if self.state == states.FLOWING and not self._connection.ending:  # nearly every time
                 self.last_token_s = self._connection.heard_s
-                try:
-                    self._splice(framed)
-                except RuntimeError:
-                    self._splice = _nowhere
+                self._forward(framed, payload)
                 return
             if scanner.tokens_seen:
                 self.last_token_s = self._connection.heard_s
                 if not self.first_token_s:
                     self.first_token_s = self.last_token_s
                     self._on_computed()
-                    if self._held is not None:
+                    if self.state == states.HOLDING:
                         self._begin()
         elif self._read_bytes <= _READ_LIMIT_BYTES:
             self._pieces.extend(payload)
@@ -151,9 +155,10 @@ class Relay:
         if self._connection.ending and self._unfinished():
             self._break_off(framed, payload)
             return
-        if self._held is None:
+        if self.state != states.HOLDING:
             self._forward(framed, payload)
-            self._flowing = self._spliced and self.first_token_s > 0.0
+            if self._spliced and self.first_token_s and self.state == states.RELAYING:
+                self._on(states.FIRST_TOKEN)
             return
         self._held.append((framed, payload))
         self._held_bytes += len(framed)
@@ -169,14 +174,14 @@ class Relay:
             self.on_failure(UpstreamError("truncated", sent=True))
             return
         self._read_facts()
-        if self._held is not None:
-            if self._generated_nothing():
-                self._settle(RelayEnd.REFUSED)
-                return
-            self.release()
-        else:
+        if self.state != states.HOLDING:
             self._exchange.finish(spliced=self._spliced)
-        self._settle(RelayEnd.COMPLETE)
+        elif self._generated_nothing():
+            self._on(states.NOTHING)
+            return
+        else:
+            self._release()
+        self._on(states.END)
 
     def on_failure(self, error: UpstreamError) -> None:
         """The answer will never be complete."""
@@ -199,22 +204,21 @@ class Relay:
         """The last bytes of a chunked stream that lacks its marker: passed on without the last
         chunk, which would make half an answer look whole."""
         last_at = self._connection.last_chunk_at if self._spliced else -1
-        if self._held is None and (last_at > 0 or not self._spliced):
+        if self.state != states.HOLDING and (last_at > 0 or not self._spliced):
             self._forward(framed[:last_at], payload)
         self._fail(UpstreamError("truncated", sent=True), at_edge=last_at >= 0)
 
     def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
         """at_edge: a chunk may be added to what the client has."""
         self.error = error
-        if self._held is not None:
-            self._settle(RelayEnd.FAILED)
-            return
-        self._end_early(dialects.REPLICA_FAILED, at_edge=at_edge)
-        self._settle(RelayEnd.TRUNCATED)
+        self._on(states.FAILURE)
+        if self.state == states.TRUNCATED:
+            self._end_early(dialects.REPLICA_FAILED, at_edge=at_edge)
 
     def cut(self) -> None:
         """Break the answer off: the gateway stops. Its request is cancelled with its connection."""
         at_edge = self._connection.at_edge
+        self._on(states.STOP)
         self._connection.abort(self)
         self._end_early(dialects.GATEWAY_STOPPED, at_edge=at_edge)
 
@@ -234,7 +238,7 @@ class Relay:
 
     def phase(self) -> Phase:
         """How far a failed attempt had come, in the retry table's words."""
-        if self._held is None:
+        if self.state == states.TRUNCATED:
             return Phase.RELAYED
         return Phase.SENT if self.head is None else Phase.HEAD
 
@@ -246,17 +250,20 @@ class Relay:
             return "busy" if self.head.status == 503 else "status"
         if self._kept and self.head is not None and self.head.status == 404:
             return "elsewhere"
-        return "aborted" if self._held is None else "empty"
+        return "empty" if self.state == states.REFUSED else "aborted"
 
     def release(self, more: bytes = b"") -> None:
-        """Sends an answer that was held whole. more: header lines to add."""
-        assert self._held is not None
-        assert self.head is not None
+        """Send an answer that was refused, as no other is asked for. more: header lines to add."""
         self._lines += more
+        self._release()
+        self._on(states.END)
+
+    def _release(self) -> None:
+        """Send an answer that was held whole."""
+        assert self.head is not None
         if self._scanner is None:
-            body = b"".join(self._pieces)
-            self._held = None
-            self._respond(self.head, body)
+            self._held = []
+            self._respond(self.head, b"".join(self._pieces))
         else:
             self._begin()
             self._exchange.finish(spliced=self._spliced)
@@ -276,11 +283,10 @@ class Relay:
         )
 
     def _begin(self) -> None:
-        head, held = self.head, self._held
+        head, exchange = self.head, self._exchange
         assert head is not None
-        assert held is not None
-        self._held = None
-        exchange = self._exchange
+        held, self._held = self._held, []
+        self._on(states.BEGIN)
         # Chunks are passed through as framed, except to HTTP/1.0, which knows none.
         length_bytes = self._length_bytes
         self._spliced = length_bytes is not None or (head.chunked and exchange.head.minor == 1)
@@ -337,10 +343,6 @@ class Relay:
         if self._scanner is not None and status == 200 and not self.first_token_s:
             return not tokens
         return self.aborted and not tokens and not self._said
-
-    def _settle(self, end: RelayEnd) -> None:
-        if not self.done.done():
-            self.done.set_result(end)
 
 
 def _nowhere(data: bytes) -> None:
