@@ -46,6 +46,13 @@ class RequestError(TokenlaneError):
         self.close = close
         self.headers = headers
 
+    def copy(self) -> "RequestError":
+        """Return the same, to be raised where this one is kept: raised itself, it would hold the
+        frames that hold it, and all that is in them, until the collector comes."""
+        made = RequestError(self.status, self.message)
+        made.__dict__.update(self.__dict__)
+        return made
+
 
 INTERNAL = RequestError(500, "Internal error.", kind="server_error", code="internal")
 

@@ -48,6 +48,34 @@ def test_threads_share_the_main_heap() -> None:
     assert heaps("shared") == 1
 
 
+# A long block was freed, and blocks stand behind others that are as long.
+FREED = """
+import sys
+from pathlib import Path
+from tokenlane.runtime import malloc_arenas
+if sys.argv[1] == "given back":
+    malloc_arenas.use_one_arena()
+bytes(bytearray(31_000_000))
+long, short = [], []
+for _ in range(10):
+    long.append(bytearray(8_000_000))
+    short.append(bytearray(2_000_000))
+long.clear()
+print(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_info"), reason="this C library is another"
+)
+def test_long_blocks_go_back_to_the_kernel() -> None:
+    def left_bytes(kind: str) -> int:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return int(subprocess.check_output([sys.executable, "-c", FREED, kind], env=env))
+
+    assert left_bytes("given back") < left_bytes("kept") - 50_000_000
+
+
 def test_what_is_loaded_is_left_alone_by_the_collector() -> None:
     told = (
         "import gc; from tokenlane.runtime import malloc_arenas as m;"

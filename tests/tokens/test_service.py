@@ -93,7 +93,7 @@ async def test_a_tokenizer_may_serve_another_name() -> None:
 async def needed(tokens: TokenService, body: ChatBody | CompletionBody) -> Outcome:
     key = tokens.known("demo", body)
     assert isinstance(key, bytes)
-    return await tokens.make("demo", body, key, needed=True)
+    return await tokens.make("demo", body, key, limit_tokens=1)
 
 
 async def test_what_is_needed_waits_for_room() -> None:

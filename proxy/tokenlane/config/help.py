@@ -99,7 +99,7 @@ HELP = {
     "tokens.prefix_entry_limit_bytes": "longest beginning of a prompt remembered",
     "tokens.threads": "tokenizer threads; 0: as many as cores, at least 2, at most 8",
     "tokens.queue_limit_jobs": "most prompts waiting for a thread",
-    "tokens.queue_limit_bytes": "most bytes of prompts waiting for a thread",
+    "tokens.queue_limit_bytes": "most bytes of prompts in line for threads; each tenant's: half",
     "tokens.queue_wait_limit_s": "prompts that would wait longer go on to the next rung",
     "tokens.processes": "tokenizer processes for long prompts",
     "tokens.process_limit_bytes": "prompts under way in each tokenizer process",

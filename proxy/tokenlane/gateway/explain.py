@@ -17,7 +17,7 @@ import msgspec
 from tokenlane.errors import INTERNAL, RequestError, error_body
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway import body_reader, refusals
-from tokenlane.gateway.fleet import NO_LIMIT, Fleet
+from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.prompt import HASH_BYTES
@@ -125,7 +125,7 @@ class Explainer:
             model = request.model = self.names.model(model, key, self._fleet.ready)
         model = self._fleet.resolve(model)
         known = await self._tokens.prompt(model or "", request)
-        limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)
+        limit_tokens = self._fleet.context_tokens.get(model or "", context_window.NO_LIMIT)
         if known.prompt is not None and self._check_context:
             context_window.check(known.prompt, limit_tokens, text=not is_ids(request))
         query = self._query_builder.query(

@@ -16,7 +16,6 @@ from tokenlane.http.pool import ReplicaPool
 
 # A longer name of a model is nobody's.
 _NAME_LIMIT_CHARS = 1024
-NO_LIMIT = 2**62  # tokens; fits a compiled integer
 
 
 class Replica:

@@ -2,15 +2,18 @@
 
 Invariants:
 - Only the model's own tokenizer answers for it; where there is none, a replica does.
+- Long prompts one at a time, and their answers a piece in a turn of the loop.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from tokenlane.errors import RequestError
 from tokenlane.gateway import body_reader, tokenize_answers
+from tokenlane.gateway.body_reader import LONG_BODY_BYTES
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.request_record import RequestRecord
@@ -23,11 +26,14 @@ from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.service import TokenService
 
+_thread = ThreadPoolExecutor(1, "answers")
+# 0.3 ms.
+_PIECE_BYTES = 1024 * 1024
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 _Asked = (
     tokenize_answers.TokenizeChat
     | tokenize_answers.TokenizeText
-    | tokenize_answers.DetokenizeBody
+    | tokenize_answers.Detokenize
     | MessagesBody
 )
 _READERS: dict[Action, Callable[[bytes], _Asked]] = {
@@ -73,7 +79,7 @@ class LocalAnswers:
         if tokenizer is None:
             return False
         context_tokens = self._fleet.max_model_tokens(model)
-        if isinstance(request, tokenize_answers.DetokenizeBody):
+        if isinstance(request, tokenize_answers.Detokenize):
             make = partial(tokenize_answers.detokenize, tokenizer, request)
         elif isinstance(request, MessagesBody):
             make = partial(tokenize_answers.count, tokenizer, request, context_tokens)
@@ -81,12 +87,28 @@ class LocalAnswers:
             make = partial(tokenize_answers.tokenize, tokenizer, request, context_tokens)
         LOOP.mark(OTHER)
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(None, make)
+            thread = _thread if len(body) > LONG_BODY_BYTES else None
+            answer = await asyncio.get_running_loop().run_in_executor(thread, make)
         except Exception as problem:
             if isinstance(Tokenized.failed(problem, 0.0).error, RequestError):
                 raise
             return False
         finally:
             LOOP.mark(INSPECT)
-        exchange.respond(200, _JSON, answer)
+        await _send(exchange, answer)
         return True
+
+
+async def _send(exchange: Exchange, answer: bytes) -> None:
+    """Sends an answer of any length."""
+    if len(answer) <= _PIECE_BYTES:
+        exchange.respond(200, _JSON, answer)
+        return
+    exchange.begin(200, _JSON, length_bytes=len(answer))
+    for at in range(0, len(answer), _PIECE_BYTES):
+        exchange.write(answer[at : at + _PIECE_BYTES])
+        LOOP.mark(OTHER)
+        await exchange.drain()
+        await asyncio.sleep(0)
+        LOOP.mark(INSPECT)
+    exchange.finish()

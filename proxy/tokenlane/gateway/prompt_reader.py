@@ -9,7 +9,7 @@ import time
 
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.gateway import body_rewriter
-from tokenlane.gateway.fleet import NO_LIMIT, Fleet
+from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.parity import Parity
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.gateway.request_record import RequestRecord
@@ -20,7 +20,6 @@ from tokenlane.routing.decision import Query
 from tokenlane.routing.router import Router
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, ROUTE, TOKENIZE_LOCAL
-from tokenlane.tokens.keys import prompt_size_bytes
 from tokenlane.tokens.service import TokenService
 
 
@@ -65,16 +64,16 @@ class PromptReader:
         if isinstance(request, OtherBody) or not self._wants_ids:
             LOOP.mark(ROUTE)
             return query_builder.unread(request, block_tokens, exchange.headers), body
-        limit_tokens = NO_LIMIT
+        limit_tokens = context_window.NO_LIMIT
         if self._settings.context_check:
-            limit_tokens = self._fleet.context_tokens.get(model or "", NO_LIMIT)
+            limit_tokens = self._fleet.context_tokens.get(model or "", context_window.NO_LIMIT)
         # Ids, off the loop where they take long.
         LOOP.mark(TOKENIZE_LOCAL)
         known = self._tokens.known(model or "", request)
         if isinstance(known, bytes):
-            # What has fewer bytes than the context has tokens fits; the rest has to be counted.
-            needed = prompt_size_bytes(request) > limit_tokens
-            known = await self._tokens.make(model or "", request, known, needed=needed)
+            known = await self._tokens.make(
+                model or "", request, known, limit_tokens=limit_tokens, tenant=record.tenant
+            )
             LOOP.mark(OTHER)
             await step_aside()
         else:

@@ -3,11 +3,13 @@ tokens. Pure: values to JSON bytes.
 
 Invariants:
 - Shapes are vLLM's, so a client cannot tell who answered.
-- Long lists of ids are made here, on whatever thread calls; never on the loop.
+- Long lists of ids are made here, on whatever thread calls; never on the loop. What they take is
+  their ids and their JSON.
+- What would hold the GIL for long is left to a replica (Unrenderable).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,11 +17,13 @@ from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, adapter_bases
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, MessagesBody, inspect
-from tokenlane.protocols.prompt_fields import ABSENT
-from tokenlane.tokens.ids import pack, unpack
+from tokenlane.protocols.prompt_fields import ABSENT, Unrenderable
+from tokenlane.tokens.ids import from_json, json_items, unpack
 from tokenlane.tokens.tokenizer import Tokenizer
 
 _encode = msgspec.json.Encoder().encode
+# Decoding holds the GIL: 20 ms for so many ids.
+_DECODED_IDS = 32 * 1024
 
 
 class TokenizeChat(ChatBody):
@@ -39,10 +43,17 @@ class _Probe(msgspec.Struct):
 
 
 class DetokenizeBody(msgspec.Struct):
-    """`POST /detokenize`."""
+    """`POST /detokenize`. tokens: a list of ids."""
 
-    tokens: list[int]
+    tokens: msgspec.Raw
     model: str | None = None
+
+
+class Detokenize(NamedTuple):
+    """The same, read. ids: packed."""
+
+    ids: bytes
+    model: str | None
 
 
 _decode_chat = msgspec.json.Decoder(TokenizeChat, strict=False).decode
@@ -109,17 +120,16 @@ def tokenize(
         if len(sequences) != 1:
             raise _malformed()
         ids = sequences[0]
-    tokens = unpack(ids).tolist()
-    strings: list[str] | None = None
+    limit = _encode(max_model_tokens or tokenizer.max_model_tokens)
+    parts = [b'{"count":%d,"max_model_len":%b,"tokens":[' % (len(ids) // 4, limit)]
+    parts += json_items(ids, lambda some: unpack(some).tolist())
     if request.return_token_strs:
-        strings = tokenizer.encoder.token_strings(ids)
-    answer: dict[str, Any] = {
-        "count": len(tokens),
-        "max_model_len": max_model_tokens or tokenizer.max_model_tokens,
-        "tokens": tokens,
-        "token_strs": strings,
-    }
-    return _encode(answer)
+        parts.append(b'],"token_strs":[')
+        parts += json_items(ids, tokenizer.encoder.token_strings)
+        parts.append(b"]}")
+    else:
+        parts.append(b'],"token_strs":null}')
+    return b"".join(parts)
 
 
 def count_request(body: bytes) -> MessagesBody:
@@ -140,21 +150,20 @@ def count(tokenizer: Tokenizer, request: MessagesBody, max_model_tokens: int | N
     )
 
 
-def detokenize_request(body: bytes) -> DetokenizeBody:
+def detokenize_request(body: bytes) -> Detokenize:
     """The body of `POST /detokenize`. Raises RequestError 400."""
     try:
-        return _decode_detokenize(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        read = _decode_detokenize(body)
+        return Detokenize(from_json(bytes(read.tokens)), read.model)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
         raise _malformed() from None
 
 
-def detokenize(tokenizer: Tokenizer, request: DetokenizeBody) -> bytes:
-    """The answer: text, special tokens included."""
-    try:
-        ids = pack(request.tokens)
-    except OverflowError:
-        raise _malformed() from None
-    return _encode({"prompt": tokenizer.decode(ids)})
+def detokenize(tokenizer: Tokenizer, request: Detokenize) -> bytes:
+    """The answer: text, special tokens included. Raises Unrenderable for many ids."""
+    if len(request.ids) > 4 * _DECODED_IDS:
+        raise Unrenderable("uncut")
+    return _encode({"prompt": tokenizer.decode(request.ids)})
 
 
 def _malformed() -> RequestError:

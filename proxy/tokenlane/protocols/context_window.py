@@ -5,8 +5,12 @@ Invariants:
 - Only what every replica of the model would refuse is refused here.
 """
 
+from typing import Final
+
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
+
+NO_LIMIT: Final = 2**62  # tokens; fits a compiled integer
 
 
 def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> RequestError:

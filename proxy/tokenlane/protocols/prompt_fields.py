@@ -25,7 +25,7 @@ class Unrenderable(TokenlaneError):
     multimodal content-part message-shape tool-shape field-shape json template-kwargs
     request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
     several-prompts no-tokenizer other-count replica-full replica-late replica-failed
-    replica-refused failed
+    replica-refused uncut failed
     """
 
     def __init__(self, reason: str) -> None:

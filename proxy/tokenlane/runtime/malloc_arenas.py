@@ -13,18 +13,29 @@ Invariant: where the C library is another, nothing is changed.
 import ctypes
 import gc
 
-# mallopt(3); of all its parameters the one that Python has no name for is this.
+# The numbers of mallopt's parameters.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
+# Longer blocks are pages of their own, which the kernel has back when they are freed. By itself
+# glibc raises this to the longest block ever freed, up to 32 MB: one such body, and every later one
+# leaves holes in the heap.
+_OWN_PAGES_BYTES = 4 * 1024 * 1024
+# As glibc would set it for that: a heap that shrinks by less would grow again at once.
+_TRIM_BYTES = 2 * _OWN_PAGES_BYTES
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000
 
 
 def use_one_arena() -> None:
-    """All threads allocate from the main heap. Before they are started: a heap once made stays."""
+    """All threads allocate from the main heap, but for long blocks, which go back to the kernel.
+    Before they are started: a heap once made stays."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def settle() -> None:

@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 from tokenlane.errors import RequestError
 from tokenlane.prompt import HASH_BYTES, Prompt
-from tokenlane.protocols import prompt_fields
+from tokenlane.protocols import context_window, prompt_fields
 from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
+from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, TokenCaches, marked
 from tokenlane.tokens.caches.segments import stretches
+from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -49,7 +51,8 @@ class Tokenized(NamedTuple):
         """Of a job that ended by this exception, whatever it is: the replica decides about what
         nobody foresaw."""
         if isinstance(problem, RequestError | Unrenderable):
-            return cls(None, problem, seconds)
+            # Its frames hold the prompt, and one of them the result.
+            return cls(None, problem.with_traceback(None), seconds)
         if isinstance(problem, KeyboardInterrupt | SystemExit):
             raise problem
         log.error("a prompt could not be tokenized", exc_info=problem)
@@ -75,7 +78,8 @@ class _Sequence(NamedTuple):
 class TokenJob:
     """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many of messages as
     would take as long to render; block_tokens: per hashed block; salt: what its hashes start from;
-    caches: those of the model."""
+    caches: those of the model; limit_tokens: of the context, where prompts over it are refused;
+    tenant: whose it is, "" where there are none."""
 
     __slots__ = (
         "_caches",
@@ -88,9 +92,11 @@ class TokenJob:
         "block_tokens",
         "body",
         "key",
+        "limit_tokens",
         "render_bytes",
         "salt",
         "size_bytes",
+        "tenant",
         "text",
         "tokenizer",
     )
@@ -106,6 +112,8 @@ class TokenJob:
         size_bytes: int,
         block_tokens: int,
         salt: bytes = b"",
+        limit_tokens: int = NO_LIMIT,
+        tenant: str = "",
     ) -> None:
         self.tokenizer = tokenizer
         self._speed = speed
@@ -113,6 +121,8 @@ class TokenJob:
         self._caches = caches
         self.block_tokens = block_tokens
         self.salt = salt
+        self.limit_tokens = limit_tokens
+        self.tenant = tenant
         # CPU seconds of the render, and of encoding and hashing what was not known.
         self._render_s = self._encode_s = 0.0
         self._seconds = 0.0
@@ -207,13 +217,18 @@ class TokenJob:
         self, text: str, special: bool, limit_s: float
     ) -> Generator[None, None, _Sequence]:
         encoder = self.tokenizer.encoder
+        if encoder.least_tokens(text) > self.limit_tokens:
+            raise context_window.too_long(self.limit_tokens, 0, cut=True)
         affixes = encoder.affixes if special else (b"", b"")
-        if affixes is None or not encoder.cuts:
+        if affixes is None:
             self._within(len(text), limit_s)
             began_s = time.thread_time()
-            ids = encoder.encode(text, add_special_tokens=special)
+            ids = encoder.encode_apart(text, add_special_tokens=special)
             self._encoded(len(text), began_s)
             return _Sequence(ids)
+        if not encoder.cuts:
+            made = yield from self._apart(encoder.begun(text), limit_s)
+            return _Sequence(b"".join((affixes[0], *made, affixes[1])))
         root, found, at = b"", None, 0
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:
@@ -243,8 +258,13 @@ class TokenJob:
         missing = list(dict.fromkeys(piece for piece, ids in wanted if ids is None))
         if not missing:
             return [ids for ids in known if ids is not None]
-        self._within(max(map(len, missing)), limit_s)
         fresh: dict[str, bytes] = {}
+        if max(map(len, missing)) > PART_CHARS:
+            for piece in missing:
+                if len(piece) > PART_CHARS:
+                    fresh[piece] = b"".join((yield from self._apart(piece, limit_s)))
+            missing = [piece for piece in missing if piece not in fresh]
+        self._within(max(map(len, missing), default=0), limit_s)
         for batch in self._batches(missing, limit_s):
             yield
             began_s = time.thread_time()
@@ -256,6 +276,17 @@ class TokenJob:
             fresh[piece] if ids is None else ids for piece, ids in zip(pieces, known, strict=True)
         ]
 
+    def _apart(self, piece: str, limit_s: float) -> Generator[None, None, list[bytes]]:
+        """The ids of a piece of any length, in parts."""
+        encoder, made = self.tokenizer.encoder, []
+        for part in encoder.apart(piece):
+            self._within(len(part), limit_s)
+            yield
+            began_s = time.thread_time()
+            made.append(encoder.encode_piece(part))
+            self._encoded(len(part), began_s)
+        return made
+
     def _batches(self, pieces: list[str], limit_s: float) -> Iterator[list[str]]:
         """`pieces` in runs predicted to take no longer than the limit, one piece at least."""
         batch: list[str] = []
@@ -266,7 +297,8 @@ class TokenJob:
                 batch, chars = [], 0
             batch.append(piece)
             chars += len(piece)
-        yield batch
+        if batch:
+            yield batch
 
     def _hashed(self, sequence: _Sequence) -> Generator[None, None, bytes]:
         """The block hashes of a sequence, which becomes a prefix for others."""

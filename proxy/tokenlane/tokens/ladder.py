@@ -73,8 +73,8 @@ class JobView(NamedTuple):
 
 
 class PoolView(NamedTuple):
-    """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that would
-    pass before one more job of this kind begins. processes: ready ones; process_bytes: under way
+    """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that they
+    would take from one more job like this. processes: ready ones; process_bytes: under way
     in the one that has the least."""
 
     threads: int

@@ -18,6 +18,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import Prompted, is_ids
+from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.lru import Budget, CacheCounts, PromptCache
@@ -94,8 +95,7 @@ class TokenService:
         }
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
-        self._look_short = partial(self._pool, True)
-        self._look_long = partial(self._pool, False)
+        self._look_short = partial(self._pool, 0.0, True)
 
     @property
     def block_tokens(self) -> int:
@@ -146,11 +146,18 @@ class TokenService:
         return key if prompt is None else Outcome(prompt, Rung.CACHE)
 
     async def make(
-        self, model: str, body: Prompted, key: bytes, *, needed: bool = False
+        self,
+        model: str,
+        body: Prompted,
+        key: bytes,
+        *,
+        limit_tokens: int = NO_LIMIT,
+        tenant: str = "",
     ) -> Outcome:
-        """The ids of a request, by one of the rungs below the cache. needed: it waits for them
-        where the ladder is full. Raises RequestError where vLLM would refuse the prompt, and
-        where what is needed cannot be had in time."""
+        """The ids of a request, by one of the rungs below the cache. limit_tokens: of the context;
+        what may be longer waits for its ids where the ladder is full. tenant: whose it is. Raises
+        RequestError where vLLM would refuse the prompt, and where ids that are needed cannot be had
+        in time."""
         if has_long_options(body):
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
@@ -168,6 +175,8 @@ class TokenService:
             size_bytes=size_bytes,
             block_tokens=self._block_tokens,
             salt=salt(model, body),
+            limit_tokens=limit_tokens,
+            tenant=tenant,
         )
         render_s = speed.render_s(job.render_bytes)
         total_s = render_s + speed.encode_s(size_bytes)
@@ -176,7 +185,8 @@ class TokenService:
         gil_s = max(render_s, ids_gil_s)
         view = JobView(size_bytes, render_s, total_s, gil_s, self.threads.loop_late_s)
         outcome = await self._climb(own, job, view)
-        if needed and outcome.reason == _FULL:
+        # What has fewer bytes than the context has tokens fits; the rest has to be counted.
+        if size_bytes > limit_tokens and outcome.reason == _FULL:
             outcome = await self._patiently(own, job, view)
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
@@ -208,7 +218,7 @@ class TokenService:
 
     async def _climb(self, model: str, job: TokenJob, view: JobView) -> Outcome:
         is_short = view.total_s <= self._settings.short_lane_s
-        look = self._look_short if is_short else self._look_long
+        look = self._look_short if is_short else partial(self._pool, view.total_s, False)
         rung = ladder.choose(view, look, self._settings)
         if rung is Rung.SHORT:
             result = short.run(
@@ -223,6 +233,11 @@ class TokenService:
                 return _outcome(result, rung)
             rung = ladder.choose(view, look, self._settings, begun=True)
         LOOP.mark(OTHER)
+        if self._has_its_share(job):
+            if job.size_bytes <= job.limit_tokens:
+                return Outcome(None, Rung.BAIL, "tenant-share")
+            self._room.made()
+            raise uncounted()
         if rung is Rung.THREADS:
             done = await self.threads.submit(job, view.total_s, short=is_short)
             return _outcome(done.result, rung, done.queue_s)
@@ -235,6 +250,14 @@ class TokenService:
         if rung is Rung.LOCAL:
             return await self._local(job)
         return Outcome(None, Rung.BAIL, _FULL)
+
+    def _has_its_share(self, job: TokenJob) -> bool:
+        """Whether a tenant has half of all that may be in line: the other half is for others."""
+        if not job.tenant:
+            return False
+        held_bytes = self.threads.tenants.of(job.tenant) + self.processes.tenants.of(job.tenant)
+        share_bytes = self._settings.queue_limit_bytes // 2
+        return held_bytes > 0 and held_bytes + job.size_bytes > share_bytes
 
     async def _patiently(self, model: str, job: TokenJob, view: JobView) -> Outcome:
         began_s = time.monotonic()
@@ -251,13 +274,13 @@ class TokenService:
                 return outcome
             again = True
 
-    def _pool(self, short: bool) -> PoolView:
+    def _pool(self, predicted_s: float, short: bool) -> PoolView:
         threads, processes = self.threads, self.processes
         return PoolView(
             threads.count,
             threads.queued_jobs,
             threads.queued_bytes,
-            threads.wait_s(short=short),
+            threads.wait_s(predicted_s, short=short),
             self._permit.locked(),
             processes.ready_count,
             processes.outstanding_bytes,
@@ -309,7 +332,7 @@ async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokeniz
 
 def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
     if isinstance(result.error, RequestError):
-        raise result.error
+        raise result.error.copy()
     if result.error is not None:
         return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
     return Outcome(result.prompt, rung, "", queue_s, result.seconds)

@@ -68,7 +68,7 @@ class Tokenizer:
         made = [*self._templates.values(), self._processor_template]
         self.volatile = any(template is not None and template.volatile for template in made)
         literals = [text for template in made if template for text in template.literals]
-        self.encoder.cut_lines(line_cuts.marks(literals, self.encoder.added))
+        self.encoder.read_spec(line_cuts.marks(literals, self.encoder.added))
         self.fast = FastPaths()
         self._fast_templates: dict[Template, FastTemplate] = {}
 
@@ -287,7 +287,7 @@ class Tokenizer:
 
     def _truncated(self, text: str, special: bool, cut: tuple[int, str | None] | None) -> bytes:
         if cut is None or cut[1] is not None or not special:
-            return _kept(self.encode(text, add_special_tokens=special), cut)
+            return _kept(self.encoder.encode_apart(text, add_special_tokens=special), cut)
         # Without a side, the tokenizer itself truncates, and leaves room for what it adds.
         affixes = self.encoder.affixes
         if affixes is None:
@@ -296,7 +296,7 @@ class Tokenizer:
         room = cut[0] - (len(before) + len(after)) // 4
         if room < 1:
             raise Unrenderable("truncation")
-        body = _kept(self.encode(text, add_special_tokens=False), (room, "left"))
+        body = _kept(self.encoder.encode_apart(text, add_special_tokens=False), (room, "left"))
         return before + body + after
 
 

@@ -22,6 +22,7 @@ class Job(TokenJob):
     def __init__(self, size_bytes: int = 10, *, held: bool = False) -> None:
         self.key = b"key"
         self.size_bytes = size_bytes
+        self.tenant = ""
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.thread = ""
@@ -67,7 +68,7 @@ async def pool_of(count: int) -> AsyncIterator[tuple[ThreadPool, list[Job]]]:
     pool = ThreadPool(count, on_result)
     yield pool, heard
     assert (pool.queued_jobs, pool.queued_bytes) == (0, 0)
-    assert pool.wait_s(short=True) == pool.wait_s(short=False) == pytest.approx(0.0)
+    assert pool.wait_s(1.0, short=True) == pool.wait_s(1.0, short=False) == pytest.approx(0.0)
     pool.close()
     for thread in pool._threads:
         await asyncio.to_thread(thread.join, 10)
@@ -91,8 +92,10 @@ async def test_what_waits_is_counted() -> None:
         futures = [pool.submit(held, 0.5, short=False), pool.submit(Job(30), 0.25, short=False)]
         assert (pool.queued_jobs, pool.queued_bytes) == (2, 130)
         # One thread of two takes short jobs only.
-        assert pool.wait_s(short=False) == 0.75
-        assert pool.wait_s(short=True) == 0.0
+        assert pool.wait_s(1.0, short=False) == 0.75
+        assert pool.wait_s(1.0, short=True) == 0.0
+        # Pieces interleave: it is done before the longer of the two.
+        assert pool.wait_s(0.1, short=False) == pytest.approx(0.2)
         futures.append(pool.submit(Job(1), 0.002, short=True))
         await futures[-1]
         held.go_on.set()

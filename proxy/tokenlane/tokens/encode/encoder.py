@@ -13,23 +13,27 @@ Invariants:
   stretch is the first of its text, and bare text between tokens would wrongly say yes.
 - Where such a token looks at its left neighbour (`lstrip`, `single_word`), there are no cuts.
 - Lines that begin with certain marks are cuts too, where tokenlane.tokens.encode.line_cuts says so
-  (`cut_lines`).
+  (`read_spec`).
+- A long text is encoded by parts, and one that cannot be cut is refused (`apart`,
+  tokenlane.tokens.encode.word_cuts).
 - Where no token begins inside another, every place a search finds is a cut, wherever the search
   began (`cuts_anywhere`); else only a search from a cut on finds cuts.
 """
 
-import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+import msgspec
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from tokenlane.errors import RequestError
+from tokenlane.tokens.encode import least_tokens, word_cuts
 from tokenlane.tokens.encode.line_cuts import Parts, parts
 from tokenlane.tokens.encode.literals import longest_of
+from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.ids import pack, unpack
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
@@ -63,6 +67,8 @@ class Encoder:
         self._lead: bytes | None = None
         self._fast: EncodeEngine | None = None
         self._affixes = self._find_affixes()
+        self._places: re.Pattern[str] | None = None
+        self._longest_token_chars: int | None = None
 
     def __repr__(self) -> str:
         cuts = "exact" if self._cut else "none"
@@ -88,6 +94,25 @@ class Encoder:
             return found[0]
         return self.by_reference(text, add_special_tokens=add_special_tokens)
 
+    def encode_apart(self, text: str, *, add_special_tokens: bool) -> bytes:
+        """As `encode`, of a text of any length. Raises Unrenderable where it cannot be cut."""
+        affixes = self._affixes if add_special_tokens else (b"", b"")
+        if len(text) <= PART_CHARS or affixes is None:
+            [whole] = word_cuts.apart(text, None)
+            return self.encode(whole, add_special_tokens=add_special_tokens)
+        parts = map(self.encode_piece, self.apart(self.begun(text)))
+        return b"".join((affixes[0], *parts, affixes[1]))
+
+    def apart(self, piece: str) -> Iterator[str]:
+        """A piece in parts for `encode_piece`, each of about PART_CHARS. Raises Unrenderable where
+        too much of it cannot be cut."""
+        return word_cuts.apart(piece, self._places)
+
+    def least_tokens(self, text: str) -> int:
+        """How many tokens the text has at least, at no cost; 0 where nothing is known."""
+        longest = self._longest_token_chars
+        return 0 if longest is None else least_tokens.least_tokens(text, longest)
+
     def by_reference(self, text: str, *, add_special_tokens: bool) -> bytes:
         """The same, by the library itself."""
         try:
@@ -102,12 +127,17 @@ class Encoder:
         """Encodes with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
 
-    def cut_lines(self, marks: list[str]) -> None:
-        """Cuts before lines that begin with one of these, too, where that is exact. At load only,
-        before the encoder is shared."""
-        if not marks or self._backend.encode_special_tokens:
+    def read_spec(self, marks: list[str]) -> None:
+        """Learns from the tokenizer's description where long texts may be cut, and how long a
+        token is; cuts before lines that begin with one of these marks, too, where that is exact. At
+        load only, before the encoder is shared."""
+        spec = msgspec.json.decode(self.to_json())
+        if self._affixes is not None:
+            self._longest_token_chars = least_tokens.longest_token_chars(spec)
+        if self._backend.encode_special_tokens:
             return
-        way = parts(json.loads(self.to_json()))
+        self._places = word_cuts.places(spec)
+        way = parts(spec) if marks else Parts.NOT
         if way is Parts.NOT:
             return
         ways = [] if self._cut is None else [self._cut.pattern]
@@ -258,7 +288,7 @@ def _normalizes(backend: Backend) -> bool:
     normalizer = backend.normalizer
     if normalizer is None:
         return False
-    state = json.loads(normalizer.__getstate__())
+    state = msgspec.json.decode(normalizer.__getstate__())
     return bool(state["type"] != "Sequence" or state["normalizers"])
 
 

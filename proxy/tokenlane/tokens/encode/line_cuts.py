@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import Any
 
 # Of Qwen, of Llama 3 (how many digits stand together changes nothing) and of DeepSeek.
-_QWEN = (
+QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -30,7 +30,7 @@ _DEEPSEEK = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
     r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_AT_LINES = frozenset((_QWEN, _QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|"), _DEEPSEEK))
+_AT_LINES = frozenset((QWEN, QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|"), _DEEPSEEK))
 # What may split a text before one of those: it knows of no line's end.
 _WITHIN = frozenset((r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"))
 
@@ -61,8 +61,8 @@ def parts(spec: dict[str, Any]) -> Parts:
     for token in spec["added_tokens"]:
         if token["lstrip"] or token["rstrip"] or token["single_word"] or "\n" in token["content"]:
             return Parts.NOT
-    normalizers = _steps(spec["normalizer"], "normalizers")
-    splits = _steps(spec["pre_tokenizer"], "pretokenizers")
+    normalizers = steps(spec["normalizer"], "normalizers")
+    splits = steps(spec["pre_tokenizer"], "pretokenizers")
     composed = all(one["type"] == "NFC" for one in normalizers)
     if composed and splits and _is_bytes(splits[-1]) and _split_at_lines(splits[:-1]):
         return Parts.AT_SPLITS
@@ -93,7 +93,7 @@ def _is_mark(line: str) -> bool:
     return begins and len(line) >= _LEAST_CHARS and not line.replace("_", "").isalnum()
 
 
-def _steps(step: dict[str, Any] | None, several: str) -> list[dict[str, Any]]:
+def steps(step: dict[str, Any] | None, several: str) -> list[dict[str, Any]]:
     if step is None:
         return []
     return list(step[several]) if step["type"] == "Sequence" else [step]

@@ -51,6 +51,7 @@ class Asked(msgspec.Struct):
     size_bytes: int
     block_tokens: int
     salt: bytes
+    limit_tokens: int
 
 
 class Made(msgspec.Struct):
@@ -86,6 +87,7 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
         job.size_bytes,
         job.block_tokens,
         job.salt,
+        job.limit_tokens,
     )
     return frame(header, msgspec.json.encode(job.body))
 

@@ -78,6 +78,7 @@ def _tokenized(
         size_bytes=asked.size_bytes,
         block_tokens=asked.block_tokens,
         salt=asked.salt,
+        limit_tokens=asked.limit_tokens,
     )
     return job.run()
 

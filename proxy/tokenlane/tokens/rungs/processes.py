@@ -26,6 +26,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made, Start
+from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 from tokenlane.tokens.rungs.threads import Done
 
 log = logging.getLogger(__name__)
@@ -168,6 +169,7 @@ class ProcessPool:
         self._children: list[_Child] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._number = 0
+        self.tenants = TenantBytes()
         self._turn = 0
         self._closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -198,6 +200,7 @@ class ProcessPool:
         """Hands a job to a process; raises LostError from the future. Whether there is room was
         the ladder's question."""
         future: asyncio.Future[Done] = self._loop.create_future()
+        self.tenants.begin(job)
         self._dispatch(_Entry(job, predicted_s, future))
         return future
 
@@ -229,6 +232,7 @@ class ProcessPool:
 
     def finished(self, entry: _Entry, result: Tokenized) -> None:
         """A process made ids."""
+        self.tenants.end(entry.job)
         self._on_result(entry.job, result)
         if not entry.future.done():
             queue_s = time.perf_counter() - entry.queued_s - result.seconds
@@ -253,6 +257,7 @@ class ProcessPool:
         child.entries.clear()
 
     def _give_up(self, entry: _Entry) -> None:
+        self.tenants.end(entry.job)
         if not entry.future.done():
             entry.future.set_exception(LostError())
 

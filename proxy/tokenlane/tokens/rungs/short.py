@@ -15,6 +15,7 @@ from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import CompletionBody
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.openings import Opening, OpeningCache
+from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
 
@@ -70,7 +71,7 @@ def _encoded(
     encoder = job.tokenizer.encoder
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
-        if speed.encode_s(len(text)) > limit_s:
+        if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
             return None
         return _prompt(job, encoder.encode(text, add_special_tokens=special), b"")
     root = b"%d:%d:%b" % (special, job.block_tokens, job.salt)
@@ -79,14 +80,14 @@ def _encoded(
         head = text[: openings.ends_at(encoder, root, text)]
         if not head:
             opening = Opening("", affixes[0], b"")
-        elif speed.encode_s(len(head)) < stall_budget_s:
+        elif speed.encode_s(len(head)) < stall_budget_s and len(head) <= PART_CHARS:
             ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
             opening = Opening(head, ids, block_hashes(ids, job.block_tokens, job.salt))
             openings.put(root, opening)
         else:
             return None
     rest = text[opening.chars :] if opening.chars else encoder.begun(text)
-    if speed.encode_s(len(rest)) > limit_s:
+    if speed.encode_s(len(rest)) > limit_s or len(rest) > PART_CHARS:
         return None
     began_s = time.perf_counter()
     ids = b"".join((opening.ids, encoder.encode_piece(rest), affixes[1]))

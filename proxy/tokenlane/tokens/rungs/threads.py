@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from tokenlane.runtime import cpu_scheduling
 from tokenlane.tokens.job import Tokenized, TokenJob
+from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 
 # Long enough that changing jobs costs nothing, short beside what a waiting request notices.
 _SLICE_S = 0.005
@@ -59,9 +60,10 @@ class ThreadPool:
         self.count = count
         self.queued_jobs = 0
         self.queued_bytes = 0
+        self.tenants = TenantBytes()
         self._late_s = 0.0
         self._short_s = 0.0
-        self._long_s = 0.0
+        self._long_jobs: set[_Entry] = set()
         self._threads = [
             threading.Thread(
                 target=self._only_short if number == 0 and count > 1 else self._any,
@@ -73,11 +75,14 @@ class ThreadPool:
         for thread in self._threads:
             thread.start()
 
-    def wait_s(self, *, short: bool) -> float:
-        """Predicted seconds before a job submitted now begins."""
-        if short:
-            return self._short_s / self.count
-        return self._short_s / self.count + self._long_s / max(self.count - 1, 1)
+    def wait_s(self, predicted_s: float, *, short: bool) -> float:
+        """Predicted seconds that others take from a job submitted now. Pieces interleave: of a
+        longer job only as much is done before its end as it takes itself."""
+        wait_s = self._short_s / self.count
+        if not short:
+            ahead_s = sum([min(entry.predicted_s, predicted_s) for entry in self._long_jobs])
+            wait_s += ahead_s / max(self.count - 1, 1)
+        return wait_s
 
     @property
     def loop_late_s(self) -> float:
@@ -91,13 +96,14 @@ class ThreadPool:
         entry = _Entry(job, future, predicted_s, short)
         self.queued_jobs += 1
         self.queued_bytes += job.size_bytes
+        self.tenants.begin(job)
         if short:
             self._short_s += predicted_s
             self._short.put(entry)
             # Wakes a thread that waits for long jobs; whoever comes first takes the entry.
             self._long.put(None)
         else:
-            self._long_s += predicted_s
+            self._long_jobs.add(entry)
             self._long.put(entry)
         return future
 
@@ -154,10 +160,11 @@ class ThreadPool:
         self._late_s = time.perf_counter() - ended_s
         self.queued_jobs -= 1
         self.queued_bytes -= entry.job.size_bytes
+        self.tenants.end(entry.job)
         if entry.short:
             self._short_s -= entry.predicted_s
         else:
-            self._long_s -= entry.predicted_s
+            self._long_jobs.discard(entry)
         if done is None:
             return
         if isinstance(done, Exception):

@@ -1,0 +1,73 @@
+"""Where a long text may be cut besides: before a lone space and behind a lone line's end, with no
+whitespace on either side. So a long encode goes by parts, and what cannot be cut is not begun.
+
+Why such a cut is exact. No added token reaches over it (none holds a space or a line's end, or
+takes in what stands around it), and
+- where a regular expression splits the text (those of `tokenlane.tokens.encode.line_cuts`, and
+  GPT-2's): in none does a match go on from something that is no whitespace to a space, nor from a
+  line's end to something that is none. So one match ends there and the next begins there. Nothing
+  in them looks back, and what looks ahead, `\\s+(?!\\S)`, finds something else than whitespace on
+  both sides, or takes a lone line's end as `\\s+` would;
+- where nothing splits it and spaces become part of words (Metaspace): no token has a space behind
+  something else, and a line's end merges with nothing.
+Nothing composes with a space or a line's end (NFC). What Python takes for no whitespace is none to
+these tokenizers either.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.encode.line_cuts import QWEN, Parts, parts, steps
+
+# Encoded in one call: 0.2 ms, or 30 ms where it is one word; another job has its turn between two.
+PART_CHARS: Final = 64 * 1024
+# Encoded though it cannot be cut: as one word it takes 50 ms and 6 MB. Where no cut is known to be
+# exact, most of such texts are many words: 1.3 s and 40 MB, were it one.
+_LIMIT_CHARS: Final = 128 * 1024
+_UNKNOWN_LIMIT_CHARS: Final = 2 * 1024 * 1024
+
+_BESIDE_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
+# Behind a line's end Metaspace would put a space: that is no place for every caller.
+_BEFORE_SPACES = re.compile(r"(?<=\S) (?=\S)")
+_QWEN_SPLIT = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": QWEN}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+    ],
+}
+
+
+def places(spec: dict[str, Any]) -> re.Pattern[str] | None:
+    """What finds such places, of a tokenizer.json: a space to cut before, a line's end to cut
+    behind. None: no cut is known to be exact."""
+    if any(" " in token["content"] for token in spec["added_tokens"]):
+        return None
+    splits = steps(spec["pre_tokenizer"], "pretokenizers")
+    if len(splits) == 1 and splits[0]["type"] == "ByteLevel" and splits[0]["use_regex"]:
+        # GPT-2's: Qwen's in its place would be cut alike.
+        spec = {**spec, "pre_tokenizer": None if splits[0]["add_prefix_space"] else _QWEN_SPLIT}
+    way = parts(spec)
+    if way is Parts.AT_SPLITS:
+        return _BESIDE_WORDS
+    alone = all("\u2581" not in token.lstrip("\u2581") for token in spec["model"]["vocab"])
+    return _BEFORE_SPACES if way is Parts.AFTER_LEAD and alone else None
+
+
+def apart(text: str, found_by: re.Pattern[str] | None) -> Iterator[str]:
+    """`text` in parts that are encoded independently. found_by: see `places`; without it, the text
+    is one part. Raises Unrenderable where too much of it cannot be cut."""
+    limit_chars = _UNKNOWN_LIMIT_CHARS if found_by is None else _LIMIT_CHARS
+    start, near = 0, PART_CHARS
+    while found_by is not None and near < len(text):
+        place = found_by.search(text, near, start + limit_chars)
+        if place is None:
+            break
+        at = place.start() if place[0] == " " else place.end()
+        yield text[start:at]
+        start, near = at, at + PART_CHARS
+    if len(text) - start > limit_chars:
+        raise Unrenderable("uncut")
+    yield text[start:] if start else text

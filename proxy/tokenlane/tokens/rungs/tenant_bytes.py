@@ -1,0 +1,29 @@
+"""The bytes of prompts that each tenant has in a rung.
+
+Invariant: a tenant that has none takes no memory. Where there are no tenants nothing is counted.
+"""
+
+from tokenlane.tokens.job import TokenJob
+
+
+class TenantBytes:
+    """Of one rung."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, int] = {}
+
+    def of(self, tenant: str) -> int:
+        """What a tenant has."""
+        return self._held.get(tenant, 0)
+
+    def begin(self, job: TokenJob) -> None:
+        """Counts a job."""
+        if job.tenant:
+            self._held[job.tenant] = self.of(job.tenant) + job.size_bytes
+
+    def end(self, job: TokenJob) -> None:
+        """Counts it no more."""
+        if job.tenant:
+            left_bytes = self._held.pop(job.tenant) - job.size_bytes
+            if left_bytes:
+                self._held[job.tenant] = left_bytes
