@@ -30,7 +30,7 @@ from bench.tools.watched import Watched, watched
 TOKENS, TURNS, KNOWN = 2_000, 8, 16
 REFERENCE = {"fast_engines": False}
 ON_LOOP = REFERENCE | {"thread_hop_s": 1e9}
-NO_CACHE = {"cache_limit_entries": 0, "segment_limit_entries": 0, "prefix_limit_entries": 0}
+NO_CACHE = {"cache_limit_bytes": 0}
 # Queues as short as the phases are: else nothing would overflow before the load is over.
 NARROW = REFERENCE | {"queue_wait_limit_s": 0.1, "queue_limit_jobs": 32}
 UNPERMITTED = NARROW | {"stall_budget_s": 1e9, "fallback": "wait"}

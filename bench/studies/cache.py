@@ -25,7 +25,7 @@ from bench.tools.processes import say
 from bench.tools.statistics import Cell
 from tokenlane.config.settings import TokenSettings
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
-from tokenlane.tokens.caches.lru import Budget
+from tokenlane.tokens.caches.budgets import CacheBudgets
 from tokenlane.tokens.caches.segments import SegmentCache
 from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -39,14 +39,7 @@ class Lookups:
     """Hits and lookups by kind of text, in one cache of the product's size."""
 
     def __init__(self) -> None:
-        settings = TokenSettings()
-        self._cache = SegmentCache(
-            Budget(
-                settings.segment_limit_entries,
-                settings.segment_limit_bytes,
-                settings.segment_entry_limit_bytes,
-            )
-        )
+        self._cache = SegmentCache(CacheBudgets.of(TokenSettings()).segment)
         self.asked: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
         self.asked_chars = self.hit_chars = 0

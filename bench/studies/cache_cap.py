@@ -4,7 +4,7 @@
 
 20 users ask twice a second each, open loop; each brings a document of 8 to 24 KiB that stays, and a
 question that is new. With a cap of 8 KiB no document is ever kept, and each request encodes it
-again. The cap is that of all three caches. With `tokenizers`, as the published figure, and with the
+again. The cap is that of all caches. With `tokenizers`, as the published figure, and with the
 fast engines.
 """
 
@@ -31,8 +31,7 @@ ENGINES = {"tokenizers": False, "fast engines": True}
 
 def settings(cap_kib: int, fast: bool) -> dict[str, Any]:
     """The cap on every cache."""
-    caps = ("cache_entry_limit_bytes", "segment_entry_limit_bytes", "prefix_entry_limit_bytes")
-    return {"fast_engines": fast} | dict.fromkeys(caps, cap_kib * 1024)
+    return {"fast_engines": fast, "cache_entry_limit_bytes": cap_kib * 1024}
 
 
 def plan(gateway: Watched, seconds_s: float, nonce: str) -> Plan:

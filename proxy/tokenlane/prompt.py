@@ -42,5 +42,5 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """What a cache pays for this entry."""
-        return 4 * self.tokens + len(self.blocks) + 128
+        """What a cache pays for this entry, its key included."""
+        return 4 * self.tokens + len(self.blocks) + 42 * len(self.sequences) + 200

@@ -24,14 +24,14 @@ _HELD = Row(
             "none: the gateway goes by what it routed.",
         ),
         Panel(
-            "Memory of what is known",
+            "Memory by part",
             "bytes",
             (
-                Query(total("tokenlane_index_bytes", "part"), "index: {{part}}"),
+                Query(total("tokenlane_memory_bytes", "part"), "{{part}}"),
                 Query(total("tokenlane_kv_ledger_bytes", "replica"), "ledger of {{replica}}"),
-                Query(total("tokenlane_held_body_bytes"), "bodies in hand"),
             ),
-            "The index is each worker's own, the ledgers are the control plane's.",
+            "All that is kept for requests, texts, names and peers. The ledgers are the control "
+            "plane's, everything else is each worker's own; limits: tokenlane_memory_limit_bytes.",
         ),
     ),
 )

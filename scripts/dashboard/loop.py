@@ -128,7 +128,7 @@ _LADDER = Row(
             "Cache memory",
             "bytes",
             (
-                Query(total("tokenlane_token_cache_bytes", "cache"), "{{cache}}"),
+                Query(total('tokenlane_memory_bytes{part=~".*-cache|words"}', "part"), "{{part}}"),
                 Query(
                     total("tokenlane_token_cache_entries", "cache"),
                     "entries {{cache}}",

@@ -77,6 +77,8 @@ NUMBER = "must be a whole number, and is"
         ("sever: {}", f":1: sever: {NONE}; did you mean server?"),
         ("port: 1", f":1: port: {NONE}; did you mean server.port?"),
         ("\nrouting:\n  aplha: 1", f":3: routing.aplha: {NONE}; did you mean routing.alpha?"),
+        ("tokens: {segment_limit_bytes: 1}", f"{NONE}; did you mean tokens.cache_limit_bytes?"),
+        ("tokens: {prefix_entry_limit_bytes: 1}", "did you mean tokens.cache_entry_limit_bytes?"),
         ("admin: {zzz: 1}", f"admin.zzz: {NONE}; known here: host, port"),
         ("server: {port: many}", f":1: server.port: {NUMBER} text"),
         ("server: {port: 1.5}", f"server.port: {NUMBER} a number"),

@@ -133,9 +133,13 @@ def test_variables_that_mean_nothing() -> None:
         "TOKENLANE_CONFIG": "x",
         "TOKENLANE_SERVICE_HOST": "10.0.0.1",
         "TOKENLANE_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "TOKENLANE_TOKENS_SHAPE_LIMIT_ENTRIES": "9",
         "OTHER": "x",
     }
-    assert unknown_variables(environ) == {"TOKENLANE_PROT": "TOKENLANE_PORT"}
+    assert unknown_variables(environ) == {
+        "TOKENLANE_PROT": "TOKENLANE_PORT",
+        "TOKENLANE_TOKENS_SHAPE_LIMIT_ENTRIES": "TOKENLANE_TOKENS_CACHE_LIMIT_BYTES",
+    }
 
 
 def test_what_is_shown() -> None:

@@ -26,7 +26,6 @@ from tests.raw import (
     until,
 )
 from tests.support import gateway, slow_tokenizer
-from tokenlane.config.settings import Settings, TokenSettings
 
 LEAVES: dict[str, Callable[[Client], None]] = {"FIN": Client.close, "RST": Client.reset}
 
@@ -114,10 +113,9 @@ async def test_while_its_body_uploads() -> None:
 @pytest.mark.row("T5")
 async def test_while_its_prompt_is_tokenized() -> None:
     """The job is finished or dropped, and no replica hears of it."""
-    settings = Settings(tokens=TokenSettings(cache_entry_limit_bytes=64 * 1024 * 1024))
     body = chat("a longer story about words " * 20_000)
     async with Upstream(answering(ok())) as upstream:
-        async with gateway(upstream.url, settings=settings, tokenizer=slow_tokenizer()) as bench:
+        async with gateway(upstream.url, tokenizer=slow_tokenizer()) as bench:
             client = await bench.client()
             await client.send(post(CHAT, body))
             await until(lambda: bench.tokens.threads.queued_jobs)

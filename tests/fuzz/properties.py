@@ -25,7 +25,7 @@ from tokenlane.http.framing import origin_form
 from tokenlane.http.heads import RequestHeads, parse_response
 from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, inspect
 from tokenlane.relay.sse import EventScanner
-from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.keys import prompt_size_bytes
 from tokenlane.tokens.ladder import Speed
@@ -150,7 +150,7 @@ def body(data: bytes) -> None:
 def _tokenized(request: Prompted) -> None:
     """Ids, a 400, or that they cannot be known, for a reason that was foreseen."""
     tokenizer = demo_tokenizer()
-    caches = TokenCaches.of(TokenSettings())
+    caches = TokenCaches.of(CacheBudgets.of(TokenSettings()))
     size_bytes = prompt_size_bytes(request)
     job = TokenJob(
         tokenizer, Speed(), request, caches, key=b"", size_bytes=size_bytes, block_tokens=16

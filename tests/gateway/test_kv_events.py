@@ -92,6 +92,6 @@ def test_predictions_are_what_the_caches_hold_also_by_a_new_worker() -> None:
                     and gateway.status()["workers"][0]["state"] == "ready"
                 )
             )
-            until(lambda: metric(gateway, "tokenlane_index_bytes", 'part="events"') > 0)
+            until(lambda: metric(gateway, "tokenlane_memory_bytes", 'part="index-events"') > 0)
             compare(gateway, fleet, random)
             assert gateway.stop() == 0

@@ -1,5 +1,7 @@
 """Heads: remembered or parsed anew, the same head means the same."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -85,7 +87,7 @@ def test_a_response_head_is_remembered_right(
     responses = ["\r\n".join((start, *lines, "", "")) for lines in heads_lines]
     for head in [*responses, *responses]:
         remembered = read(head.encode())
-        heads._responses, heads._exact_responses = heads._Memo(), heads._Memo()
+        heads._responses = heads._Memo()
         assert remembered == read(head.encode())
 
 
@@ -105,13 +107,41 @@ def test_the_same_head_is_parsed_once() -> None:
     assert (first_bytes, second_bytes) == (5, 7)
 
 
-def test_memory_is_bounded() -> None:
-    parser = fresh()
-    for number in range(3000):
+@pytest.mark.parametrize("fields", [1, 30, 120])
+@pytest.mark.parametrize("value", ["v" * 3, "v" * 20, "v" * 900])
+def test_memory_is_bounded_and_counted_as_it_is(fields: int, value: str) -> None:
+    """A head of many short fields takes ten times its bytes."""
+    lines = [f"A-{number}: {value}" for number in range(fields)]
+    parser, size_bytes = fresh(), 0
+    parser.parse(whole("A: b"))
+    tracemalloc.start()
+    try:
+        for number in range(3000):
+            before_bytes = parser.size_bytes
+            parser.parse(whole(f"A: {number}", *lines, "Content-Length: 1"))
+            assert parser.size_bytes <= heads.MEMO_LIMIT_BYTES
+            if parser.size_bytes < before_bytes or number > 500:
+                break
+        size_bytes = parser.size_bytes
+        held_bytes = tracemalloc.get_traced_memory()[0]
+        parser.configure(128, 8192, frozenset())
+        freed_bytes = held_bytes - tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    if len(whole(*lines)) < 4000:
+        assert freed_bytes / 1.3 < size_bytes < freed_bytes * 1.3
+    else:
+        assert size_bytes < 2000
+
+
+def test_a_flood_of_heads_begins_anew() -> None:
+    parser, fell = fresh(), 0
+    for number in range(9000):
+        before_bytes = parser.size_bytes
         parser.parse(whole(f"A: {number}"))
-    parser.parse(whole("A: " + "b" * 8000))
-    assert len(parser._memo._heads) <= 1024
-    assert max(map(len, parser._memo._heads)) <= 4096
+        fell += parser.size_bytes < before_bytes
+        assert parser.size_bytes <= heads.MEMO_LIMIT_BYTES
+    assert fell
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,31 @@ def test_what_is_loaded_is_left_alone_by_the_collector() -> None:
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.check_output([sys.executable, "-c", told], env=env, text=True) == "True\n"
+
+
+# What loading needed lies below what it left, so that malloc keeps it.
+LOADED = """
+import re
+from pathlib import Path
+from tokenlane.runtime import malloc_arenas
+
+def held_kib():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+needed = [bytes(2000) for _ in range(50_000)]
+left = [bytes(2000)]
+del needed
+before_kib = held_kib()
+malloc_arenas.settle()
+print(before_kib - held_kib())
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="the C library keeps to itself what it has",
+)
+def test_what_loading_needed_is_given_back() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    given_kib = int(subprocess.check_output([sys.executable, "-c", LOADED], env=env, text=True))
+    assert given_kib > 80_000

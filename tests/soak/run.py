@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -41,13 +40,11 @@ WORKERS = 2
 INDEX_BLOCKS = 2_000
 # Two generations, each with what a block costs in sets and runs (tokenlane.routing.generation).
 INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
-CACHE_BYTES = 4_000_000
-_CACHES = ("cache", "shape", "segment", "opening", "prefix")
+CACHE_BYTES = 20_000_000
 
 
 def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
     """Small bounds and short deadlines, so that all of them are met."""
-    caches: dict[str, Any] = {f"{name}_limit_bytes": CACHE_BYTES for name in _CACHES}
     return Settings(
         backends=urls,
         server=ServerSettings(port=0, workers=WORKERS, write_stall_deadline_s=5.0),
@@ -60,7 +57,9 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
         admission=AdmissionSettings(
             concurrency_limit_count=40, queue_limit_count=40, queue_deadline_s=1.0
         ),
-        tokens=TokenSettings(folders={"demo": str(demo_folder())}, processes=1, **caches),
+        tokens=TokenSettings(
+            folders={"demo": str(demo_folder())}, processes=1, cache_limit_bytes=CACHE_BYTES
+        ),
         routing=RoutingSettings(index_limit_blocks=INDEX_BLOCKS),
         health=HealthSettings(ejection_s=1.0, ejection_limit_s=5.0, slow_start_s=2.0),
         log=LogSettings(access=str(folder / "access.log"), format="json", sample_ratio=1.0),
@@ -237,15 +236,20 @@ class Soak:
 
     def _over_caps(self, gateway: Gateway) -> list[str]:
         """What holds more than it may."""
-        limits = {
-            "tokenlane_index_bytes": INDEX_LIMIT_BYTES_PER_REPLICA * self._replicas,
-            "tokenlane_token_cache_bytes": WORKERS * CACHE_BYTES,
-            "tokenlane_access_log_dropped_total": 0,
-        }
+        samples, limits = gateway.samples(), dict[tuple[str, tuple[tuple[str, str], ...]], float]()
+        for name, labels in samples:
+            if name == "tokenlane_memory_limit_bytes":
+                limits["tokenlane_memory_bytes", labels] = samples[name, labels]
+            if name == "tokenlane_access_log_dropped_total":
+                limits[name, labels] = 0.0
+        for part in ("own", "events", "pending"):
+            limits["tokenlane_memory_bytes", (("part", f"index-{part}"),)] = float(
+                INDEX_LIMIT_BYTES_PER_REPLICA * self._replicas
+            )
         return [
-            f"{name}{dict(labels)} is {value:.0f}, more than {limits[name]}"
-            for (name, labels), value in gateway.samples().items()
-            if name in limits and value > limits[name]
+            f"{name}{dict(labels)} is {samples[name, labels]:.0f}, more than {limit:.0f}"
+            for (name, labels), limit in limits.items()
+            if samples.get((name, labels), 0.0) > limit
         ]
 
 

@@ -14,7 +14,7 @@ from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import prompt_bytes, salt
@@ -39,7 +39,7 @@ def job_of(
         demo_tokenizer(),
         speed or Speed(),
         body,
-        caches or TokenCaches.of(TokenSettings()),
+        caches or TokenCaches.of(CacheBudgets.of(TokenSettings())),
         key=b"",
         size_bytes=prompt_bytes(body).nbytes,
         block_tokens=block_tokens,

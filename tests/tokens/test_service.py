@@ -260,7 +260,9 @@ async def test_the_queue_is_bounded_in_jobs_and_bytes() -> None:
 
 
 async def test_a_result_that_nobody_waits_for_is_kept() -> None:
-    async with service(**NO_SHORT, cache_entry_limit_bytes=100_000_000) as tokens:
+    async with service(
+        **NO_SHORT, cache_limit_bytes=10**10, cache_entry_limit_bytes=100_000_000
+    ) as tokens:
         waiting = asyncio.get_running_loop().create_task(tokens.prompt("demo", text(HUGE)))
         await until(lambda: tokens.threads._long.empty() and tokens.threads.queued_jobs)
         await asyncio.sleep(0.02)  # the thread has it, and is not done with a megabyte yet
@@ -295,7 +297,7 @@ MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]),
 @settings(max_examples=40)
 @given(st.lists(st.lists(MESSAGE, min_size=1, max_size=3), min_size=1, max_size=6))
 async def test_cached_ids_are_the_ids(chats: list[list[dict[str, str]]]) -> None:
-    async with service(cache_limit_entries=3) as tokens:
+    async with service(cache_limit_bytes=24 * 1024) as tokens:
         for messages in [*chats, *reversed(chats)]:
             body = body_of({"messages": messages})
             assert isinstance(body, ChatBody)

@@ -105,7 +105,7 @@ def test_texts_equal_vllms_or_are_not_claimed(
         path.write_text(json.dumps(config), encoding="utf-8")
     tokenizer = Tokenizer.load("tiny", folder)
     assert "class" in reference.ask({"folder": str(folder)})
-    shapes, known = Shapes(seed=len(name)), ShapeCache(Budget(10_000, 1 << 30, 1 << 20))
+    shapes, known = Shapes(seed=len(name)), ShapeCache(Budget(1 << 30, 1 << 20))
     bodies = [*chats(), *(shapes.body() for _ in range(SHAPES_PER_TEMPLATE))]
     outcomes: Counter[str] = Counter()
     wrong = []

@@ -9,6 +9,7 @@ Invariants:
 from typing import NamedTuple
 
 _LIMIT = 1000
+_ENTRY_BYTES = 320
 
 
 class _Heard(NamedTuple):
@@ -43,6 +44,11 @@ class Parents:
         heard = self._heard.pop(parent, None)
         if heard is not None:
             self._heard[parent] = _Heard(heard.since_s, now, max(heard.open - 1, 0))
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held, estimated."""
+        return len(self._heard) * _ENTRY_BYTES
 
     def __len__(self) -> int:
         return len(self._heard)

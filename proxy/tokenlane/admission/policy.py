@@ -211,6 +211,11 @@ class Admission:
         """Whether its tenant's own limits are what keeps it out."""
         return not ticket.account.takes(ticket.tokens)
 
+    @property
+    def parents_size_bytes(self) -> int:
+        """Memory of what is known of parents, estimated."""
+        return sum([account.parents.size_bytes for account in self._accounts.values()])
+
     def retry_after_s(self) -> int:
         """When what waits now will have been served, about; whole seconds."""
         return min(max(math.ceil((self.waiting + 1) * self._gap_s), 1), _RETRY_LIMIT_S)

@@ -17,7 +17,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
-from tokenlane.config.options import OPTIONS, from_environment, leaves, wanted
+from tokenlane.config.options import OPTIONS, REPLACED, from_environment, leaves, wanted
 from tokenlane.config.settings import Settings
 from tokenlane.errors import ConfigError
 
@@ -201,7 +201,10 @@ def _known(kind: type[msgspec.Struct]) -> str:
 
 
 def suggestion(dotted: str, name: str, kind: type[msgspec.Struct], path: Path_) -> str | None:
-    """The setting that was probably meant: a like name here, else the same name elsewhere."""
+    """The setting that was probably meant: what does a former one's work, a like name here, the
+    same name elsewhere."""
+    if dotted in REPLACED:
+        return REPLACED[dotted]
     near = difflib.get_close_matches(name, kind.__struct_fields__, 1, 0.6)
     if near:
         return _dotted((*path, near[0]))

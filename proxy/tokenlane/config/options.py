@@ -57,6 +57,16 @@ _LIVE = (
 )  # fmt: skip
 # Other routers' words for the same.
 ALIASES = {"backends": ("--worker-urls", "--static-backends")}
+# Settings that there were once, and what does their work now.
+REPLACED = {"tokens.cache_limit_entries": "tokens.cache_limit_bytes"} | {
+    f"tokens.{kind}_{of}": f"tokens.cache_{now}"
+    for kind in ("shape", "opening", "segment", "prefix")
+    for of, now in (
+        ("limit_entries", "limit_bytes"),
+        ("limit_bytes", "limit_bytes"),
+        ("entry_limit_bytes", "entry_limit_bytes"),
+    )
+}
 # What a mapping of texts looks like where it is typed.
 FORMS = {"tokens.folders": "MODEL=DIR", "models.aliases": "NAME=MODEL"}
 _UNITS = {
@@ -225,6 +235,13 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
         and not value.startswith("tcp://")
         and not any(part in name for part in (*services, "_TCP"))
     )
+    replaced = {Option(old, int, 0).variable: OPTIONS[now] for old, now in REPLACED.items()}
     bare = [name.removeprefix(PREFIX) for name in known]
-    near = {name: get_close_matches(name.removeprefix(PREFIX), bare, 1) for name in unknown}
-    return {name: PREFIX + meant[0] if meant else "" for name, meant in near.items()}
+
+    def meant(name: str) -> str:
+        if name in replaced:
+            return replaced[name].variable
+        near = get_close_matches(name.removeprefix(PREFIX), bare, 1)
+        return PREFIX + near[0] if near else ""
+
+    return {name: meant(name) for name in unknown}

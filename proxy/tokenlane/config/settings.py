@@ -98,9 +98,10 @@ class TokenSettings(Section, frozen=True):
     has a name there, before anything is served. ask_replicas: where a tokenizer is found nowhere,
     and where vLLM renders with code of its own, ask replicas (`/tokenize`) for a prompt's ids, at
     most ask_limit_count at once in a worker, each for ask_deadline_s. fast_engines: fastokens and
-    minijinja, where a probe shows them equal to the reference. cache_…: whole requests; shape_…:
-    how conversations render that differ in their texts alone, opening_…: what many short prompts
-    begin with, segment_…, prefix_…: stretches of text and beginnings of prompts, for each model.
+    minijinja, where a probe shows them equal to the reference. cache_limit_bytes: what a worker
+    (and each tokenizer process) remembers of prompts of all models: whole requests, beginnings,
+    stretches of text, how conversations render, words; each kind has a fixed part of it.
+    cache_entry_limit_bytes: of one entry, which takes no more than a sixteenth of its kind's part.
     threads: 0 for as many as cores, at least 2, at most 8. processes: tokenizer processes, for jobs
     that would hold the GIL too long and for when the threads have all they take;
     process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter than this
@@ -120,21 +121,8 @@ class TokenSettings(Section, frozen=True):
     fetch: bool = True
     fetch_deadline_s: float = 60.0
     fast_engines: bool = True
-    cache_limit_entries: int = 10_000
-    cache_limit_bytes: int = 256 * 1024 * 1024
-    cache_entry_limit_bytes: int = 1024 * 1024
-    segment_limit_entries: int = 100_000
-    segment_limit_bytes: int = 64 * 1024 * 1024
-    segment_entry_limit_bytes: int = 256 * 1024
-    shape_limit_entries: int = 1_000
-    shape_limit_bytes: int = 16 * 1024 * 1024
-    shape_entry_limit_bytes: int = 256 * 1024
-    opening_limit_entries: int = 1_000
-    opening_limit_bytes: int = 16 * 1024 * 1024
-    opening_entry_limit_bytes: int = 1024 * 1024
-    prefix_limit_entries: int = 10_000
-    prefix_limit_bytes: int = 128 * 1024 * 1024
-    prefix_entry_limit_bytes: int = 8 * 1024 * 1024
+    cache_limit_bytes: Count = 192 * 1024 * 1024
+    cache_entry_limit_bytes: Count = 8 * 1024 * 1024
     threads: int = 0
     queue_limit_jobs: int = 256
     queue_limit_bytes: int = 64 * 1024 * 1024

@@ -74,7 +74,8 @@ class _Unread(AwaitableSink):
 
 class ShadowTraffic:
     """A worker's copies. tell: gets (model, outcome, seconds) of each, outcomes as in
-    families.SHADOWS. reads: prompts are made ids of, for the policy."""
+    families.SHADOWS. reads: prompts are made ids of, for the policy. size_bytes: of the bodies
+    under way."""
 
     def __init__(
         self,
@@ -86,29 +87,29 @@ class ShadowTraffic:
         tell: Callable[[str, str, float], None],
     ) -> None:
         self._limit_count = settings.shadow_limit_count
-        self._limit_bytes = settings.shadow_limit_bytes
+        self.limit_bytes = settings.shadow_limit_bytes
         self._fleet = fleet
         self._router = router
         self._tokens = tokens
         self._query_builder = query_builder
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bytes = 0
+        self.size_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Shadows {len(self._tasks)} under way, {self._bytes} bytes>"
+        return f"<Shadows {len(self._tasks)} under way, {self.size_bytes} bytes>"
 
     def offer(self, exchange: Exchange, request: Body, body: bytes, to: str, tenant: str) -> None:
         """Makes a copy for the model `to`, if there is room; returns at once. body: as the client
         sent it, its tenant's salt included."""
         if (
             len(self._tasks) >= self._limit_count
-            or self._bytes + len(body) > self._limit_bytes
+            or self.size_bytes + len(body) > self.limit_bytes
             or to not in self._fleet.ready
         ):
             self._tell(to, "nobody" if to not in self._fleet.ready else "full", 0.0)
             return
-        self._bytes += len(body)
+        self.size_bytes += len(body)
         task = asyncio.get_running_loop().create_task(
             self._run(_Copy(exchange, request, body, to, tenant)), name="shadow"
         )
@@ -133,7 +134,7 @@ class ShadowTraffic:
         except Exception:
             log.exception("a shadow request failed for no foreseen reason")
         finally:
-            self._bytes -= len(copy.body)
+            self.size_bytes -= len(copy.body)
             self._tell(copy.to, outcome, time.monotonic() - began_s)
 
     async def _send(self, copy: _Copy) -> str:

@@ -21,10 +21,12 @@ from tokenlane.http.headers import forwarded_fields, response_fields
 _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
 # What stands around the target in a request line, its CR included.
 _LINE_REST_BYTES = len(b"OPTIONS  HTTP/1.1\r")
-_MEMO_LIMIT_COUNT = 1024
+MEMO_LIMIT_BYTES = 4 * 1024 * 1024
 _MEMO_HEAD_LIMIT_BYTES = 4096
+# What a remembered head takes: its bytes in three forms, each field's name and value, the rest.
+_FORMS, _FIELD_BYTES, _HEAD_BYTES, _KEY_BYTES = 3, 130, 350, 130
 
-_Head = TypeVar("_Head")
+_Head = TypeVar("_Head", bound="RequestHead | ResponseHead")
 
 
 class RequestHead:
@@ -97,17 +99,31 @@ class ResponseHead:
 
 
 class _Memo(Generic[_Head]):
-    """Heads by their bytes; starts over when it is full."""
+    """Heads by all their bytes, with the body's length, and by all but that; starts over when it is
+    full. exact, find: look them up."""
 
     def __init__(self) -> None:
+        self._exact: dict[bytes, tuple[_Head, int]] = {}
         self._heads: dict[bytes, _Head] = {}
-        self.get = self._heads.get
+        self.exact = self._exact.get
+        self.find = self._heads.get
+        self.size_bytes = 0
 
-    def put(self, key: bytes, head: _Head) -> None:
-        if len(key) <= _MEMO_HEAD_LIMIT_BYTES:
-            if len(self._heads) >= _MEMO_LIMIT_COUNT:
-                self._heads.clear()
+    def put(self, data: bytes, key: bytes, head: _Head, length_bytes: int) -> None:
+        """key: `data` without the length; empty where the head must not be found by that."""
+        if len(data) > _MEMO_HEAD_LIMIT_BYTES:
+            return
+        size_bytes = len(data) + _KEY_BYTES
+        if key not in self._heads:
+            size_bytes += _FORMS * len(data) + _FIELD_BYTES * len(head.headers) + _HEAD_BYTES
+        if self.size_bytes + size_bytes > MEMO_LIMIT_BYTES:
+            self._exact.clear()
+            self._heads.clear()
+            self.size_bytes = 0
+        if key:
             self._heads[key] = head
+        self._exact[data] = head, length_bytes
+        self.size_bytes += size_bytes
 
 
 class _Fields:
@@ -163,7 +179,11 @@ class RequestHeads:
         self._header_limit_count = header_limit_count
         self._target_limit_bytes = target_limit_bytes
         self._memo: _Memo[RequestHead] = _Memo()
-        self._exact: _Memo[tuple[RequestHead, int]] = _Memo()
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the heads that are remembered, MEMO_LIMIT_BYTES at most."""
+        return self._memo.size_bytes
 
     def parse(self, data: bytes) -> tuple[RequestHead, int]:
         """Return a head and its body's length in bytes (0 if it is chunked). data: the whole head,
@@ -171,19 +191,19 @@ class RequestHeads:
 
         Raise RequestError as `framing` does, and 414 or 431 for what is too long.
         """
-        known = self._exact.get(data)
+        known = self._memo.exact(data)
         if known is not None:
             return known
         key, length_bytes = _cut_length(data)
-        head = self._memo.get(key)
+        head = self._memo.find(key)
         if head is not None:
             parsed_bytes = max(length_bytes, 0)
         else:
             head, parsed_bytes = self._new(data)
             # A length in another spelling was not cut out, so its head is not known again.
-            if parsed_bytes == max(length_bytes, 0):
-                self._memo.put(key, head)
-        self._exact.put(data, (head, parsed_bytes))
+            if parsed_bytes != max(length_bytes, 0):
+                key = b""
+        self._memo.put(data, key, head, parsed_bytes)
         return head, parsed_bytes
 
     def check_beginning(self, data: bytes) -> None:
@@ -218,7 +238,11 @@ class RequestHeads:
 
 
 _responses: _Memo[ResponseHead] = _Memo()
-_exact_responses: _Memo[tuple[ResponseHead, int]] = _Memo()
+
+
+def responses_size_bytes() -> int:
+    """Memory of the answers' heads that are remembered, MEMO_LIMIT_BYTES at most."""
+    return _responses.size_bytes
 
 
 def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
@@ -230,19 +254,19 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     """
     if method == "HEAD":
         return _new_response(data, method)
-    known = _exact_responses.get(data)
+    known = _responses.exact(data)
     if known is not None:
         return known
     key, length_bytes = _cut_length(data)
-    head = _responses.get(key)
+    head = _responses.find(key)
     if head is not None:
         parsed_bytes = max(length_bytes, 0)
     else:
         head, parsed_bytes = _new_response(data, method)
         # The same holds where the status says that there is no body, whatever its length.
-        if parsed_bytes == max(length_bytes, 0) and head.status not in framing.BODILESS:
-            _responses.put(key, head)
-    _exact_responses.put(data, (head, parsed_bytes))
+        if parsed_bytes != max(length_bytes, 0) or head.status in framing.BODILESS:
+            key = b""
+    _responses.put(data, key, head, parsed_bytes)
     return head, parsed_bytes
 
 

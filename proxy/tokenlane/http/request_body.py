@@ -24,14 +24,14 @@ class BodyMemory:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self.short = False
 
     def take(self, size_bytes: int, own_bytes: int) -> None:
         """Count `size_bytes` more of a body that holds `own_bytes` already. Raise RequestError 503
         if they do not fit. A body that is larger than the whole limit fits while it is alone."""
-        limit_bytes = self._limit_bytes or self.held_bytes + size_bytes
+        limit_bytes = self.limit_bytes or self.held_bytes + size_bytes
         alone = self.held_bytes <= own_bytes
         fits = own_bytes > 0 if self.short else alone or self.held_bytes + size_bytes <= limit_bytes
         if not fits:

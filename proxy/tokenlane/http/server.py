@@ -28,7 +28,7 @@ from tokenlane.http.connection import ServerConnection
 from tokenlane.http.error_format import ErrorFormatOf, openai_errors
 from tokenlane.http.exchange import Exchange, Handler
 from tokenlane.http.headers import FORWARDED_FIELDS
-from tokenlane.http.heads import RequestHeads
+from tokenlane.http.heads import MEMO_LIMIT_BYTES, RequestHeads, responses_size_bytes
 from tokenlane.http.server_state import ServerState
 
 __all__ = ["Exchange", "Handler", "HttpServer"]
@@ -111,6 +111,16 @@ class HttpServer:
         self._trusted = _networks(settings)
         self._heads.configure(*limits, dropped)
         self._untrusted_heads.configure(*limits, dropped | FORWARDED_FIELDS)
+
+    @property
+    def heads_size_bytes(self) -> int:
+        """Memory of the heads that are remembered, answers' too."""
+        return self._heads.size_bytes + self._untrusted_heads.size_bytes + responses_size_bytes()
+
+    @property
+    def heads_limit_bytes(self) -> int:
+        """The most that it may be."""
+        return 3 * MEMO_LIMIT_BYTES
 
     def _dropped(self, dropped: frozenset[bytes]) -> frozenset[bytes]:
         # A replica that knows of the origin would answer it too.

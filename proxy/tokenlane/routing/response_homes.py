@@ -11,11 +11,15 @@ Invariants:
 """
 
 from collections import OrderedDict
+from sys import getsizeof
 
 from tokenlane.routing.candidates import Eligible
 
 LIMIT_COUNT = 10_000
 NAME_LIMIT_CHARS = 256
+# What one costs beside its name; and a longest name, of four bytes a character.
+_ENTRY_BYTES = 100
+_LONGEST_BYTES = 76 + 4 * NAME_LIMIT_CHARS
 
 
 class ResponseHomes:
@@ -25,6 +29,8 @@ class ResponseHomes:
     def __init__(self, limit_count: int = LIMIT_COUNT) -> None:
         self._limit_count = limit_count
         self._count = 0
+        self.size_bytes = 0
+        self.limit_bytes = limit_count * (_ENTRY_BYTES + _LONGEST_BYTES)
         self._slots: dict[str, OrderedDict[str, int]] = {}
 
     def learn(self, name: str, slot: int, tenant: str = "") -> None:
@@ -33,12 +39,15 @@ class ResponseHomes:
         if owned or len(name) > NAME_LIMIT_CHARS:
             return
         slots = self._slots.setdefault(tenant, OrderedDict())
-        self._count += name not in slots
+        if name not in slots:
+            self._count += 1
+            self.size_bytes += getsizeof(name) + _ENTRY_BYTES
         slots[name] = slot
         slots.move_to_end(name)
         if self._count > self._limit_count:
-            max(self._slots.values(), key=len).popitem(last=False)
+            oldest, _ = max(self._slots.values(), key=len).popitem(last=False)
             self._count -= 1
+            self.size_bytes -= getsizeof(oldest) + _ENTRY_BYTES
 
     def owns(self, name: str, tenant: str) -> bool:
         """Whether the response is known to be this tenant's."""

@@ -20,7 +20,8 @@ from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, TokenCaches, marked
+from tokenlane.tokens.caches.budgets import TokenCaches
+from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked
 from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes

@@ -21,9 +21,8 @@ from tokenlane.protocols.bodies import Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
-from tokenlane.tokens.caches.lru import Budget, CacheCounts, PromptCache
-from tokenlane.tokens.caches.openings import OpeningCache
-from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
+from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
 from tokenlane.tokens.job import Steps, Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
@@ -75,24 +74,11 @@ class TokenService:
         self._bases: dict[str, str] = {}
         self._permit = asyncio.Lock()
         self._room = Waiters()
-        self.caches = {model: TokenCaches.of(settings) for model in tokenizers}
-        self.cache = PromptCache(
-            Budget(
-                settings.cache_limit_entries,
-                settings.cache_limit_bytes,
-                settings.cache_entry_limit_bytes,
-            )
-        )
-        self._openings = {
-            model: OpeningCache(
-                Budget(
-                    settings.opening_limit_entries,
-                    settings.opening_limit_bytes,
-                    settings.opening_entry_limit_bytes,
-                )
-            )
-            for model in tokenizers
-        }
+        self.budgets = CacheBudgets.of(settings)
+        self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers}
+        self.cache = PromptCache(self.budgets.request)
+        for tokenizer in tokenizers.values():
+            tokenizer.encoder.limit_words(self.budgets.words_bytes // len(tokenizers))
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
         self._look_short = partial(self._pool, 0.0, True)
@@ -124,12 +110,18 @@ class TokenService:
     def cache_counts(self) -> dict[str, CacheCounts]:
         """By kind of cache, all models together."""
         return {
-            "request": CacheCounts.of([self.cache]),
-            "shape": CacheCounts.of([one.shapes for one in self.caches.values()]),
-            "opening": CacheCounts.of(list(self._openings.values())),
-            "segment": CacheCounts.of([one.segments for one in self.caches.values()]),
-            "prefix": CacheCounts.of([one.prefixes for one in self.caches.values()]),
+            kind: CacheCounts.of(budget.caches) for kind, budget in self.budgets.by_kind().items()
         }
+
+    @property
+    def queue_limit_bytes(self) -> int:
+        """Of the prompts that wait for a thread."""
+        return self._settings.queue_limit_bytes
+
+    @property
+    def words_size_bytes(self) -> int:
+        """What encoders remember of words."""
+        return sum([one.encoder.words_size_bytes for one in self._tokenizers.values()])
 
     def close(self) -> None:
         """Ends the threads and the processes."""
@@ -224,7 +216,7 @@ class TokenService:
             result = short.run(
                 job,
                 self._speeds[model],
-                self._openings[model],
+                self.caches[model].openings,
                 self._settings.thread_hop_s,
                 self._settings.stall_budget_s,
             )

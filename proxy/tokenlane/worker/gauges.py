@@ -8,6 +8,7 @@ Invariants:
 
 import socket
 import time
+from typing import Generic, TypeVar
 
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
@@ -20,6 +21,9 @@ from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.caches.lru import CacheCounts
 from tokenlane.tokens.service import TokenService
+from tokenlane.worker.memory_account import memory_parts
+
+_Writer = TypeVar("_Writer", AccessLog, Tracer)
 
 
 class CacheGrowth:
@@ -35,35 +39,35 @@ class CacheGrowth:
         before = self._before.get(cache, CacheCounts())
         self._before[cache] = now
         segment.gauge(families.CACHE_ENTRIES, cache).set(now.entries)
-        segment.gauge(families.CACHE_BYTES, cache).set(now.size_bytes)
         segment.counter(families.CACHE_HITS, cache).inc(now.hits - before.hits)
         segment.counter(families.CACHE_MISSES, cache).inc(now.misses - before.misses)
         segment.counter(families.CACHE_EVICTIONS, cache).inc(now.evictions - before.evictions)
 
 
-class LineGrowth:
+class LineGrowth(Generic[_Writer]):
     """What a writer off the loop (access log, traces) wrote and lost. Both are shown from the
     start: none is a number too."""
 
     def __init__(
-        self, segment: MetricsSegment, writer: AccessLog | Tracer | None, done: Family, lost: Family
+        self, segment: MetricsSegment, writer: _Writer | None, done: Family, lost: Family
     ) -> None:
-        self._writer = writer
+        self.writer: _Writer | None = writer
         self._before = LineCounts()
         self._done = segment.counter(done)
         self._full = segment.counter(lost, "full")
         self._failed = segment.counter(lost, "failed")
 
-    def follow(self, writer: AccessLog | Tracer | None) -> None:
+    def follow(self, writer: _Writer | None) -> None:
         """From now on this one, which begins at zero."""
         self.write()
-        self._writer, self._before = writer, LineCounts()
+        self.writer = writer
+        self._before = LineCounts()
 
     def write(self) -> None:
         """As it is now."""
-        if self._writer is None:
+        if self.writer is None:
             return
-        before, now = self._before, self._writer.counts()
+        before, now = self._before, self.writer.counts()
         self._before = now
         self._done.inc(now.written - before.written)
         self._full.inc(now.full - before.full)
@@ -108,12 +112,10 @@ class Gauges:
         self._tokens = tokens
         self._caches = CacheGrowth(segment)
         self.access = LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED)
-        self._lines = (
-            self.access,
-            LineGrowth(segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED),
+        self._traces = LineGrowth(
+            segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED
         )
         self._memory = MemoryWatch(server.state.settings.memory_limit_ratio)
-        self._held = segment.gauge(families.HELD_BYTES)
         self._connections = segment.gauge(families.CONNECTIONS)
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
@@ -126,20 +128,27 @@ class Gauges:
         idle = gateway.fleet.idle_connections
         self._connections.set(len(self._server.connections))
         self._accepts.write()
-        self._held.set(self._server.state.body_memory.held_bytes)
         self._server.state.body_memory.short = self._memory.short()
         self._upstream_idle.set(idle)
         self._upstream_busy.set(gateway.fleet.open_connections - idle)
         if gateway.admission_queue is not None:
             segment.gauge(families.ADMITTED).set(gateway.admission_queue.admission.running)
             segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
-        for part, size_bytes in gateway.router.sizes_bytes().items():
-            segment.gauge(families.INDEX_BYTES, part).set(size_bytes)
         self._ejections()
         for cache, counts in self._tokens.cache_counts().items():
             self._caches.write(cache, counts)
-        for lines in self._lines:
-            lines.write()
+        self.access.write()
+        self._traces.write()
+        self._account()
+
+    def _account(self) -> None:
+        parts = memory_parts(
+            self._gateway, self._server, self._tokens, self.access.writer, self._traces.writer
+        )
+        for name, part in parts.items():
+            self._segment.gauge(families.MEMORY_BYTES, name).set(part.size_bytes)
+            if part.limit_bytes:
+                self._segment.gauge(families.MEMORY_LIMIT, name).set(part.limit_bytes)
 
     def _ejections(self) -> None:
         out = self._gateway.router.health.ejected(time.monotonic())

@@ -1,6 +1,7 @@
 """What the caches know is never seen in the ids: conversations that grow, change and are cut."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,9 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.openings import OpeningCache
-from tokenlane.tokens.caches.prefixes import TokenCaches
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.job import TokenJob
@@ -34,20 +35,19 @@ AROUND = {
     "mistral-v0.3": ("[INST]", "[/INST]"),
     "deepseek-v4": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
 }
-TINY = TokenSettings(
-    shape_limit_entries=6,
-    shape_limit_bytes=8000,
-    shape_entry_limit_bytes=2000,
-    segment_limit_entries=6,
-    segment_limit_bytes=8000,
-    segment_entry_limit_bytes=2000,
-    prefix_limit_entries=3,
-    prefix_limit_bytes=80_000,
-    prefix_entry_limit_bytes=40_000,
-)
 MODELS = ["demo", "newlines", "metaspace", *SHARED_NAMES]
 LONG_S = 1e9
 MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+
+
+def roomy() -> TokenCaches:
+    return TokenCaches.of(CacheBudgets.of(TokenSettings()))
+
+
+def tiny() -> TokenCaches:
+    request, shape, opening, segment = [Budget(5_000, 2_000) for _ in range(4)]
+    prefix = Budget(20_000, 15_000)
+    return TokenCaches.of(CacheBudgets(request, shape, opening, segment, prefix, words_bytes=0))
 
 
 @cache
@@ -181,11 +181,11 @@ def requests(model: str, steps: list[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("budgets", [TokenSettings(), TINY], ids=["roomy", "tiny"])
-def test_the_caches_change_nothing(model: str, budgets: TokenSettings) -> None:
+@pytest.mark.parametrize("made", [roomy, tiny])
+def test_the_caches_change_nothing(model: str, made: Callable[[], TokenCaches]) -> None:
     tokenizer_of(model)
     # One set of caches for all examples: they meet what others left.
-    caches = TokenCaches.of(budgets)
+    caches = made()
 
     @MANY
     @given(STEPS, st.sampled_from([1, 16]))
@@ -196,17 +196,17 @@ def test_the_caches_change_nothing(model: str, budgets: TokenSettings) -> None:
     conversations()
     assert caches.prefixes.hits > 20
     assert caches.segments.hits > 20
-    assert (caches.prefixes.evictions > 0) == (budgets is TINY)
+    assert (caches.prefixes.evictions > 0) == (made is tiny)
     for one in caches:
         assert one.size_bytes >= 0
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("entries", [1000, 2], ids=["roomy", "tiny"])
-def test_the_short_rung_makes_the_same(model: str, entries: int) -> None:
+@pytest.mark.parametrize("limit_bytes", [1_000_000, 10_000], ids=["roomy", "tiny"])
+def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
     tokenizer = tokenizer_of(model)
-    openings = OpeningCache(Budget(entries, 1_000_000, 100_000))
-    caches = TokenCaches.of(TINY)
+    openings = OpeningCache(Budget(limit_bytes, 100_000))
+    caches = tiny()
 
     @MANY
     @given(STEPS, st.sampled_from([1, 16]))
@@ -219,14 +219,14 @@ def test_the_short_rung_makes_the_same(model: str, entries: int) -> None:
 
     conversations()
     assert (openings.hits > 20) == tokenizer.encoder.cuts_anywhere
-    assert (openings.evictions > 0) == (tokenizer.encoder.cuts_anywhere and entries == 2)
-    assert 0 <= openings.size_bytes <= 1_000_000
+    assert (openings.evictions > 0) == (tokenizer.encoder.cuts_anywhere and limit_bytes == 10_000)
+    assert 0 <= openings.size_bytes <= limit_bytes
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_threads_share_the_caches(model: str) -> None:
     tokenizer_of(model)
-    caches = TokenCaches.of(TINY)
+    caches = tiny()
 
     @settings(MANY, max_examples=8)
     @given(st.lists(STEPS, min_size=4, max_size=4))
@@ -237,13 +237,8 @@ def test_threads_share_the_caches(model: str) -> None:
         assert made == [expected(model, value, 16) for value in work] * 2
 
     conversations()
-    shapes, segments, prefixes = caches
-    assert shapes.size_bytes <= TINY.shape_limit_bytes
-    assert len(shapes) <= TINY.shape_limit_entries
-    assert segments.size_bytes <= TINY.segment_limit_bytes
-    assert prefixes.size_bytes <= TINY.prefix_limit_bytes
-    assert len(segments) <= TINY.segment_limit_entries
-    assert len(prefixes) <= TINY.prefix_limit_entries
+    for one in caches:
+        assert one.size_bytes == one.budget.size_bytes <= one.budget.limit_bytes
 
 
 def turn(number: int) -> list[dict[str, str]]:
@@ -253,7 +248,7 @@ def turn(number: int) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("thinking", [True, False])
 def test_the_next_turn_costs_its_new_text(thinking: bool) -> None:
-    caches = TokenCaches.of(TokenSettings())
+    caches = roomy()
     messages = list(FIRST)
     extra = {} if thinking else SETTINGS["thinking"]
     for number in range(30):
@@ -266,13 +261,12 @@ def test_the_next_turn_costs_its_new_text(thinking: bool) -> None:
     # One conversation is kept once.
     size_bytes = sum(len(one["content"]) for one in messages)
     assert (caches.prefixes.hits, caches.prefixes.misses, len(caches.prefixes)) == (29, 1, 1)
-    _, segments, prefixes = caches
-    assert segments.size_bytes > size_bytes
-    assert prefixes.size_bytes > size_bytes
+    assert caches.segments.size_bytes > size_bytes
+    assert caches.prefixes.size_bytes > size_bytes
 
 
 def test_conversations_of_one_system_prompt_share_it_and_keep_their_own() -> None:
-    caches = TokenCaches.of(TokenSettings())
+    caches = roomy()
     starts = [[FIRST[0], *turn(number)[1:]] for number in range(5)]
     for messages in starts:
         prompt_of("demo", {"messages": messages}, caches, 16)
@@ -286,7 +280,7 @@ def test_conversations_of_one_system_prompt_share_it_and_keep_their_own() -> Non
 
 
 def test_an_edit_in_the_middle_costs_the_edit() -> None:
-    caches = TokenCaches.of(TokenSettings())
+    caches = roomy()
     messages = FIRST + [message for number in range(40) for message in turn(number)]
     prompt_of("demo", {"messages": messages}, caches, 16)
     misses = caches.segments.misses
@@ -300,7 +294,7 @@ def test_an_edit_in_the_middle_costs_the_edit() -> None:
     "change", [{"cache_salt": "x"}, {"add_special_tokens": True}, {"block": 8}], ids=str
 )
 def test_what_changes_the_hashes_is_no_prefix(change: dict[str, Any]) -> None:
-    caches = TokenCaches.of(TokenSettings())
+    caches = roomy()
     prompt_of("demo", {"messages": FIRST}, caches, 16)
     blocks = change.pop("block", 16)
     value = {"messages": FIRST, **change}
@@ -309,9 +303,7 @@ def test_what_changes_the_hashes_is_no_prefix(change: dict[str, Any]) -> None:
 
 
 def test_no_budget_no_entries() -> None:
-    none = TokenSettings(segment_limit_entries=0, prefix_limit_entries=0)
-    caches = TokenCaches.of(none)
+    caches = TokenCaches.of(CacheBudgets.of(TokenSettings(cache_limit_bytes=0)))
     for _ in range(2):
         prompt_of("demo", {"messages": FIRST}, caches, 16)
-    assert (len(caches.segments), len(caches.prefixes)) == (0, 0)
-    assert caches.segments.size_bytes == caches.prefixes.size_bytes == 0
+    assert [(len(one), one.size_bytes) for one in caches] == [(0, 0)] * 4

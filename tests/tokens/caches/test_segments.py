@@ -65,7 +65,7 @@ NAMES = ["a", "bb" * 50, "c" * 400, "dé中", "e" * 3000]
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=40))
 def test_it_forgets_the_least_recently_used(operations: list[tuple[str, bool]]) -> None:
-    cache = SegmentCache(Budget(3, limit_bytes=2500, entry_limit_bytes=2400))
+    cache = SegmentCache(Budget(limit_bytes=1800, entry_limit_bytes=1500))
     model: OrderedDict[str, bytes] = OrderedDict()
     hits = misses = 0
     for name, put in operations:
@@ -82,6 +82,5 @@ def test_it_forgets_the_least_recently_used(operations: list[tuple[str, bool]]) 
         while len(cache) < len(model):
             model.popitem(last=False)
         assert list(cache._items) == list(model)
-        assert cache.size_bytes <= 2500
-        assert len(cache) <= 3
+        assert cache.size_bytes <= 1800
     assert (cache.hits, cache.misses) == (hits, misses)

@@ -144,14 +144,14 @@ def test_runs_of_one_character(name: str, one: str, count: int, before: str, aft
     assert same(engine, reference(name), before + one * count + after)
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_LIMIT_WORDS", 100)
+def test_what_is_remembered_is_bounded() -> None:
     encoder = reference("metaspace")
     engine = WordEncoder(encoder)
+    engine.limit_bytes = 20_000
     for start in range(0, 600, 60):
         text = " ".join(f"w{number}" for number in range(start, start + 60))
         assert same(engine, encoder, text)
-        assert len(engine._known) <= 100
+        assert 0 < engine.size_bytes <= 20_000
     assert same(engine, encoder, "x" * (words._LIMIT_WORD_CHARS + 1))
     assert max(map(len, engine._known)) <= words._LIMIT_WORD_CHARS
 

@@ -21,8 +21,8 @@ SYSTEM = "You are of help. " * 80
 LONG_S = 1e9
 
 
-def openings(entries: int = 100, limit_bytes: int = 1_000_000) -> OpeningCache:
-    return OpeningCache(Budget(entries, limit_bytes, limit_bytes))
+def openings(limit_bytes: int = 1_000_000) -> OpeningCache:
+    return OpeningCache(Budget(limit_bytes, limit_bytes))
 
 
 def chat(question: str, **fields: Any) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_openings_that_begin_alike_are_bounded() -> None:
 
 
 def test_the_least_recently_used_goes() -> None:
-    encoder, kept = demo_tokenizer().encoder, openings(entries=2)
+    encoder, kept = demo_tokenizer().encoder, openings(6_000)
     texts = [f"{number} {SYSTEM}" for number in range(3)]
     for text in texts[:2]:
         kept.put(ROOT, Opening(text, b"", b""))
@@ -143,6 +143,7 @@ def test_the_least_recently_used_goes() -> None:
     kept.put(ROOT, Opening(texts[2], b"", b""))
     found = [kept.find(encoder, ROOT, text + "<|im_end|>") is not None for text in texts]
     assert found == [True, False, True]
+    assert len(kept) == 2
     key_bytes = getsizeof(ROOT) + getsizeof(texts[0][:512])
     assert kept.size_bytes == 2 * (Opening(texts[0], b"", b"").size_bytes + key_bytes)
     kept = openings(limit_bytes=100)

@@ -16,7 +16,9 @@ from collections import deque
 import msgspec
 
 from tokenlane.config.settings import LogSettings
-from tokenlane.telemetry.log.lines import Entry, json_line, text_line
+from tokenlane.prompt import HASH_BYTES
+from tokenlane.telemetry.log.lines import ENTRY_BYTES, Entry, json_line, text_line
+from tokenlane.telemetry.log.prompt_prefix import LIMIT_MARKS
 from tokenlane.telemetry.log.sink import PIECE_LIMIT_BYTES, Sink
 
 PERIOD_S = 0.2
@@ -45,6 +47,8 @@ class AccessLog:
         self._line = text_line if as_text else json_line
         self._queue: deque[Entry] = deque()
         self._limit = settings.queue_limit_lines
+        marks_bytes = HASH_BYTES * LIMIT_MARKS if settings.prefix_block_tokens else 0
+        self._entry_bytes = ENTRY_BYTES + marks_bytes
         self._full = self._written = self._failed = 0
         self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
         self._thread.start()
@@ -55,6 +59,16 @@ class AccessLog:
             self._full += 1
         else:
             self._queue.append(entry)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what waits, estimated."""
+        return len(self._queue) * self._entry_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most that it may be."""
+        return self._limit * self._entry_bytes
 
     def counts(self) -> LineCounts:
         """What became of the lines so far."""

@@ -17,6 +17,8 @@ from tokenlane.telemetry.log import prompt_prefix
 from tokenlane.telemetry.metrics.families import STAGES
 
 ID_LIMIT = 128
+# Of an entry that waits, without its marks: about.
+ENTRY_BYTES = 1000
 _encode = msgspec.json.Encoder().encode
 
 

@@ -81,8 +81,6 @@ CACHE_EVICTIONS = Family("counter", "tokenlane_token_cache_evictions_total",
     "Entries dropped to make room.", ("cache",))
 CACHE_ENTRIES = Family("gauge", "tokenlane_token_cache_entries",
     "Entries held, summed over the workers.", ("cache",))
-CACHE_BYTES = Family("gauge", "tokenlane_token_cache_bytes",
-    "Bytes held, summed over the workers.", ("cache",))
 TOKENIZER_PATH = Family("gauge", "tokenlane_tokenizer_fast_path_info",
     "Workers that do this part of a model's tokenizing (encoder, template) by this engine.",
     ("model", "part", "path"))
@@ -136,8 +134,17 @@ ACCEPT_QUEUE = Family("gauge", "tokenlane_accept_queue_connections",
 ACCEPT_DROPS = Family("counter", "tokenlane_accept_queue_drops_total",
     "Times the kernel dropped what a new client sent because a worker's queue of connections was "
     "full. Clients try again after a second or more, or give up.")
-HELD_BYTES = Family("gauge", "tokenlane_held_body_bytes",
-    "Bytes of requests' bodies that are held now, summed over the workers.")
+MEMORY_BYTES = Family("gauge", "tokenlane_memory_bytes",
+    "Memory of what is kept for requests, texts, names and peers, summed over the workers: what is "
+    "known of prompts by kind (request-cache, shape-cache, opening-cache, segment-cache, "
+    "prefix-cache, words), prompts that wait for a thread (tokenizing; their bytes are in bodies), "
+    "bodies in hand (bodies), copies of them (shadows), heads, the prefix index by what was routed "
+    "(index-own), what replicas hold by their events (index-events), what is on its way to them "
+    "(index-pending), kept responses (responses), parents, lines and spans to be written "
+    "(access-log, traces). Indexes, parents, lines and spans are estimated.", ("part",))
+MEMORY_LIMIT = Family("gauge", "tokenlane_memory_limit_bytes",
+    "The most that a part may be, summed over the workers; parts with a limit in bytes.",
+    ("part",))
 UPSTREAM_CONNECTIONS = Family("gauge", "tokenlane_upstream_connections",
     "Connections to replicas, summed over the workers.", ("state",))
 
@@ -176,9 +183,6 @@ KV_BLOCKS = Family("gauge", "tokenlane_kv_blocks",
 KV_LEDGER_BYTES = Family("gauge", "tokenlane_kv_ledger_bytes",
     "Memory of the control plane's account of a replica's cache (estimated).",
     ("replica", "rank"), where="control")
-INDEX_BYTES = Family("gauge", "tokenlane_index_bytes",
-    "Memory of the prefix index, summed over the workers (estimated): what was routed (own), what "
-    "replicas hold by their events (events), what is on its way to them (pending).", ("part",))
 WORKERS = Family("gauge", "tokenlane_workers",
     "Workers by state.", ("state",), where="control")
 WORKER_RESTARTS = Family("counter", "tokenlane_worker_restarts_total",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tokenlane.config.settings import TracingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.telemetry.log.access_log import LineCounts
-from tokenlane.telemetry.log.lines import Entry
+from tokenlane.telemetry.log.lines import ENTRY_BYTES, Entry
 from tokenlane.telemetry.tracing.trace_context import TraceContext, parse
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ PERIOD_S = 1.0
 EXPORT_DEADLINE_S = 5.0
 CLOSE_LIMIT_S = 1.0
 _BATCH_REQUESTS = 64
+_CONTEXT_BYTES = 200
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Tracer:
         self._endpoint = settings.endpoint
         self._sample_ratio = settings.sample_ratio
         self._limit = settings.queue_limit_count
+        self._entry_bytes = ENTRY_BYTES + _CONTEXT_BYTES
         self._queue: deque[tuple[Entry, TraceContext]] = deque()
         self._full = self._written = self._failed = 0
         self._stop = threading.Event()
@@ -74,6 +76,16 @@ class Tracer:
             self._full += 1
         else:
             self._queue.append((entry, trace))
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what waits, estimated."""
+        return len(self._queue) * self._entry_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """The most that it may be."""
+        return self._limit * self._entry_bytes
 
     def counts(self) -> LineCounts:
         """What became of the traces so far, in requests."""

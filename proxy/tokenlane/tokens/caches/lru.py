@@ -1,32 +1,52 @@
 """The whole-request cache: digest of everything that decides the ids -> Prompt.
 
 Invariants:
-- Bounded in entries and in bytes; an entry over its own limit is not taken in at all.
+- Bounded in bytes, together with the caches it shares a budget with; an entry over its own limit
+  is not taken in at all.
+- What an entry is counted as is what it takes: headers, links and all.
 - Counts only grow; who exports them takes differences.
 """
 
 from collections import OrderedDict
 from collections.abc import Collection
+from threading import Lock
 from typing import NamedTuple
 
 from tokenlane.prompt import Prompt
 
 
-class Budget(NamedTuple):
-    """What a cache may hold; entry_limit_bytes: of one entry."""
+class Budget:
+    """What the caches of one kind, one for each model, hold together. Who has most gives way, so
+    a model that is asked much takes what others leave, and nothing of what they keep below that.
 
-    limit_entries: int
-    limit_bytes: int
-    entry_limit_bytes: int
+    entry_limit_bytes: of one entry. lock: held by whoever changes one of them.
+    """
+
+    def __init__(self, limit_bytes: int, entry_limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.entry_limit_bytes = min(entry_limit_bytes, limit_bytes)
+        self.size_bytes = 0
+        self.lock = Lock()
+        self.caches: list[BoundedCache] = []
+
+    def grow(self, cache: "BoundedCache", size_bytes: int) -> None:
+        """A cache holds so much more, or less; entries go until all of it is within the limit."""
+        cache.size_bytes += size_bytes
+        self.size_bytes += size_bytes
+        while self.size_bytes > self.limit_bytes:
+            largest = max(self.caches, key=_size_bytes) if len(self.caches) > 1 else cache
+            freed_bytes = largest.forget_oldest()
+            largest.evictions += 1
+            largest.size_bytes -= freed_bytes
+            self.size_bytes -= freed_bytes
 
 
 class BoundedCache:
-    """What all caches of tokens share: a budget, and counts since the start."""
+    """What all caches of tokens share: a part in a budget, and counts since the start."""
 
     def __init__(self, budget: Budget) -> None:
-        self.limit_entries = budget.limit_entries
-        self.limit_bytes = budget.limit_bytes
-        self.entry_limit_bytes = min(budget.entry_limit_bytes, budget.limit_bytes)
+        self.budget = budget
+        budget.caches.append(self)
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
@@ -34,14 +54,18 @@ class BoundedCache:
 
     def takes(self, size_bytes: int) -> bool:
         """Whether an entry of this size is let in at all."""
-        return size_bytes <= self.entry_limit_bytes and self.limit_entries > 0
+        return size_bytes <= self.budget.entry_limit_bytes
 
-    def is_over(self, entries: int) -> bool:
-        """Whether so many entries, of `size_bytes` in all, are too much."""
-        return self.size_bytes > self.limit_bytes or entries > self.limit_entries
+    def forget_oldest(self) -> int:
+        """Drops what was used least lately; returns its bytes."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         raise NotImplementedError
+
+
+def _size_bytes(cache: BoundedCache) -> int:
+    return cache.size_bytes
 
 
 class CacheCounts(NamedTuple):
@@ -87,22 +111,21 @@ class PromptCache(BoundedCache):
         size_bytes = prompt.size_bytes
         if not self.takes(size_bytes):
             return False
-        prompts = self._prompts
-        old = prompts.pop(key, None)
+        old = self._prompts.pop(key, None)
         if old is not None:
-            self.size_bytes -= old.size_bytes
-        prompts[key] = prompt
-        self.size_bytes += size_bytes
-        while self.is_over(len(prompts)):
-            _, evicted = prompts.popitem(last=False)
-            self.size_bytes -= evicted.size_bytes
-            self.evictions += 1
+            size_bytes -= old.size_bytes
+        self._prompts[key] = prompt
+        self.budget.grow(self, size_bytes)
         return True
+
+    def forget_oldest(self) -> int:
+        """Drops the least recently used prompt."""
+        return self._prompts.popitem(last=False)[1].size_bytes
 
     def clear(self) -> None:
         """Forgets everything (the blocks of all entries changed their size)."""
         self._prompts.clear()
-        self.size_bytes = 0
+        self.budget.grow(self, -self.size_bytes)
 
     def __len__(self) -> int:
         return len(self._prompts)

@@ -5,7 +5,7 @@ Invariants:
   character: the ids are those of the whole text, whatever a template does.
 - Kept from the second time it is seen: what comes once is not worth its place.
 - Used on the loop alone; so there is no lock.
-- Bounded in entries and in bytes; counts only grow.
+- Bounded in bytes; counts only grow.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ _PLACES: Final = 4
 _SEARCHED_CHARS: Final = 64 * 1024
 # Beginnings seen once that are remembered, twice as many at most.
 _SEEN: Final = 4096
-_ENTRY_BYTES: Final = 600
+_ENTRY_BYTES: Final = 420
 
 
 class Opening:
@@ -64,7 +64,7 @@ class OpeningCache(BoundedCache):
 
     def ends_at(self, encoder: Encoder, root: bytes, text: str) -> int:
         """Where an opening of `text` ends that should be kept, as it was seen before; else 0."""
-        if len(text) < _LEAST_CHARS or not encoder.cuts_anywhere or not self.limit_entries:
+        if len(text) < _LEAST_CHARS or not encoder.cuts_anywhere or not self.budget.limit_bytes:
             return 0
         end = 0
         for at in encoder.starts(text, _LEAST_CHARS, _SEARCHED_CHARS)[:_PLACES]:
@@ -80,25 +80,27 @@ class OpeningCache(BoundedCache):
     def put(self, root: bytes, opening: Opening) -> None:
         """Keeps an opening, the longest of its like first."""
         key = root, opening.text[:_LEAST_CHARS]
-        opening.size_bytes += getsizeof(key[0]) + getsizeof(key[1])
+        opening.size_bytes += getsizeof(root)
+        if opening.chars > _LEAST_CHARS:  # else the key is the text itself
+            opening.size_bytes += getsizeof(key[1])
         if not self.takes(opening.size_bytes):
             return
         alike = self._alike.setdefault(key, [])
         alike.append(opening)
         alike.sort(key=_longest_first)
         self._entries += 1
-        self.size_bytes += opening.size_bytes
+        grown_bytes = opening.size_bytes
         if len(alike) > _ALIKE:
-            self._forget([alike.pop(0 if alike[-1] is opening else -1)])
-        while self.is_over(self._entries):
-            _, oldest = self._alike.popitem(last=False)
-            self._forget(oldest)
-
-    def _forget(self, openings: list[Opening]) -> None:
-        for opening in openings:
+            grown_bytes -= alike.pop(0 if alike[-1] is opening else -1).size_bytes
             self._entries -= 1
-            self.size_bytes -= opening.size_bytes
             self.evictions += 1
+        self.budget.grow(self, grown_bytes)
+
+    def forget_oldest(self) -> int:
+        """Drops the opening used least lately, and those that begin as it does."""
+        alike = self._alike.popitem(last=False)[1]
+        self._entries -= len(alike)
+        return sum([opening.size_bytes for opening in alike])
 
     def __len__(self) -> int:
         return self._entries

@@ -7,7 +7,7 @@ Invariants:
 - An entry is a whole prompt with marks: places where its text may be left, and the ids up to
   there. A prompt that goes on where an entry ended takes its place, so a conversation is kept
   once and not once for every turn.
-- Bounded in entries and in bytes; an entry over its own limit is not taken in at all.
+- Bounded in bytes; an entry over its own limit is not taken in at all.
 - Safe between threads: entries never change, a lookup needs no lock, order and counts change
   under it.
 - Counts only grow; who exports them takes differences.
@@ -16,13 +16,9 @@ Invariants:
 from collections import OrderedDict
 from collections.abc import Iterator
 from sys import getsizeof
-from threading import Lock
 from typing import NamedTuple
 
-from tokenlane.config.settings import TokenSettings
 from tokenlane.tokens.caches.lru import BoundedCache, Budget
-from tokenlane.tokens.caches.segments import SegmentCache
-from tokenlane.tokens.caches.shapes import ShapeCache
 from tokenlane.tokens.encode.encoder import Encoder
 
 # Characters before a place, and at the head of its text, that name it in the table of marks.
@@ -78,7 +74,7 @@ class PrefixCache(BoundedCache):
         super().__init__(budget)
         self._named: dict[int, Prefix] = {}
         self._order: OrderedDict[Prefix, None] = OrderedDict()
-        self._lock = Lock()
+        self._lock = budget.lock
 
     def find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
         """The longest known beginning of `text` that ends near its end, or near its start."""
@@ -110,60 +106,29 @@ class PrefixCache(BoundedCache):
         """Takes a prompt in. found: what `find` said about its text."""
         if not new.marks or not self.takes(new.size_bytes):
             return
+        size_bytes = new.size_bytes
         with self._lock:
             if found is not None and _is_continued(found) and found.prefix in self._order:
                 self._drop(found.prefix)
+                size_bytes -= found.prefix.size_bytes
             self._order[new] = None
-            self.size_bytes += new.size_bytes
             self._named.update(dict.fromkeys([mark.name for mark in new.marks], new))
-            while self.is_over(len(self._order)):
-                self._drop(next(iter(self._order)))
-                self.evictions += 1
+            self.budget.grow(self, size_bytes)
+
+    def forget_oldest(self) -> int:
+        """Drops the least recently used prompt."""
+        oldest = next(iter(self._order))
+        self._drop(oldest)
+        return oldest.size_bytes
 
     def _drop(self, prefix: Prefix) -> None:
         del self._order[prefix]
-        self.size_bytes -= prefix.size_bytes
         for mark in prefix.marks:
             if self._named.get(mark.name) is prefix:
                 del self._named[mark.name]
 
     def __len__(self) -> int:
         return len(self._order)
-
-
-class TokenCaches(NamedTuple):
-    """What one model's jobs share."""
-
-    shapes: ShapeCache
-    segments: SegmentCache
-    prefixes: PrefixCache
-
-    @classmethod
-    def of(cls, settings: TokenSettings) -> "TokenCaches":
-        """Empty ones, each with the budgets of the settings."""
-        return cls(
-            ShapeCache(
-                Budget(
-                    settings.shape_limit_entries,
-                    settings.shape_limit_bytes,
-                    settings.shape_entry_limit_bytes,
-                )
-            ),
-            SegmentCache(
-                Budget(
-                    settings.segment_limit_entries,
-                    settings.segment_limit_bytes,
-                    settings.segment_entry_limit_bytes,
-                )
-            ),
-            PrefixCache(
-                Budget(
-                    settings.prefix_limit_entries,
-                    settings.prefix_limit_bytes,
-                    settings.prefix_entry_limit_bytes,
-                )
-            ),
-        )
 
 
 def marked(

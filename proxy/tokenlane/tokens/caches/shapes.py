@@ -4,14 +4,13 @@ Invariants:
 - A shape covers all that a template sees beside the texts: the roles, and every option as it came.
 - Learned from the second conversation of a shape on, beside its rendering by the engines: what a
   residual makes of that one's texts must be the same, or it is not kept.
-- Bounded in entries and in bytes, in messages and in residuals for each shape (those that its
-  guards tell apart); a residual over its own limit is not taken in at all.
+- Bounded in bytes, in messages and in residuals for each shape (those that its guards tell apart);
+  a residual over its own limit is not taken in at all.
 - Safe between threads: residuals never change, order and counts change under a lock.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from tokenlane.protocols.prompt_fields import ChatFields
@@ -26,7 +25,7 @@ _MOST_MESSAGES: Final = 512
 _FEW_MESSAGES: Final = 16
 # Attempts to learn one shape.
 _MOST_TRIES: Final = 4
-_ENTRY_BYTES: Final = 500
+_ENTRY_BYTES: Final = 240
 
 
 class Shape(NamedTuple):
@@ -70,7 +69,7 @@ class ShapeCache(BoundedCache):
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
         self._known: OrderedDict[tuple[bytes, tuple[str, ...]], _Known] = OrderedDict()
-        self._lock = Lock()
+        self._lock = budget.lock
 
     def text(self, shape: Shape) -> str | None:
         """The rendering of a conversation, if its shape is known."""
@@ -93,8 +92,10 @@ class ShapeCache(BoundedCache):
             known = self._known.get(shape.name)
             if known is None:
                 # Once is no shape.
-                known = self._known[shape.name] = _Known(len(shape.texts))
-                self._grown(known.size_bytes)
+                known = _Known(len(shape.texts))
+                if self.takes(known.size_bytes):
+                    self._known[shape.name] = known
+                    self.budget.grow(self, known.size_bytes)
                 return
             if known.tries == _MOST_TRIES or (hasty and len(shape.texts) > _FEW_MESSAGES):
                 return
@@ -110,14 +111,11 @@ class ShapeCache(BoundedCache):
             known.residuals += (residual,)
             if self._known.get(shape.name) is known:
                 known.size_bytes += size_bytes
-                self._grown(size_bytes)
+                self.budget.grow(self, size_bytes)
 
-    def _grown(self, size_bytes: int) -> None:
-        self.size_bytes += size_bytes
-        while self.is_over(len(self._known)):
-            _, oldest = self._known.popitem(last=False)
-            self.size_bytes -= oldest.size_bytes
-            self.evictions += 1
+    def forget_oldest(self) -> int:
+        """Drops the least recently used shape."""
+        return self._known.popitem(last=False)[1].size_bytes
 
     def __len__(self) -> int:
         return len(self._known)

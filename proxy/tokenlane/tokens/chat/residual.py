@@ -35,9 +35,9 @@ class Residual(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """What a cache pays for it."""
-        shown = {part: getsizeof(part) for part in self.parts}
+        shown = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
         numbers = sum([len(guard.texts) for guard in self.guards])
-        return sum(shown.values()) + 8 * (len(self.parts) + numbers) + 300 * len(self.guards) + 200
+        return sum(shown.values()) + 8 * (len(self.parts) + numbers) + 120 * len(self.guards) + 60
 
     def fits(self, texts: Sequence[str]) -> bool:
         """Whether it is the template's rendering for messages of these texts."""

@@ -45,7 +45,11 @@ _WINDOW_CHARS = 64 * 1024
 
 
 class EncodeEngine(Protocol):
-    """A faster way to ids."""
+    """A faster way to ids. size_bytes: of what it remembers of words, limit_bytes at most (of an
+    engine that is not Python's they are 0: it has bounds of its own)."""
+
+    size_bytes: int
+    limit_bytes: int
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
         """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError, or the
@@ -126,6 +130,16 @@ class Encoder:
     def use(self, fast: EncodeEngine) -> None:
         """Encodes with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
+
+    @property
+    def words_size_bytes(self) -> int:
+        """What is remembered of words."""
+        return 0 if self._fast is None else self._fast.size_bytes
+
+    def limit_words(self, limit_bytes: int) -> None:
+        """Remembers no more of words than this. Before the encoder is shared."""
+        if self._fast is not None:
+            self._fast.limit_bytes = limit_bytes
 
     def read_spec(self, marks: list[str]) -> None:
         """Learns from the tokenizer's description where long texts may be cut, and how long a

@@ -31,6 +31,7 @@ class FastEncoder:
             from fastokens import Tokenizer  # noqa: PLC0415 - after the variable
         except ImportError as error:
             raise Refused(str(error)) from None
+        self.size_bytes = self.limit_bytes = 0
         self._engine: Flat = tried(Tokenizer.from_json_str, tokenizer_json)
         # The first call builds tables; no request should pay for it.
         self.encode(["warm up"], add_special_tokens=True)

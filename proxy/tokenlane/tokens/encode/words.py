@@ -19,12 +19,13 @@ No added token has a space or a line's end in it, so none reaches over the first
 
 Invariants:
 - No call holds the GIL for more than some thousand characters, except over what cannot be cut.
-- What is remembered is bounded; full, it begins anew.
+- What is remembered is bounded in bytes; full, it begins anew.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator
+from sys import getsizeof
 from typing import Any, cast
 
 from tokenlane.tokens.encode.encoder import Encoder
@@ -44,9 +45,10 @@ _WINDOW_CHARS = 16 * 1024
 _CALL_CHARS = 8 * 1024
 # How far a place to cut a long word is looked for.
 _LOOK_CHARS = 512
-# About 8 MB.
-_LIMIT_WORDS = 50_000
+_LIMIT_BYTES = 8 * 1024 * 1024
 _LIMIT_WORD_CHARS = 32
+# What one word costs beside its text and ids: the ids' header, hash and place in the dictionary.
+_ENTRY_BYTES = 90
 
 
 class WordEncoder:
@@ -68,7 +70,8 @@ class WordEncoder:
         self._pairs = {token[at : at + 2] for token in vocab for at in range(len(token) - 1)}
         self._lead = self._reference(_LINE_END)
         self._line_end = self._lead[-4:]
-        self._known = self._beginning()
+        self.limit_bytes = _LIMIT_BYTES
+        self._forget()
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes]:
         """Packed ids of each text. Raises RequestError(400) for text that is not Unicode."""
@@ -111,11 +114,13 @@ class WordEncoder:
                 batch, chars = [], 0
         if batch:
             made.update(zip(batch, self._several(batch), strict=True))
-        if len(self._known) + len(made) > _LIMIT_WORDS:
-            self._known = self._beginning()
-        self._known.update(
-            (word, ids) for word, ids in made.items() if len(word) <= _LIMIT_WORD_CHARS
-        )
+        short = {word: ids for word, ids in made.items() if len(word) <= _LIMIT_WORD_CHARS}
+        size_bytes = sum([getsizeof(word) + len(short[word]) + _ENTRY_BYTES for word in short])
+        if self.size_bytes + size_bytes > self.limit_bytes:
+            self._forget()
+        if size_bytes <= self.limit_bytes:
+            self._known.update(short)
+            self.size_bytes += size_bytes
         return made
 
     def _several(self, words: list[str]) -> list[bytes]:
@@ -162,8 +167,9 @@ class WordEncoder:
         near = max(0, start - self._reach)
         return self._added.search(word, near, end + self._reach) is not None
 
-    def _beginning(self) -> dict[str, bytes]:
-        return {"": b"", _LINE_END: self._line_end}
+    def _forget(self) -> None:
+        self._known: dict[str, bytes] = {"": b"", _LINE_END: self._line_end}
+        self.size_bytes = 0
 
     def _reference(self, text: str) -> bytes:
         return self._encoder.by_reference(text, add_special_tokens=False)

@@ -18,7 +18,8 @@ import msgspec
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import ConfigError
-from tokenlane.tokens.caches.prefixes import TokenCaches
+from tokenlane.runtime import malloc_arenas
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, JobReady, Start, frame, made
@@ -49,11 +50,13 @@ def serve(sock: socket.socket) -> None:
     """Jobs until the other end closes."""
     start = msgspec.msgpack.decode(_next(sock)[0], type=Start)
     settings = msgspec.msgpack.decode(start.settings, type=TokenSettings)
-    models = {}
+    models, budgets = {}, CacheBudgets.of(settings)
     for model, folder in start.folders.items():
         tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         tokenizer.encode("warm up", add_special_tokens=True)
-        models[model] = tokenizer, Speed(), TokenCaches.of(settings)
+        tokenizer.encoder.limit_words(budgets.words_bytes // len(start.folders))
+        models[model] = tokenizer, Speed(), TokenCaches.of(budgets)
+    malloc_arenas.settle()
     sock.sendall(b"".join(frame(JobReady())))
     while True:
         head, payload = _next(sock)

@@ -1,0 +1,72 @@
+"""How the memory for what is known of prompts is shared out: a part for each kind, all models
+together.
+
+Conversations need the prefixes, whose hits save most; whole requests hit where prompts repeat.
+"""
+
+from typing import Final, NamedTuple, Self
+
+from tokenlane.config.settings import TokenSettings
+from tokenlane.tokens.caches.lru import Budget
+from tokenlane.tokens.caches.openings import OpeningCache
+from tokenlane.tokens.caches.prefixes import PrefixCache
+from tokenlane.tokens.caches.segments import SegmentCache
+from tokenlane.tokens.caches.shapes import ShapeCache
+
+# Twenty-fourths: 8 MiB each of the default.
+_PARTS: Final = 24
+_REQUEST, _SHAPE, _OPENING, _SEGMENT, _PREFIX, _WORD = 7, 1, 1, 4, 10, 1
+# No entry takes more of its kind's memory: a few long ones would drive out all others.
+_ENTRIES: Final = 16
+
+
+class CacheBudgets(NamedTuple):
+    """Of each kind. words_bytes: for what encoders remember of words."""
+
+    request: Budget
+    shape: Budget
+    opening: Budget
+    segment: Budget
+    prefix: Budget
+    words_bytes: int
+
+    @classmethod
+    def of(cls, settings: TokenSettings) -> Self:
+        """New ones, with nothing in them."""
+
+        def budget(parts: int) -> Budget:
+            limit_bytes = settings.cache_limit_bytes * parts // _PARTS
+            entry_bytes = min(settings.cache_entry_limit_bytes, limit_bytes // _ENTRIES)
+            return Budget(limit_bytes, entry_bytes)
+
+        return cls(
+            budget(_REQUEST),
+            budget(_SHAPE),
+            budget(_OPENING),
+            budget(_SEGMENT),
+            budget(_PREFIX),
+            settings.cache_limit_bytes * _WORD // _PARTS,
+        )
+
+    def by_kind(self) -> dict[str, Budget]:
+        """By the kind's name (metric label), in the order of the lookups."""
+        return {name: one for name, one in self._asdict().items() if isinstance(one, Budget)}
+
+
+class TokenCaches(NamedTuple):
+    """What one model's jobs share."""
+
+    shapes: ShapeCache
+    openings: OpeningCache
+    segments: SegmentCache
+    prefixes: PrefixCache
+
+    @classmethod
+    def of(cls, budgets: CacheBudgets) -> Self:
+        """Empty ones."""
+        return cls(
+            ShapeCache(budgets.shape),
+            OpeningCache(budgets.opening),
+            SegmentCache(budgets.segment),
+            PrefixCache(budgets.prefix),
+        )
