@@ -82,10 +82,10 @@ audit: ## ask for known vulnerabilities of the locked requirements (pip-audit)
 	.venv-audit/bin/pip-audit --disable-pip --require-hashes -r requirements.txt -r requirements-dev.txt
 
 # atheris is not locked: it has no wheels for every Python, and nothing here depends on it.
-fuzz: ## coverage-guided search (atheris), MINUTES for each of 7 targets; a crash leaves its input
+fuzz: ## coverage-guided search (atheris), MINUTES for each of 9 targets; a crash leaves its input
 	$(MAKE) --no-print-directory VENV=.venv-fuzz .venv-fuzz/.stamp-dev
 	.venv-fuzz/bin/python -m pip --disable-pip-version-check install -q 'atheris>=3'
-	for target in head response chunked events body yaml config; do \
+	for target in head response chunked events body yaml config request answer; do \
 		.venv-fuzz/bin/python -m tests.fuzz.run $$target build/fuzz/$$target -print_final_stats=1 \
 			-max_total_time=$$(($(MINUTES) * 60)) || exit 1; \
 	done

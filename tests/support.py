@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +29,7 @@ from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import Exchange, Handler, HttpServer
 from tokenlane.protocols.dialects import dialect_of
+from tokenlane.protocols.routes import HEALTH_PATHS
 from tokenlane.routing.lease import LocalBoard
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.access_log import AccessLog
@@ -55,7 +56,7 @@ def slow_tokenizer() -> Tokenizer:
 
 def listener(*, send_bytes: int = 0) -> socket.socket:
     """A bound socket on a free port. send_bytes: a small buffer for slow readers to fill."""
-    sock = socket.socket()
+    sock = socket.socket(proto=socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY where it says so
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if send_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
@@ -155,7 +156,7 @@ def replicas(urls: Sequence[str], **fields: Any) -> FleetState:
 async def gateway(
     *urls: str,
     settings: Settings | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | Mapping[str, Tokenizer] | None = None,
     send_bytes: int = 0,
     state: FleetState | None = None,
     tracer: Tracer | None = None,
@@ -165,7 +166,8 @@ async def gateway(
     asks: bool = False,
     board: LocalBoard | SharedBoard | None = None,
 ) -> AsyncIterator[Bench]:
-    """A gateway in front of these replicas; without a tokenizer unless one is given. asks: them for
+    """A gateway in front of these replicas; without a tokenizer unless one (of `demo`, or some by
+    the names of their models) is given. asks: them for
     ids, as the settings say; scripts of replicas expect no such question."""
     settings = settings or Settings()
     if not asks:
@@ -173,8 +175,9 @@ async def gateway(
         settings = msgspec.structs.replace(settings, tokens=tokens_of)
     tasks_before = asyncio.all_tasks()
     descriptor = create_segment()
-    tokenizers = {"demo": tokenizer} if tokenizer is not None else {}
-    tokens = TokenService(settings.tokens, tokenizers, 16)
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer = {"demo": tokenizer}
+    tokens = TokenService(settings.tokens, dict(tokenizer or {}), 16)
     board = board or LocalBoard()
     recorder = Recorder(MetricsSegment(descriptor), settings.prices, access=access, tracer=tracer)
     keys = client_keys(settings.auth)
@@ -194,6 +197,8 @@ async def gateway(
         made.handle,
         settings.server,
         guarded=True,
+        on_shed=recorder.refused_clients,
+        spared=HEALTH_PATHS,
         dropped=dropped_fields(keys, replica_key),
         error_format=dialect_of,
     )

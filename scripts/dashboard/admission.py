@@ -58,8 +58,8 @@ _PLACES = Row(
                 Query(total("tokenlane_accept_queue_connections"), "wait"),
                 Query(rate("tokenlane_accept_queue_drops_total"), "dropped per second"),
             ),
-            "In the kernel's queues, where nothing is logged and no limit of the settings counts: "
-            "the loops are too busy to accept. More workers, or limits that turn requests away.",
+            "In the kernel's queues: the loops are too busy to accept. Who waits too long there is "
+            "turned away (accept-queue). More workers, or limits that turn requests away.",
         ),
         Panel(
             "Turned away",

@@ -70,6 +70,12 @@ NONE = "there is no such setting"
 NUMBER = "must be a whole number, and is"
 
 
+# Each line means ten of the one before.
+LAUGHS = "".join(
+    f"k{n}: &k{n} [{', '.join([f'*k{n - 1}' if n else '1'] * 10)}]\n" for n in range(9)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -100,6 +106,8 @@ NUMBER = "must be a whole number, and is"
         ("a: b: c", "gateway.yaml:1: is not YAML"),
         ("a: !!python/object:os.system x", "gateway.yaml:1: is not YAML"),
         ("backends: &a [*a]", ":1: backends[0]: holds itself (by an alias)"),
+        (LAUGHS, ": means more than 100000 values; is an alias used too often?"),
+        ("\nport: 1" + ":1" * 1000, ":2: holds a number with more digits than any has"),
         ("\nserver: &a {port: *a}", ":2: server.port: holds itself"),
         (b"\xff\xfe\x00", "is not UTF-8"),
     ],

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +45,9 @@ class Plane:
     url: str
 
 
-@pytest.fixture
-async def plane() -> AsyncIterator[Plane]:
+@asynccontextmanager
+async def opened() -> AsyncIterator[Plane]:
+    """An admin port that is served."""
     board_fd, metrics_fd = create_board(8, 2), create_segment()
     table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
     totals.adopt(0, metrics_fd)
@@ -61,6 +63,12 @@ async def plane() -> AsyncIterator[Plane]:
     await runner.cleanup()
     os.close(board_fd)
     os.close(metrics_fd)
+
+
+@pytest.fixture
+async def plane() -> AsyncIterator[Plane]:
+    async with opened() as made:
+        yield made
 
 
 Fetch = Callable[..., Awaitable[tuple[int, Any, aiohttp.ClientResponse]]]

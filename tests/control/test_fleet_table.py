@@ -77,6 +77,14 @@ def test_what_a_probe_did_not_learn_stays() -> None:
     assert fleet.state.replicas[0].models == ("m", "n")
 
 
+def test_names_that_come_and_go_are_not_kept() -> None:
+    fleet = table(backends=("http://a:1", "http://b:1"))
+    fleet.observe(0, Probe("ok", ("m",), roots={"m": "/m"}))
+    for number in range(10):
+        fleet.observe(1, Probe("ok", (f"{number}",), roots={f"{number}": "/x"}))
+    assert fleet.roots == {"m": "/m", "9": "/x"}
+
+
 def test_the_first_refused_probe_says_that_the_cache_is_gone() -> None:
     fleet = table()
     fleet.observe(0, GOOD)

@@ -62,7 +62,25 @@ async def test_a_good_replica(serve: Serve) -> None:
     assert await look(url) == Probe("ok", ("m", "lora"), 4096, Scrape(running=3, started_s=12.0))
 
 
-@pytest.mark.parametrize("models", ["", "[]", '{"data":{}}', '{"data":[{"name":"m"}]}', "\ud7ff{"])
+MANY = ",".join(['{"id":"m"}'] * 4097)
+LONG = "m" * 1025
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        "",
+        "[]",
+        '{"data":{}}',
+        '{"data":[{"name":"m"}]}',
+        "\ud7ff{",
+        f'{{"data":[{MANY}]}}',
+        f'{{"data":[{{"id":"{LONG}"}}]}}',
+        f'{{"data":[{{"id":"m","max_model_len":{HUGE}}}]}}',
+    ],
+    ids=range(8),
+)
 async def test_unreadable_models_are_unknown_models(serve: Serve, models: str) -> None:
     url = await serve(health=says(), models=says(text=models), metrics=says(status=404))
     assert await look(url) == Probe("ok")

@@ -46,6 +46,14 @@ vllm:prefix_cache_hits_created{engine="0"} 1.7e9
         ('vllm:cache_config_info{block_size="0",num_gpu_blocks="-1"} 1\n', Scrape()),
         ('vllm:cache_config_info{a="}\\" x",block_size="16"} 1\n', Scrape(block_tokens=16)),
         ('vllm:cache_config_info{block_size="\u00b2"} 1\n', Scrape()),
+        (f'vllm:cache_config_info{{block_size="{"9" * 5000}"}} 1\n', Scrape()),
+        (
+            'vllm:cache_config_info{a=",block_size=\\"8\\"",num_gpu_blocks="07"} 1\n',
+            Scrape(cache_blocks=7),
+        ),
+        ("vllm:num_requests_running 1e308\n" * 3, Scrape()),
+        ("vllm:num_requests_running -1\n", Scrape()),
+        ("vllm:num_requests_running 9007199254740992\n" * 9999, Scrape(running=2**53)),
         ("process_start_time_seconds_other 5\n", Scrape()),
     ],
 )

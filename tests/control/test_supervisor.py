@@ -29,12 +29,12 @@ PATIENCE_S = 30.0
 
 
 class Gateway:
-    """`python -m tokenlane VERB ...` until it has said that it serves."""
+    """`python -m tokenlane VERB ...` until it has said that it serves. prefix: what starts it."""
 
-    def __init__(self, *argv: str, port: int = 0) -> None:
+    def __init__(self, *argv: str, port: int = 0, prefix: tuple[str, ...] = ()) -> None:
         ports = ("--port", str(port), "--admin-port", "0")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tokenlane", *argv, *ports],
+            [*prefix, sys.executable, "-m", "tokenlane", *argv, *ports],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -178,6 +178,7 @@ def test_processes_get_no_secret_that_they_do_not_need(
     monkeypatch.setenv("TOKENLANE_UPSTREAM_API_KEY", "replicas-key")
     monkeypatch.setenv("HF_TOKEN", "hub-token")
     with Gateway(*argv, "--tokens-processes", "1") as gateway:
+        assert gateway.status()["accept_queue"] == {"waiting": 0, "refused": 0}
         [worker] = gateway.status()["workers"]
         until(lambda: len(_children(worker["pid"])) == 1)
         [tokenizer] = _children(worker["pid"])

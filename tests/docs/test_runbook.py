@@ -5,6 +5,7 @@ import re
 from tests.paths import ROOT
 from tokenlane.admission.queue import overloaded
 from tokenlane.gateway import refusals
+from tokenlane.http.acceptor import too_many_clients
 from tokenlane.http.request_body import out_of_memory
 from tokenlane.routing.candidates import Nobody
 from tokenlane.routing.retry import Ending, Step
@@ -19,6 +20,7 @@ def test_every_code_of_a_503_has_a_row() -> None:
         overloaded(1, own=False),
         uncounted(),
         out_of_memory(),
+        too_many_clients(),
         refusals.upstream(Step(Ending.ERROR, 503)),
     ]
     codes = {error.code for error in refused if error.status == 503}

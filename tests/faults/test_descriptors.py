@@ -23,6 +23,10 @@ from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.telemetry.metrics import families
 
+# Of a CPU. A worker that has nothing to do takes 1 %: heartbeats, gauges, a look at the listener.
+SPIN_RATIO = 0.05
+COUNTED_S = 2.0
+
 
 def _answers(sock: socket.socket) -> bool:
     sock.settimeout(0.3)
@@ -30,6 +34,15 @@ def _answers(sock: socket.socket) -> bool:
         sock.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         return sock.recv(12) == b"HTTP/1.1 200"
     return False
+
+
+def cpu_share(process: psutil.Process) -> float:
+    """What the process takes of a CPU, counted for a while: what a busy machine makes longer is
+    divided by more."""
+    before, began_s = process.cpu_times(), time.monotonic()
+    time.sleep(COUNTED_S)
+    after, ended_s = process.cpu_times(), time.monotonic()
+    return (after.user - before.user + after.system - before.system) / (ended_s - began_s)
 
 
 @pytest.mark.row("O4")
@@ -52,11 +65,8 @@ def test_none_left_and_back() -> None:
             ]
             served = sum(map(_answers, crowd))
             assert 0 < served < 60
-            before, began = process.cpu_times(), time.monotonic()
-            time.sleep(0.5)
-            after, ended = process.cpu_times(), time.monotonic()
-            spent = (after.user - before.user + after.system - before.system) / (ended - began)
-            assert spent < 0.9, "it spins"
+            share = cpu_share(process)
+            assert share < SPIN_RATIO, f"it spins: {share:.0%} of a CPU"
         until(lambda: process.num_fds() < limit - 10)
         until(lambda: gate.chat() == 200)
         assert gate.status()["workers"][0]["restarts"] == 0
@@ -84,8 +94,9 @@ def test_more_clients_than_descriptors_are_all_served() -> None:
     body = chat()
     request = post(CHAT, body, "content-type: application/json\r\n")
     with FleetProcess(1, free_ports(1)) as fleet, contextlib.ExitStack() as stack:
-        with open_files(128):
-            gate = stack.enter_context(Gateway("serve", "--backend", *fleet.urls))
+        # A gateway takes what it may have, so this is the hard limit.
+        prefix = ("prlimit", "--nofile=128:128")
+        gate = stack.enter_context(Gateway("serve", "--backend", *fleet.urls, prefix=prefix))
         crowd = [
             stack.enter_context(socket.create_connection(("127.0.0.1", gate.port)))
             for _ in range(200)
@@ -121,7 +132,7 @@ async def test_idle_clients_make_room_for_those_that_wait() -> None:
             await client.gone()
         for client in crowd:
             client.close()
-        await until_async(lambda: served.server._server and not served.server.connections)
+        await until_async(lambda: served.server.acceptor.open and not served.server.connections)
         last = await served.client()
         assert "connection" not in (await last.ask(get("/"), "GET")).headers
 
@@ -139,7 +150,7 @@ async def test_who_waits_at_a_full_server_is_served_in_a_drain() -> None:
         clients = [await served.client() for _ in range(3)]
         for client in clients:
             await client.send(get("/"))
-        await until_async(lambda: served.server._server is None)
+        await until_async(lambda: not served.server.acceptor.open)
         draining = asyncio.get_running_loop().create_task(served.server.drain(10.0))
         await entered.wait()
         go_on.set()

@@ -112,6 +112,49 @@ async def test_a_body_that_is_nearly_all_framing_is_refused(piece: bytes) -> Non
     assert turns.longest_s < LIMIT_S
 
 
+EXTENDED = b"40;" + b"e" * 900 + b"\r\n" + b"x" * 64 + b"\r\n"
+TRAILER = b"t: " + b"v" * 897 + b"\r\n"
+
+
+@pytest.mark.row("H5")
+@pytest.mark.parametrize("piece_bytes", [0, 500])
+@pytest.mark.parametrize(
+    ("extended", "trailers", "status"),
+    [
+        (18, 0, 200),  # 16 KB and a quarter of the payload
+        (19, 0, 400),
+        (0, 9, 200),  # 8 KB
+        (0, 10, 400),
+        (8, 9, 200),  # and both of them are framing
+        (11, 9, 400),
+    ],
+)
+async def test_extensions_and_trailers_are_bounded_in_all(
+    extended: int, trailers: int, status: int, piece_bytes: int
+) -> None:
+    """Every line of them is short enough."""
+    async with serving(whole) as served:
+        client = await served.client()
+        chunks = EXTENDED * extended or chunk(b"x" * 64)
+        data = HEAD + chunks + b"0\r\n" + TRAILER * trailers + b"\r\n"
+        with contextlib.suppress(ConnectionError):  # refused in the middle
+            await client.send(data, piece_bytes)
+        answer = await client.answer()
+    assert answer.status == status
+    assert answer.body == b"%d" % (64 * extended or 64) or answer.error["code"] == "chunked"
+
+
+@pytest.mark.row("H5")
+@pytest.mark.parametrize(("trailers", "is_whole"), [(9, True), (10, False)])
+async def test_trailers_of_a_replica_are_bounded_in_all(trailers: int, is_whole: bool) -> None:
+    end = b"0\r\n" + TRAILER * trailers + b"\r\n"
+    script = streaming(STREAM_HEAD + chunk(TOKEN), TOKEN, 1, chunk(DONE) + end)
+    async with Upstream(script) as upstream, gateway(upstream.url) as bench:
+        answer = await bench.ask(post(CHAT, chat(stream=True)))
+    assert (answer.status, answer.whole) == (200, is_whole)
+    assert b"vvv" not in answer.body
+
+
 @pytest.mark.parametrize("payload_bytes", [100, 1000, 70_000])
 async def test_honest_chunks_are_taken(payload_bytes: int) -> None:
     size = 2_100_000

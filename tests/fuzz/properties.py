@@ -13,6 +13,7 @@ from typing import Any
 import h11
 import msgspec
 
+from tests.fuzz import whole
 from tests.fuzz.trees import tree
 from tests.support import demo_tokenizer
 from tokenlane.config import loading as configuration
@@ -199,4 +200,6 @@ PROPERTIES = {
     "body": body,
     "yaml": yaml,
     "config": config,
+    "request": whole.request,
+    "answer": whole.answer,
 }

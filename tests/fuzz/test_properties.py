@@ -1,9 +1,15 @@
 """Every property on its seeds, and on what becomes of them by a few mutations."""
 
+import random
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz import whole
+from tests.fuzz.corpus import kept
+from tests.fuzz.mutations import PREFIXES, mutated
 from tests.fuzz.properties import PROPERTIES
 from tests.fuzz.seeds import seeds
 
@@ -24,7 +30,7 @@ MUTATIONS = st.lists(
 )
 
 
-def mutated(data: bytes, mutations: list[tuple[str, float, bytes]]) -> bytes:
+def changed(data: bytes, mutations: list[tuple[str, float, bytes]]) -> bytes:
     """`data` after these, each at its place."""
     for how, where, piece in mutations:
         at = int(where * len(data))
@@ -42,8 +48,17 @@ def mutated(data: bytes, mutations: list[tuple[str, float, bytes]]) -> bytes:
     return data
 
 
+@pytest.fixture(scope="module", autouse=True)
+def scenes() -> Iterator[None]:
+    yield
+    whole.close()
+
+
 @pytest.mark.row("H17")
-@pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in PREFIXES)) for name in PROPERTIES],
+)
 def test_seeds(name: str) -> None:
     for seed in seeds(name):
         PROPERTIES[name](seed)
@@ -56,4 +71,23 @@ def test_seeds(name: str) -> None:
 @given(data=st.data())
 def test_mutations(name: str, data: st.DataObject) -> None:
     seed = data.draw(st.sampled_from(seeds(name)) | st.binary(max_size=100))
-    PROPERTIES[name](mutated(seed, data.draw(MUTATIONS)))
+    PROPERTIES[name](changed(seed, data.draw(MUTATIONS)))
+
+
+@pytest.mark.row("H17")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PREFIXES)
+def test_what_searches_found(name: str) -> None:
+    assert kept(name)
+    for data in kept(name):
+        PROPERTIES[name](data)
+
+
+@pytest.mark.row("H17")
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PREFIXES)
+@settings(max_examples=100)
+@given(seed=st.integers(0, 1 << 32))
+def test_changes_that_know_what_they_change(name: str, seed: int) -> None:
+    beginning = random.Random(seed).choice([*seeds(name), *kept(name)])
+    PROPERTIES[name](mutated(name, beginning, seed))

@@ -21,6 +21,7 @@ HELP = {
     "server.memory_limit_ratio": "share of the cgroup's memory above which bodies get 503; 0: any",
     "server.pipelined_limit_bytes": "most bytes held of requests behind the one being served",
     "server.write_high_water_bytes": "unsent bytes of an answer above which its replica waits",
+    "server.accept_wait_limit_s": "who waited so long gets 503 in overload; 0: all wait on",
     "server.idle_deadline_s": "idle client connections are closed after this",
     "server.head_deadline_s": "time for a request's head to come whole",
     "server.body_deadline_s": "time for a request's body to come whole",

@@ -19,9 +19,12 @@ import yaml
 
 from tokenlane.config.options import OPTIONS, REPLACED, from_environment, leaves, wanted
 from tokenlane.config.settings import Settings
+from tokenlane.config.yaml_size import bound
 from tokenlane.errors import ConfigError
 
 DEFAULT = "default"
+# What was meant is looked for among all there is, but not for every line of a file of another kind.
+_HINTS_LIMIT_COUNT = 20
 Path_ = tuple[str | int, ...]
 
 
@@ -52,6 +55,7 @@ class _File:
         self.values = values
         self.problems: list[str] = []
         self._inside: set[int] = set()
+        self._unknown_count = 0
         if self._note(node, ()):
             self.problems += self._check(values, Settings, ())
 
@@ -62,6 +66,7 @@ class _File:
             loader = yaml.SafeLoader(text)
             try:
                 node = loader.get_single_node()
+                bound(node, path)
                 values = loader.construct_document(node) if node is not None else None
             finally:
                 loader.dispose()
@@ -163,7 +168,9 @@ class _File:
 
     def _unknown(self, name: str, kind: type[msgspec.Struct], path: Path_) -> str:
         here = (*path, name)
-        meant = suggestion(_dotted(here), name, kind, path)
+        self._unknown_count += 1
+        looks = self._unknown_count <= _HINTS_LIMIT_COUNT
+        meant = suggestion(_dotted(here), name, kind, path) if looks else None
         hint = f"did you mean {meant}?" if meant else f"known here: {_known(kind)}"
         return f"{self.where(here)}: {_dotted(here)}: there is no such setting; {hint}"
 

@@ -27,7 +27,8 @@ class ServerSettings(Section, frozen=True):
     that brings a body gets 503 before it is read. share_port: another gateway of the same user may
     serve on the port too, as while one takes over from the other. orphan_s: so long workers whose
     supervisor died serve on, unless a new one takes over; then they drain. cors_origins: of pages
-    that browsers let ask, `*` for all."""
+    that browsers let ask, `*` for all. accept_wait_limit_s: while more clients connect than can be
+    served, who waited so long to be accepted gets 503 (0: waits on)."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -41,6 +42,7 @@ class ServerSettings(Section, frozen=True):
     memory_limit_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
     pipelined_limit_bytes: int = 64 * 1024
     write_high_water_bytes: int = 256 * 1024
+    accept_wait_limit_s: Annotated[float, msgspec.Meta(ge=0)] = 0.05
     idle_deadline_s: float = 75.0
     head_deadline_s: float = 10.0
     body_deadline_s: float = 60.0

@@ -215,12 +215,15 @@ class FleetTable:
         if before is None:
             return ReplicaChange.NONE
         self.reasons[before.state.id] = probe.reason
-        self.roots.update(probe.roots)
         if probe.scrape is not None:
             seen = probe.scrape
             self.cache_counts[before.state.id] = seen.queried_tokens, seen.hit_tokens
         after = observe(before, probe, self.settings)
         self._tracks[slot] = after
+        if not probe.roots.items() <= self.roots.items():
+            served = {name for track in self._tracks.values() for name in track.state.models}
+            roots = {**self.roots, **probe.roots}
+            self.roots = {name: root for name, root in roots.items() if name in served}
         change = compare(before.state, after.state)
         if change:
             self._next()

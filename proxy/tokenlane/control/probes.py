@@ -12,6 +12,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import aiohttp
 import msgspec
@@ -24,20 +25,25 @@ from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
+# Every worker looks through the names: a list with more or longer ones is not read.
+MODELS_LIMIT_COUNT = 4096
 NUDGE_GAP_S = 0.1
 
 log = logging.getLogger("probes")
 
 
+_Name = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
 class _Card(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-    parent: str | None = None
-    root: str | None = None
+    id: _Name
+    max_model_len: Annotated[int, msgspec.Meta(le=2**53)] | None = None
+    parent: _Name | None = None
+    root: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
 
 
 class _ModelList(msgspec.Struct):
-    data: list[_Card]
+    data: Annotated[list[_Card], msgspec.Meta(max_length=MODELS_LIMIT_COUNT)]
 
 
 class _Answer(msgspec.Struct):

@@ -13,6 +13,7 @@ from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
 from tokenlane.http.pool import ReplicaPool
+from tokenlane.protocols.context_window import NO_LIMIT
 
 # A longer name of a model is nobody's.
 _NAME_LIMIT_CHARS = 1024
@@ -98,16 +99,17 @@ class Fleet:
             gone.pool.close()
         self._replicas = replicas
         self.state = state
-        self.models = tuple(dict.fromkeys(name for now in state.replicas for name in now.models))
+        context: dict[str, int] = {}
+        for now in state.replicas:
+            limit = now.max_model_tokens or NO_LIMIT
+            for name in now.models:
+                context[name] = max(context.get(name, 0), limit)
+        self.models = tuple(context)
+        self.context_tokens = {name: limit for name, limit in context.items() if limit < NO_LIMIT}
         self.ready = frozenset(
             name for now in state.replicas if now.up and not now.draining for name in now.models
         )
         self.bases = adapter_bases(state.replicas)
-        self.context_tokens = {}
-        for model in self.models:
-            limits = [now.max_model_tokens for now in state.replicas if model in now.models]
-            if None not in limits:
-                self.context_tokens[model] = max(filter(None, limits))
         self._complete = bool(state.replicas) and all(now.models for now in state.replicas)
 
     def __contains__(self, slot: int) -> bool:

@@ -154,6 +154,11 @@ class Recorder:
         """A request was turned away for overload."""
         self._segment.counter(families.SHED, tenant or families.OTHER, reason).inc()
 
+    def refused_clients(self, count: int) -> None:
+        """So many were refused before anything was known of them but their request's head."""
+        self._segment.counter(families.SHED, families.OTHER, "accept-queue").inc(count)
+        self._requests(families.OTHER, 503, "gateway_error").inc(count)
+
     def admitted(self, priority: str, waited_s: float) -> None:
         """A request has its place."""
         self._segment.histogram(families.ADMISSION_WAIT, priority).observe(waited_s)

@@ -18,7 +18,8 @@ from tokenlane.tokens.ids import from_json
 from tokenlane.tokens.tokenizer import Tokenizer
 
 # Of a message's parts; all others are media, or nothing that is known.
-_TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking"))
+# No set: a request may say a type that has no hash.
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
 
 _encode = msgspec.json.Encoder().encode
 

@@ -24,11 +24,13 @@ from typing import cast
 
 from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import INTERNAL, RequestError
+from tokenlane.http.acceptor import Acceptor
 from tokenlane.http.connection import ServerConnection
 from tokenlane.http.error_format import ErrorFormatOf, openai_errors
 from tokenlane.http.exchange import Exchange, Handler
 from tokenlane.http.headers import FORWARDED_FIELDS
 from tokenlane.http.heads import MEMO_LIMIT_BYTES, RequestHeads, responses_size_bytes
+from tokenlane.http.local_reply import LocalReply
 from tokenlane.http.server_state import ServerState
 
 __all__ = ["Exchange", "Handler", "HttpServer"]
@@ -37,7 +39,6 @@ __all__ = ["Exchange", "Handler", "HttpServer"]
 _ROOM_RATIO = 7 / 8
 # Descriptors for files, names and whatever else is neither a client's nor for its replica.
 _SPARE_COUNT = 16
-_RETRY_S = 0.1
 _LAST_WORDS_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -68,9 +69,11 @@ class HttpServer:
     add_request_id: every answer carries `x-request-id`.
     guarded: the handler answers whatever goes wrong in it by itself.
     on_refused: called with the answers to requests that never reached the handler.
+    on_shed: called with how many clients were refused because too many came. spared: paths on which
+    none is.
     dropped: names of header fields that replicas do not get.
     error_format: returns how errors are written to the clients of a path.
-    state: what the connections share. connections: the open ones.
+    state: what the connections share. connections: the open ones. acceptor: where they come from.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class HttpServer:
         add_request_id: bool = True,
         guarded: bool = False,
         on_refused: Callable[[Exchange], None] | None = None,
+        on_shed: Callable[[int], object] = lambda _: None,
+        spared: frozenset[str] = frozenset(),
         dropped: frozenset[bytes] = frozenset(),
         error_format: ErrorFormatOf = openai_errors,
     ) -> None:
@@ -94,11 +99,14 @@ class HttpServer:
         # What an untrusted peer says of the client behind it goes no further.
         self._untrusted_heads = RequestHeads(*limits, dropped | FORWARDED_FIELDS, error_format)
         self._on_refused = on_refused
-        self._server: asyncio.Server | None = None
-        self._listener: socket.socket | None = None
-        self._tls: ssl.SSLContext | None = None
+        self.acceptor = Acceptor(
+            self.state,
+            self._connection,
+            lambda: self._limit_count - len(self.connections),
+            LocalReply(self.state, self._untrusted_heads, spared),
+            on_shed,
+        )
         self._limit_count = 0
-        self._accepting: asyncio.Task[None] | None = None
         self._stopping = False
         self._empty = asyncio.Event()
 
@@ -137,59 +145,11 @@ class HttpServer:
 
     async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a bound socket. tls: what its clients have to speak, if any."""
-        self._listener, self._tls = sock, tls
         self._limit_count = _connection_limit()
-        await self._accept()
+        await self.acceptor.listen(sock, tls)
 
-    async def _accept(self) -> None:
-        """Accept clients. The kernel's queue of them outlives this: it is the listener's."""
-        tls, listener = self._tls, self._listener
-        assert listener is not None
-        self._server = await self.state.loop.create_server(
-            self._protocol,
-            sock=listener.dup(),
-            backlog=1024,
-            ssl=tls,
-            ssl_handshake_timeout=self.state.settings.head_deadline_s if tls is not None else None,
-        )
-
-    def _protocol(self) -> asyncio.Protocol:
+    def _connection(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, ServerConnection(self))
-
-    async def _accept_again(self) -> None:
-        while self._server is None and not self._stopping:
-            try:
-                await self._accept()
-            except OSError:  # there is no descriptor left
-                await asyncio.sleep(_RETRY_S)
-
-    def _accept_nobody(self) -> None:
-        """Clients whom the kernel has connected wait in its queue."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-
-    async def _stop_listening(self) -> None:
-        """Close the listener, but serve the clients whom the kernel has connected already: closed
-        with the listener, they would lose what they have sent."""
-        self._accept_nobody()
-        queue, self._listener = self._listener, None
-        if queue is None:
-            return
-        taken = []
-        with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
-            while True:
-                taken.append(queue.accept()[0])
-        queue.close()
-        try:
-            while taken:
-                with contextlib.suppress(OSError):  # disconnected again
-                    await self.state.loop.connect_accepted_socket(
-                        self._protocol, taken.pop(0), ssl=self._tls
-                    )
-        finally:
-            for sock in taken:
-                sock.close()
 
     def refused(self, exchange: Exchange) -> None:
         """As ConnectionOwner."""
@@ -199,8 +159,8 @@ class HttpServer:
     def opened(self, connection: ServerConnection) -> None:
         """As ConnectionOwner."""
         self.connections.add(connection)
-        if len(self.connections) >= self._limit_count and self._server is not None:
-            self._accept_nobody()
+        if len(self.connections) >= self._limit_count and self.acceptor.open:
+            self.acceptor.pause()
             self._begin_drain()
 
     def closed(self, connection: ServerConnection) -> None:
@@ -210,7 +170,7 @@ class HttpServer:
             self._check_empty()
         elif self.state.draining and len(self.connections) < self._limit_count * _ROOM_RATIO:
             self.state.draining = False
-            self._accepting = self.state.loop.create_task(self._accept_again())
+            self.acceptor.resume()
 
     def _begin_drain(self) -> None:
         self.state.draining = True
@@ -226,7 +186,7 @@ class HttpServer:
         self.state.draining = self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                await self._stop_listening()
+                await self.acceptor.close()
                 self._begin_drain()
                 self._check_empty()
                 await self._empty.wait()

@@ -182,6 +182,5 @@ def is_ids(body: Prompted) -> bool:
     """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
     if not isinstance(body, CompletionBody):
         return False
-    raw = memoryview(body.prompt)
-    head = bytes(raw[:64]).replace(b" ", b"").lstrip(b"[\n\r\t")
-    return raw[0] == ord("[") and head[:1].isdigit()
+    head = bytes(memoryview(body.prompt)[:64])
+    return head[:1] == b"[" and head.replace(b" ", b"").lstrip(b"[\n\r\t")[:1].isdigit()

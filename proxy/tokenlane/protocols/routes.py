@@ -86,6 +86,8 @@ ROUTES: dict[str, Route] = {
 }
 
 
+HEALTH_PATHS = frozenset(path for path, route in ROUTES.items() if route.action is Action.HEALTH)
+
 # What every other path is.
 UNSERVED = Route("other", Action.NOTHING, methods=())
 

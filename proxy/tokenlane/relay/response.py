@@ -150,7 +150,7 @@ class Relay:
                     if self.state == states.HOLDING:
                         self._begin()
         elif self._read_bytes <= _READ_LIMIT_BYTES:
-            self._pieces.extend(payload)
+            self._pieces.append(b"".join(payload))  # a byte of its own takes 40
             self._read_bytes += len(framed)
         if self._connection.ending and self._unfinished():
             self._break_off(framed, payload)

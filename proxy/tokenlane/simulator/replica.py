@@ -170,6 +170,7 @@ class SimulatedReplica:
             body_limit_bytes=_BODY_LIMIT_BYTES,
             drain_linger_s=0.0,
             bodies_limit_bytes=0,
+            accept_wait_limit_s=0.0,
         )
         server = self._server = HttpServer(
             self._handler, limits, add_request_id=False, error_format=dialect_of

@@ -35,7 +35,8 @@ from tokenlane.gateway.request_record import RequestRecord, in_hand
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.server import HttpServer
 from tokenlane.protocols.dialects import dialect_of
-from tokenlane.runtime import cpu_scheduling, malloc_arenas, orphans
+from tokenlane.protocols.routes import HEALTH_PATHS
+from tokenlane.runtime import cpu_scheduling, descriptors, malloc_arenas, orphans
 from tokenlane.runtime.ports import reuse_port_socket
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.setup import setup_logs
@@ -122,6 +123,8 @@ class Worker:
             settings.server,
             guarded=True,
             on_refused=partial(_refused, recorder),
+            on_shed=recorder.refused_clients,
+            spared=HEALTH_PATHS,
             dropped=dropped_fields(resources.keys, resources.replica_key),
             error_format=dialect_of,
         )
@@ -285,6 +288,7 @@ def main() -> None:
     setup_logs("worker")
     cpu_scheduling.take_soon()
     malloc_arenas.use_one_arena()
+    descriptors.raise_limit()
     # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -122,6 +122,23 @@ def test_garbage_is_said_to_be_garbage(value: bytes) -> None:
         decode(value)
 
 
+@pytest.mark.parametrize(
+    ("events", "garbled"),
+    [
+        ([CLEARED] * 8192, False),
+        ([CLEARED] * 8193, True),
+        ([removed([1] * 32_768)] * 2, False),
+        ([removed([1] * 32_768)] * 3, True),
+    ],
+)
+def test_a_message_holds_so_much(events: list[Any], garbled: bool) -> None:
+    if not garbled:
+        assert decode(payload(*events)).unread == 0
+        return
+    with pytest.raises(Garbled):
+        decode(payload(*events))
+
+
 _JUNK = st.recursive(
     st.none()
     | st.booleans()

@@ -31,6 +31,7 @@ from tokenlane.gateway.model_names import ModelNames
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
+from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import Sample
 
 
@@ -173,8 +174,16 @@ class View:
             "models": fleet_table.models(self._table.replicas),
             "fleet_version": self._table.state.version,
             "workers": [worker.row() for worker in self.workers],
+            "accept_queue": {
+                "waiting": int(self._total(families.ACCEPT_QUEUE)),
+                "refused": int(self._total(families.SHED, families.OTHER, "accept-queue")),
+            },
             "replicas": self.replicas(),
         }
+
+    def _total(self, family: Family, *labels: str) -> float:
+        values = self._totals.cells().get((family.name, labels))
+        return values[0] if values else 0.0
 
     def live(self) -> Live:
         """What the page shows."""

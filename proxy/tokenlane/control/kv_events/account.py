@@ -171,7 +171,10 @@ class PublisherAccount:
         try:
             batch = decode(payload)
         except Garbled:
+            # Whatever it said of blocks that are gone was missed.
             self.events["unread"] += 1
+            self._forget_all(forget=False)
+            self._standing = Standing.PARTIAL
             return
         if now_s and batch.sent_s:
             self.lag_s = max(now_s - batch.sent_s, 0.0)

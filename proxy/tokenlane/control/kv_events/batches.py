@@ -5,6 +5,7 @@ Invariants:
   ignored, fields left out have their default.
 - Nothing a publisher sends raises anything but Garbled, and that for a whole payload only: an
   event that cannot be read is counted and left out.
+- What a message costs is bounded by its limits: nothing is made of values before they are counted.
 - A block is readable where our own hash of it can be known from its token ids, its model and its
   salt. Blocks of prompts with images, of adapters without a name and the like are not.
 """
@@ -12,31 +13,29 @@ Invariants:
 from array import array
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, Raw
 
 Key = int | bytes
 """What an engine calls a block: 64 bits of its hash, or all 32 bytes."""
 
-# Positions of the fields in the spelling as arrays, behind the type.
-_STORED = (
-    "block_hashes",
-    "parent_block_hash",
-    "token_ids",
-    "block_size",
-    "lora_id",
-    "medium",
-    "lora_name",
-    "extra_keys",
-    "group_idx",
-    "kv_cache_spec_kind",
-)
-_REMOVED = ("block_hashes", "medium", "group_idx")
+# Of one message: no step of an engine stores or evicts more, and this is 40 ms of the control
+# plane's loop.
+_EVENTS_LIMIT_COUNT = 8192
+_BLOCKS_LIMIT_COUNT = 65_536
+_IDS_LIMIT_COUNT = 1 << 21
+# What decides a block is a name and a salt: what is longer is something else.
+_EXTRA_LIMIT_BYTES = 64 * 1024
+_NIL = Raw(b"\xc0")
+_NOTHING = (_NIL, Raw(b"\x90"))
+# How maps begin; what else there is begins as an array does, or is neither.
+_MAPS = frozenset(bytes([first]) for first in (*range(0x80, 0x90), 0xDE, 0xDF))
 
 
 class Garbled(ValueError):
-    """A payload that is no batch of events."""
+    """A payload that is no batch of events, or more than one may hold."""
 
 
 class Medium(StrEnum):
@@ -91,87 +90,147 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     unread: int = 0
 
 
-_decode = msgspec.msgpack.Decoder().decode
+_Keys = Annotated[list[Key], Meta(max_length=_BLOCKS_LIMIT_COUNT)]
+_Id = Annotated[int, Meta(ge=0, lt=2**32)]
+
+
+class _StoredMap(msgspec.Struct, tag="BlockStored"):
+    """As it is sent: a map, or the values of one in this order."""
+
+    block_hashes: _Keys
+    parent_block_hash: Key | None
+    token_ids: Annotated[list[_Id], Meta(max_length=_IDS_LIMIT_COUNT)]
+    block_size: int
+    lora_id: Raw = _NIL
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: Raw = _NIL
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _RemovedMap(msgspec.Struct, tag="BlockRemoved"):
+    block_hashes: _Keys
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _ClearedMap(msgspec.Struct, tag="AllBlocksCleared"):
+    pass
+
+
+class _StoredRow(_StoredMap, tag="BlockStored", array_like=True):
+    pass
+
+
+class _RemovedRow(_RemovedMap, tag="BlockRemoved", array_like=True):
+    pass
+
+
+class _ClearedRow(_ClearedMap, tag="AllBlocksCleared", array_like=True):
+    pass
+
+
+class _BatchMap(msgspec.Struct):
+    ts: float | None
+    events: Annotated[list[Raw], Meta(max_length=_EVENTS_LIMIT_COUNT)]
+    data_parallel_rank: int | None = None
+
+
+class _BatchRow(_BatchMap, array_like=True):
+    pass
+
+
+_decode_batch = (
+    msgspec.msgpack.Decoder(_BatchRow).decode,
+    msgspec.msgpack.Decoder(_BatchMap).decode,
+)
+_decode_event = (
+    msgspec.msgpack.Decoder(_StoredRow | _RemovedRow | _ClearedRow).decode,
+    msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap).decode,
+)
+_decode_extra = msgspec.msgpack.Decoder(
+    Annotated[list[Raw], Meta(max_length=_BLOCKS_LIMIT_COUNT)]
+).decode
+_decode_any = msgspec.msgpack.Decoder().decode
 
 
 def decode(payload: bytes) -> Batch:
     """One message's payload. Raises Garbled."""
     try:
-        value = _decode(payload)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
-        raise Garbled("not msgpack") from None
-    if isinstance(value, dict):
-        value = [value.get("ts"), value.get("events"), value.get("data_parallel_rank")]
-    if not isinstance(value, list) or len(value) < 2 or not isinstance(value[1], list):
-        raise Garbled("not a batch of events")
-    events = [_event(one) for one in value[1]]
-    sent_s = value[0] if isinstance(value[0], (int, float)) else 0.0
-    rank = value[2] if len(value) > 2 and isinstance(value[2], int) else None
-    read = tuple(event for event in events if event is not None)
-    return Batch(float(sent_s), read, rank, len(events) - len(read))
+        batch = _decode_batch[payload[:1] in _MAPS](payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise Garbled("not a batch of events") from None
+    read: list[Event] = []
+    blocks = 0
+    for raw in batch.events:
+        event = _event(raw)
+        if event is None:
+            continue
+        blocks += 0 if isinstance(event, Cleared) else len(event.keys)
+        if blocks > _BLOCKS_LIMIT_COUNT:
+            raise Garbled("more blocks than a message may hold")
+        read.append(event)
+    unread = len(batch.events) - len(read)
+    return Batch(batch.ts or 0.0, tuple(read), batch.data_parallel_rank, unread)
 
 
-def _event(value: Any) -> Event | None:
+def _event(raw: Raw) -> Event | None:
     """None for what is no event, or none that is known."""
-    if isinstance(value, list) and value:
-        kind, rest = value[0], value[1:]
-        names = _STORED if kind == "BlockStored" else _REMOVED
-        fields = dict(zip(names, rest))
-    elif isinstance(value, dict):
-        kind, fields = value.get("type"), value
-    else:
-        return None
-    if kind == "AllBlocksCleared":
-        return Cleared()
-    keys = fields.get("block_hashes")
-    if not isinstance(keys, list) or not all(isinstance(key, (int, bytes)) for key in keys):
-        return None
-    medium, group = _medium(fields.get("medium")), _count(fields.get("group_idx"))
-    if kind == "BlockRemoved":
-        return Removed(keys, medium, group)
-    if kind == "BlockStored":
-        return _stored(keys, fields, medium, group)
-    return None
-
-
-def _stored(keys: list[Key], fields: dict[str, Any], medium: Medium, group: int) -> Event | None:
-    parent, ids = fields.get("parent_block_hash"), fields.get("token_ids")
-    size = _count(fields.get("block_size"))
-    if parent is not None and not isinstance(parent, (int, bytes)):
-        return None
-    if not keys or size < 1 or not isinstance(ids, list) or len(ids) != size * len(keys):
-        return None
     try:
-        packed = array("I", ids).tobytes()
-    except (TypeError, OverflowError):
+        event = _decode_event[bytes(memoryview(raw)[:1]) in _MAPS](raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    adapter = fields.get("lora_name")
-    if not isinstance(adapter, str):
-        adapter = None
+    if isinstance(event, _StoredMap):
+        return _stored(event)
+    if isinstance(event, _RemovedMap):
+        return Removed(event.block_hashes, _medium(event.medium), max(event.group_idx or 0, 0))
+    return Cleared()
+
+
+def _stored(event: _StoredMap) -> Event | None:
+    keys, ids, size = event.block_hashes, event.token_ids, event.block_size
+    if not keys or size < 1 or len(ids) != size * len(keys):
+        return None
+    first, adapter = event.parent_block_hash is None, event.lora_name
     readable, salt = len(keys), None
-    if adapter is None and fields.get("lora_id") is not None:
+    if adapter is None and event.lora_id != _NIL:
         readable = 0
-    extra = fields.get("extra_keys")
-    if isinstance(extra, list) and any(extra):
-        readable, salt = _extra(extra[:readable], adapter, first=parent is None)
-        readable = min(readable, len(keys))
-    kind = fields.get("kv_cache_spec_kind")
+    extra = _extra_of(event.extra_keys)
+    if any(of_block not in _NOTHING for of_block in extra):
+        readable, salt = _extra(extra[:readable], adapter, first=first)
     return Stored(
-        keys, parent, packed, size, readable, medium, adapter, salt, group,
-        kind if isinstance(kind, str) else "",
-    )  # fmt: skip
+        keys,
+        event.parent_block_hash,
+        array("I", ids).tobytes(),
+        size,
+        readable,
+        _medium(event.medium),
+        adapter,
+        salt,
+        max(event.group_idx or 0, 0),
+        event.kv_cache_spec_kind or "",
+    )
 
 
-def _extra(extra: list[Any], adapter: str | None, *, first: bool) -> tuple[int, str | None]:
+def _extra_of(raw: Raw) -> list[Raw]:
+    try:
+        return _decode_extra(raw) if raw != _NIL else []
+    except (msgspec.MsgspecError, ValueError):
+        return []
+
+
+def _extra(extra: list[Raw], adapter: str | None, *, first: bool) -> tuple[int, str | None]:
     """Blocks, from the first, whose extra keys say no more than an adapter and a salt; the salt.
 
     A salt is a string of its own, or the pair ("cache_salt", salt), with the first block only.
     """
     salt: str | None = None
-    for position, of_block in enumerate(extra):
-        words = list(of_block) if isinstance(of_block, list) else []
-        if of_block is not None and not isinstance(of_block, list):
+    for position, raw in enumerate(extra):
+        of_block = _of_block(raw)
+        if not isinstance(of_block, list):
             return position, salt
+        words = of_block
         if adapter in words:
             words.remove(adapter)
         if not words:
@@ -185,9 +244,15 @@ def _extra(extra: list[Any], adapter: str | None, *, first: bool) -> tuple[int, 
     return len(extra), salt
 
 
+def _of_block(raw: Raw) -> Any:
+    """The extra keys of one block; an empty list where there are none."""
+    if memoryview(raw).nbytes > _EXTRA_LIMIT_BYTES:
+        return None
+    try:
+        return _decode_any(raw) if raw != _NIL else []
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
 def _medium(value: Any) -> Medium:
     return Medium.GPU if value is None or value == "GPU" else Medium.HOST
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0

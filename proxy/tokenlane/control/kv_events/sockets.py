@@ -21,7 +21,8 @@ RECEIVE_LIMIT_MESSAGES = 10_000
 # An engine sends a whole replay at once, and drops what its socket has no room for: what is not
 # read at once has to fit here. vLLM keeps 10,000 messages unless told otherwise.
 REPLAY_LIMIT_MESSAGES = 100_000
-MESSAGE_LIMIT_BYTES = 64 * 1024 * 1024
+# A million tokens are some 6 MB.
+MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 

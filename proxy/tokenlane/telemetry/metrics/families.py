@@ -42,7 +42,8 @@ TENANT_REQUESTS = Family("counter", "tokenlane_tenant_requests_total",
     ("tenant", "outcome"), child_limit=1024)
 SHED = Family("counter", "tokenlane_shed_requests_total",
     "Requests turned away for overload, by tenant and why: queue-full, deadline (waited too long), "
-    "displaced (by one of a tenant with less waiting, or of a better class), memory.",
+    "displaced (by one of a tenant with less waiting, or of a better class), memory, accept-queue "
+    "(waited too long to be accepted, while more clients came than could be served).",
     ("tenant", "reason"), child_limit=512)
 ADMISSION_WAIT = Family("histogram", "tokenlane_admission_wait_seconds",
     "Time admitted requests waited for a place, where places are limited, by priority class.",

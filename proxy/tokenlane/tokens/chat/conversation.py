@@ -69,7 +69,7 @@ def _is_plain(message: Any) -> bool:
     if not isinstance(message, dict) or len(message) != 2:
         return False
     role, content = message.get("role"), message.get("content")
-    if type(content) is not str or role not in PLAIN_ROLES:
+    if type(content) is not str or type(role) is not str or role not in PLAIN_ROLES:
         return False
     return role != "system" or not content.startswith(BILLING_LINE)
 
@@ -159,9 +159,11 @@ def _part(part: Any) -> dict[str, Any]:
     if not isinstance(part, dict):
         raise Unrenderable("content-part")
     kind = part.get("type")
+    if not isinstance(kind, str):
+        kind = ""
     if not MEDIA_KEYS.isdisjoint(part) or kind in MEDIA_KEYS:
         raise Unrenderable("multimodal")
-    key = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
+    key = TEXT_PARTS.get(kind)
     if key is None or not isinstance(part.get(key), str):
         raise Unrenderable("content-part")
     if "uuid" in part or "prompt_cache_breakpoint" in part:

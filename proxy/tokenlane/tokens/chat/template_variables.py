@@ -11,7 +11,8 @@ from typing import Any
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 
-EFFORTS = frozenset("none minimal low medium high xhigh max".split())
+# No set: a request may say an effort that has no hash.
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # Request-level values that win over chat_template_kwargs of the same name.
 OVERRULED = frozenset(("add_generation_prompt", "continue_final_message"))
 # Names in chat_template_kwargs that steer transformers itself, or that vLLM refuses.

@@ -1,0 +1,218 @@
+"""The listening socket: clients are accepted, wait in the kernel's queue, or are refused.
+
+The loop accepts one client in each of its turns, so work in hand comes first and what is too much
+waits in the queue. Who may wait how long is `codel`'s word.
+
+Invariants:
+- The kernel's queue outlives a pause: it is the listener's.
+- A look at the queue is taken when a client comes, a few hundred times a second at most unless some
+  wait; refusals are made in parts, with turns of the loop between them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from tokenlane.errors import RequestError
+from tokenlane.http.codel import CoDel
+from tokenlane.http.local_reply import LocalReply
+from tokenlane.http.server_state import ServerState
+from tokenlane.runtime import accept_queue
+from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
+
+_LOOK_S = 0.005
+_SETTLE_S = 1.0
+_RETRY_S = 0.1
+# In a turn of the loop at most.
+_REFUSED_COUNT = 64
+_TAKEN_COUNT = 15
+
+log = logging.getLogger(__name__)
+
+
+def too_many_clients() -> RequestError:
+    """Return the answer to a client that waited too long to be accepted."""
+    return RequestError(
+        503,
+        "More clients connect than the gateway can serve.",
+        kind="server_error",
+        code="too_many_clients",
+        retry_after_s=1,
+        close=True,
+    )
+
+
+class Acceptor:
+    """Of one server. make: a protocol for a new connection. room: how many more there may be.
+    reply: answers who is refused. on_shed: told how many were."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        make: Callable[[], asyncio.Protocol],
+        room: Callable[[], int],
+        reply: LocalReply,
+        on_shed: Callable[[int], object],
+    ) -> None:
+        self._state = state
+        self._make = make
+        self._room = room
+        self._reply = reply
+        self._on_shed = on_shed
+        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self._taking: set[asyncio.Task[None]] = set()
+        self._codel = CoDel()
+        self._left = 0
+        self._looking = False
+        self._look_due_s = 0.0
+        self._refused = 0
+        self._settling = False
+
+    @property
+    def open(self) -> bool:
+        """Whether clients are accepted."""
+        return self._server is not None
+
+    async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """Accept clients on a bound socket. tls: what they have to speak, if any."""
+        self._listener, self._tls = sock, tls
+        await self._accept()
+
+    async def _accept(self) -> None:
+        tls, listener = self._tls, self._listener
+        assert listener is not None
+        # Whoever came while nobody was accepted waited for a descriptor, not for the loop.
+        self._codel, self._left = CoDel(), 0
+        self._server = await self._state.loop.create_server(
+            self._accepted,
+            sock=listener.dup(),
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=self._state.settings.head_deadline_s if tls is not None else None,
+        )
+
+    def pause(self) -> None:
+        """Accept nobody: clients whom the kernel has connected wait in its queue."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def resume(self) -> None:
+        """Accept clients again."""
+        self._resuming = self._state.loop.create_task(self._accept_again())
+
+    async def _accept_again(self) -> None:
+        while self._server is None and self._listener is not None:
+            try:
+                await self._accept()
+            except OSError:  # there is no descriptor left
+                await asyncio.sleep(_RETRY_S)
+
+    async def close(self) -> None:
+        """Close the listener, but serve the clients whom the kernel has connected already: closed
+        with the listener, they would lose what they have sent."""
+        self.pause()
+        queue, self._listener = self._listener, None
+        if queue is None:
+            return
+        taken = []
+        with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
+            while True:
+                taken.append(queue.accept()[0])
+        queue.close()
+        try:
+            while taken:
+                await self._take(taken.pop(0))
+            if self._taking:
+                await asyncio.wait(self._taking)
+        finally:
+            for sock in taken:
+                sock.close()
+
+    async def _take(self, sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # disconnected again
+            await self._state.loop.connect_accepted_socket(self._make, sock, ssl=self._tls)
+
+    # -- too many ----------------------------------------------------------------------------
+
+    def _accepted(self) -> asyncio.Protocol:
+        """The loop took a client out of the queue."""
+        self._left += 1
+        if not self._looking and self._state.loop.time() >= self._look_due_s:
+            self._looking = True
+            self._state.loop.call_soon(self._look)
+        return self._make()
+
+    def _look(self) -> None:
+        self._looking = False
+        target_s = self._state.settings.accept_wait_limit_s
+        listener = self._listener
+        if listener is None or self._server is None or not target_s:
+            self._look_due_s = self._state.loop.time() + _SETTLE_S
+            return
+        LOOP.mark(PARSE)
+        now_s = time.monotonic()
+        waiting = accept_queue.look(listener).waiting
+        left, self._left = self._left, 0
+        due = self._codel.look(now_s, waiting, left, target_s)
+        if due:
+            self._refuse(listener, min(due, _REFUSED_COUNT), now_s)
+        elif waiting and not self._codel.overloaded:
+            room = self._room() - len(self._taking)
+            self._take_more(listener, min(waiting, _TAKEN_COUNT, room))
+        self._look_due_s = 0.0 if waiting else self._state.loop.time() + _LOOK_S
+        LOOP.mark(OTHER)
+
+    def _take_more(self, listener: socket.socket, count: int) -> None:
+        """A busy loop's turns are long, and those who wait are few: they need not wait for one
+        turn each."""
+        with contextlib.suppress(OSError):
+            for _ in range(count):
+                self._take_soon(listener.accept()[0])
+
+    def _take_soon(self, sock: socket.socket) -> None:
+        self._left += 1
+        task = self._state.loop.create_task(self._take(sock))
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+
+    def _refuse(self, listener: socket.socket, count: int, now_s: float) -> None:
+        if not self._settling:
+            self._settling = True
+            self._state.loop.call_later(_SETTLE_S, self._settle)
+        if not self._refused:
+            log.warning("more clients connect than can be served: some are refused")
+        error = too_many_clients()
+        refused = 0
+        with contextlib.suppress(OSError):
+            for _ in range(count):
+                sock = listener.accept()[0]
+                if self._tls is not None:  # an answer would need the handshake, which is dear
+                    sock.close()
+                elif not self._reply.refuse(sock, error, now_s):
+                    self._take_soon(sock)
+                    continue
+                refused += 1
+        self._left += refused
+        self._refused += refused
+        self._on_shed(refused)
+
+    def _settle(self) -> None:
+        """Look, now and then, whether it is over."""
+        self._settling = False
+        lingers = self._reply.tidy(time.monotonic())
+        self._look()
+        over = self._listener is None or not self._codel.overloaded
+        if lingers or not over:
+            self._settling = True
+            self._state.loop.call_later(_SETTLE_S, self._settle)
+        if over and self._refused:
+            log.warning("all clients are served again; %d were refused", self._refused)
+            self._refused = 0

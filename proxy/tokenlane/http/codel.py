@@ -1,0 +1,73 @@
+"""Which of the clients that wait to be accepted are refused: CoDel (RFC 8289) at the door. Pure.
+
+A burst that is worked off is no overload, however long its queue: nobody is refused for it.
+Overload
+is a queue whose first has waited too long for a whole interval and that grew meanwhile, or stayed
+full. Then whoever has waited too long is refused, so that those who are served were served soon,
+until nobody waits so long any more.
+
+Invariants:
+- Waits are counted from when a client was first seen: never longer than they were.
+- Memory is bounded by the queue: a mark stands for one client or more of those that wait.
+"""
+
+from collections import deque
+from typing import Final
+
+INTERVAL_S: Final = 0.1
+# Waits are known to this part of the longest one that is allowed.
+_STEPS: Final = 8
+
+
+class CoDel:
+    """Of one queue: first come, first out. Times: monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.overloaded = False
+        self._left = 0
+        # When it was seen that so many had come, since the beginning.
+        self._marks: deque[tuple[float, int]] = deque()
+        self._late_s = -1.0
+        self._late_waiting = 0
+
+    def look(self, now_s: float, waiting: int, left: int, target_s: float) -> int:
+        """Return how many are to be refused now, from the head of the queue.
+
+        waiting: how many do. left: the queue since the last look, refused or not. target_s: who
+        waits longer waits too long.
+        """
+        self._left += left
+        came = self._left + waiting
+        marks = self._marks
+        while marks and marks[0][1] <= self._left:
+            marks.popleft()
+        if waiting and (
+            not marks or (came > marks[-1][1] and now_s - marks[-1][0] >= target_s / _STEPS)
+        ):
+            marks.append((now_s, came))
+        if not marks or now_s - marks[0][0] < target_s:
+            if self.overloaded and now_s - self._late_s >= INTERVAL_S:
+                self.overloaded = False
+            if not self.overloaded:
+                self._late_s = -1.0
+            return 0
+        if self.overloaded:
+            self._late_s = now_s
+        elif not self._grows(now_s, waiting):
+            return 0
+        due = 0
+        for at_s, count in marks:
+            if now_s - at_s < target_s:
+                break
+            due = count - self._left
+        return min(due, waiting)
+
+    def _grows(self, now_s: float, waiting: int) -> bool:
+        """The first has waited too long: return whether that is overload."""
+        if self._late_s >= 0.0:
+            if now_s - self._late_s < INTERVAL_S:
+                return False
+            self.overloaded = waiting >= self._late_waiting
+        self._late_s = now_s
+        self._late_waiting = waiting
+        return self.overloaded
