@@ -54,6 +54,9 @@ test-newest: ## the same on the newest of VERSIONS at hand
 reliability: $(STAMP_DEV) ## the failures to survive: docs/reliability.md (LONG=--long: in full)
 	$(BIN)/python -m tests.reliability.report -n 0 $(LONG) $(ARGS)
 
+amplification: $(STAMP_DEV) ## look for the inputs that cost most for their bytes: docs/amplification.md
+	$(BIN)/python -m tests.amplification.search $(ARGS)
+
 conformance: $(STAMP_DEV) ## the corpus of raw requests, whole and byte by byte, and beside nginx and HAProxy
 	$(BIN)/python -m pytest tests/conformance $(ARGS)
 

@@ -28,10 +28,11 @@ _HELD = Row(
             "bytes",
             (
                 Query(total("tokenlane_memory_bytes", "part"), "{{part}}"),
+                Query(total("tokenlane_memory_limit_bytes", "part"), "limit of {{part}}"),
                 Query(total("tokenlane_kv_ledger_bytes", "replica"), "ledger of {{replica}}"),
             ),
             "All that is kept for requests, texts, names and peers. The ledgers are the control "
-            "plane's, everything else is each worker's own; limits: tokenlane_memory_limit_bytes.",
+            "plane's, everything else is each worker's own.",
         ),
     ),
 )

@@ -46,7 +46,7 @@ def test_every_module_can_be_run() -> None:
 
 
 def test_an_unknown_name_is_one_clear_sentence() -> None:
-    with pytest.raises(BenchError, match="no such experiment: nope; there are agent_sockets"):
+    with pytest.raises(BenchError, match="no such experiment: nope; there are accept_overload"):
         catalogue.start("nope", [])
 
 

@@ -63,8 +63,8 @@ def _json(body: bytes, draw: random.Random) -> bytes:
     """A change to a value, or a name, where it is JSON."""
     try:
         value = json.loads(body)
-        places = _places(value)
-    except (ValueError, TypeError, RecursionError):
+        places = _places(value) if isinstance(value, dict | list) else []
+    except (ValueError, RecursionError):
         return _raw(body, draw)
     if not places:
         return _raw(body, draw)

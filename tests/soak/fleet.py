@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.raw import Client, json_bytes, post
+from tests.tokens.models import SHARED
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
+from tokenlane.tokens.demo import demo_folder
 
 # Switches of the simulated replicas: for a while, or for the next few requests.
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -35,6 +37,12 @@ FAULTS: tuple[dict[str, Any], ...] = (
 )
 
 
+def tokenizer_folder() -> Path:
+    """A real tokenizer's, where there is one at hand; else the demo's. Both ends have it."""
+    real = SHARED / "qwen3"
+    return real if (real / "tokenizer.json").is_file() else demo_folder()
+
+
 class Replicas:
     """`with Replicas(count, folder) as replicas: replicas.urls`. executions: their common log."""
 
@@ -53,6 +61,7 @@ class Replicas:
             "prefill-tokens-per-s": "100000",
             "prompt-cache-bytes": "16000000",
             "kv-events": "maps",
+            "tokenizer": f"demo={tokenizer_folder()}",
         }
         words = [word for name, value in flags.items() for word in ("--" + name, value)]
         return FleetProcess(1, port, words)

@@ -10,6 +10,9 @@ from typing import Any
 from tests.soak.audit import Books
 
 _MB = 1e6
+# By then unique prompts have filled what is bounded.
+FULL_AFTER_S = 600.0
+_WINDOWS = 10
 # What happened so long before or after a request ended is told with it.
 _AROUND_S = 5.0
 
@@ -17,7 +20,8 @@ _AROUND_S = 5.0
 @dataclass
 class Report:
     """What a soak found. problems: in sentences. happened: disturbances by kind. log: the same, by
-    time (monotonic seconds). memory: seconds and bytes by process. said: by the processes, of
+    time (monotonic seconds). memory: seconds and bytes by process, and
+    of the account. said: by the processes, of
     themselves, at rest before and after."""
 
     problems: list[str] = field(default_factory=list)
@@ -32,19 +36,25 @@ class Report:
         self.happened[what] += 1
         self.log.append((time.monotonic(), what))
 
-    def growth_mb(self, name: str) -> float:
-        """Of a process's memory in the later two thirds, by Theil and Sen's median of slopes."""
-        points = self.memory[name]
-        points = points[len(points) // 3 :]
-        points = points[:: max(1, len(points) // 200)]
+    def rising_mb_per_h(self, name: str) -> float:
+        """Of what a process has, once its caches are full: of the least in each of some windows,
+        by Theil and Sen's median of slopes. What work needs for a while is no rise."""
+        points = [point for point in self.memory[name] if point[0] >= FULL_AFTER_S]
+        if not points:
+            return 0.0
+        window_s = (points[-1][0] - points[0][0]) / _WINDOWS or 1.0
+        least: dict[int, tuple[float, int]] = {}
+        for at_s, size in points:
+            window = min(int((at_s - points[0][0]) / window_s), _WINDOWS - 1)
+            if window not in least or size < least[window][1]:
+                least[window] = at_s, size
+        minima = sorted(least.values())
         slopes = [
             (later[1] - earlier[1]) / (later[0] - earlier[0])
-            for number, earlier in enumerate(points)
-            for later in points[number + 1 :]
+            for number, earlier in enumerate(minima)
+            for later in minima[number + 1 :]
         ]
-        if not slopes:
-            return 0.0
-        return statistics.median(slopes) * (points[-1][0] - points[0][0]) / _MB
+        return statistics.median(slopes) * 3600 / _MB if slopes else 0.0
 
     def held_mb(self, name: str) -> float:
         """What malloc has given out at the end, above what it had at first; 0 where nobody says."""

@@ -20,7 +20,7 @@ import psutil
 
 from tests.soak.audit import Books, Kill, problems
 from tests.soak.clients import Crowd
-from tests.soak.fleet import Replicas
+from tests.soak.fleet import Replicas, tokenizer_folder
 from tests.soak.process import PATIENCE_S, Footprint, Gateway
 from tests.soak.report import Report
 from tokenlane.config.settings import (
@@ -34,13 +34,14 @@ from tokenlane.config.settings import (
     TokenSettings,
     UpstreamSettings,
 )
-from tokenlane.tokens.demo import demo_folder
 
 WORKERS = 2
 INDEX_BLOCKS = 2_000
 # Two generations, each with what a block costs in sets and runs (tokenlane.routing.generation).
 INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
 CACHE_BYTES = 20_000_000
+# What the gateway counts of its own memory.
+ACCOUNT = "tokenlane_memory_bytes"
 
 
 def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
@@ -58,7 +59,7 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
             concurrency_limit_count=40, queue_limit_count=40, queue_deadline_s=1.0
         ),
         tokens=TokenSettings(
-            folders={"demo": str(demo_folder())}, processes=1, cache_limit_bytes=CACHE_BYTES
+            folders={"demo": str(tokenizer_folder())}, processes=1, cache_limit_bytes=CACHE_BYTES
         ),
         routing=RoutingSettings(index_limit_blocks=INDEX_BLOCKS),
         health=HealthSettings(ejection_s=1.0, ejection_limit_s=5.0, slow_start_s=2.0),
@@ -220,6 +221,10 @@ class Soak:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     point = time.monotonic() - began_s, process.memory_info().rss
                     self._report.memory.setdefault(name, []).append(point)
+            held = await asyncio.to_thread(gateway.samples)
+            counted = sum(value for (name, _), value in held.items() if name == ACCOUNT)
+            point = time.monotonic() - began_s, int(counted)
+            self._report.memory.setdefault(ACCOUNT, []).append(point)
 
         await self._again(3.0, measure)
 

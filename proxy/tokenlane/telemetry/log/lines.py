@@ -4,8 +4,8 @@ Invariants:
 - What a line may hold is this list: closed words, numbers, the request's id and, only where asked
   for, hashes of the prompt's beginning. No header, no prompt, no key, no address of a client can
   get into it.
-- A line is one line, whatever a client chose as its id, and short enough to be written to a pipe
-  in one piece.
+- A line is one line, whatever a client chose as its id or a replica as its model's name, and short
+  enough to be written to a pipe in one piece.
 """
 
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tokenlane.telemetry.log import prompt_prefix
+from tokenlane.telemetry.log.setup import printable
 from tokenlane.telemetry.metrics.families import STAGES
 
 ID_LIMIT = 128
@@ -78,7 +79,7 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
         "request_id": _id(entry),
         "tenant": entry.tenant,
         "route": entry.route,
-        "model": entry.model,
+        "model": printable(entry.model),
         "status": entry.status,
         "outcome": entry.outcome,
         "logged": entry.why,
@@ -127,4 +128,4 @@ def text_line(entry: Entry, unix_s: float, worker: int) -> bytes:
     if entry.ttft_s is not None:
         words.append(f"first token {entry.ttft_s * 1e3:.1f} ms")
     words += [f"{entry.duration_s * 1e3:.1f} ms", f"w{worker}", _id(entry)]
-    return " ".join(words).encode("utf-8", "replace") + b"\n"
+    return printable(" ".join(words)).encode() + b"\n"
