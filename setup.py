@@ -17,6 +17,7 @@ from setuptools import setup
 COMPILED = [
     "proxy/tokenlane/gateway/attempt.py",
     "proxy/tokenlane/gateway/fleet.py",
+    "proxy/tokenlane/gateway/id_trust.py",
     "proxy/tokenlane/gateway/prompt_reader.py",
     "proxy/tokenlane/gateway/query_builder.py",
     "proxy/tokenlane/gateway/recorder.py",

@@ -26,8 +26,8 @@ TOP = {
 PARTS = {
     "Begin": "getting-started settings examples clients deploy tuning changing",
     "How it works": (
-        "routing ladder stalls kv-events vllm reliability amplification conformance THREAT_MODEL "
-        "architecture"
+        "routing ladder exactness stalls kv-events vllm reliability amplification conformance "
+        "THREAT_MODEL architecture"
     ),
     "Operate": "runbook page dashboards access-log tracing",
     "Measured": "performance bench",

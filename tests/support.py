@@ -22,9 +22,9 @@ from tests.raw import LIMIT_S, Answer, Client, until
 from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.config.keyring import client_keys
 from tokenlane.config.secret import Secret
-from tokenlane.config.settings import ServerSettings, Settings
+from tokenlane.config.settings import ServerSettings, Settings, TokenSettings
 from tokenlane.config.tls import server_context
-from tokenlane.fleet_state import FleetState, Load, ReplicaState
+from tokenlane.fleet_state import ALL_KINDS, FleetState, Load, Proof, ReplicaState
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import Exchange, Handler, HttpServer
@@ -140,9 +140,13 @@ class Bench(Served):
         return all(self.board.load(slot) == Load(0, 0) for slot in slots)
 
 
+PROVEN = Proof(proven=ALL_KINDS)
+
+
 def replicas(urls: Sequence[str], **fields: Any) -> FleetState:
-    """A snapshot in which these are up."""
+    """A snapshot in which these are up, and have proven their ids."""
     common: dict[str, Any] = {"up": True, "models": ("demo",), "block_tokens": 16, **fields}
+    common.setdefault("proofs", dict.fromkeys(common["models"], PROVEN))
     return FleetState(
         1,
         tuple(
@@ -165,18 +169,22 @@ async def gateway(
     tls: ssl.SSLContext | None = None,
     asks: bool = False,
     board: LocalBoard | SharedBoard | None = None,
+    model: str = "demo",
 ) -> AsyncIterator[Bench]:
     """A gateway in front of these replicas; without a tokenizer unless one (of `demo`, or some by
     the names of their models) is given. asks: them for
     ids, as the settings say; scripts of replicas expect no such question."""
     settings = settings or Settings()
+    tokens_of = settings.tokens
     if not asks:
-        tokens_of = msgspec.structs.replace(settings.tokens, ask_replicas=False)
-        settings = msgspec.structs.replace(settings, tokens=tokens_of)
+        tokens_of = msgspec.structs.replace(tokens_of, ask_replicas=False)
+    if tokens_of.as_text_ratio == TokenSettings().as_text_ratio:  # chance is no help to other tests
+        tokens_of = msgspec.structs.replace(tokens_of, as_text_ratio=0.0)
+    settings = msgspec.structs.replace(settings, tokens=tokens_of)
     tasks_before = asyncio.all_tasks()
     descriptor = create_segment()
     if isinstance(tokenizer, Tokenizer):
-        tokenizer = {"demo": tokenizer}
+        tokenizer = {model: tokenizer}
     tokens = TokenService(settings.tokens, dict(tokenizer or {}), 16)
     board = board or LocalBoard()
     recorder = Recorder(MetricsSegment(descriptor), settings.prices, access=access, tracer=tracer)

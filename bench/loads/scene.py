@@ -63,6 +63,7 @@ _SETTINGS = {
         "shadow_limit_count": 2,
     },
     "control": {"probe_interval_s": 0.5},
+    "tokens": {"check_ratio": 0.01},
     "upstream": {"connect_deadline_s": 1.0},
 }
 

@@ -5,9 +5,95 @@ Invariants:
 """
 
 from collections.abc import Iterable
-from enum import StrEnum
+from enum import IntFlag, StrEnum
 
 import msgspec
+
+
+class IdKind(IntFlag):
+    """What a request's ids rest on. Each kind rests on those before it that its request needs; a
+    difference is blamed on the last one, so that what one client asks for costs the others least.
+    """
+
+    COMPLETION = 1  # the vocabulary, added tokens and merges
+    CHAT = 2  # the chat template
+    TOOLS = 4  # how it renders tools
+    OPTIONS = 8  # how it takes template variables, documents, efforts, a message to go on from
+    DIALECT = 16  # how other dialects become chats
+    UNUSED_TOOLS = 32  # whether tools that may not be called (`tool_choice: none`) are rendered
+
+    @property
+    def label(self) -> str:
+        """Its name for people and metrics."""
+        return (self.name or "").lower().replace("_", "-")
+
+    def blamed(self) -> "IdKind":
+        """Return the last of these kinds."""
+        return IdKind(1 << (self.value.bit_length() - 1)) if self else self
+
+
+ALL_KINDS = IdKind(63)
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What a replica's process has shown of the ids of one model.
+
+    proven, refuted: IdKind bits; neither: nobody knows yet. losses: times that anything proven was
+    lost, so that a proof that began before is not taken for one that came after. unseen: how many
+    of these were seen in answers alone, where the proof before had found nothing. why: of the last
+    loss, or why nothing can be proven.
+    """
+
+    proven: int = 0
+    refuted: int = 0
+    losses: int = 0
+    unseen: int = 0
+    why: str = ""
+
+    def state(self, kind: IdKind) -> str:
+        """Return proven, unproven or refuted."""
+        if self.refuted & kind:
+            return "refuted"
+        return "proven" if self.proven & kind else "unproven"
+
+    def told(self, news: "ProofNews") -> "Proof":
+        """Return the proof after the news, itself where they are old."""
+        if news.losses != self.losses:
+            return self
+        if news.lost:
+            return Proof(
+                self.proven & ~news.lost,
+                self.refuted | news.refuted,
+                self.losses + 1,
+                self.unseen + news.unseen,
+                news.why,
+            )
+        proven = self.proven | news.proven
+        refuted = self.refuted & ~(news.proven | news.forgiven)
+        return Proof(proven, refuted, self.losses, self.unseen, news.why)
+
+
+NOTHING_PROVEN = Proof()
+
+
+class ProofNews(msgspec.Struct, frozen=True):
+    """What a worker found out about the ids of a replica's process.
+
+    model: empty for all that the replica serves. losses: of the proof that it was held against.
+    IdKind bits: proven, lost; refuted: of those lost, what was seen to differ (the rest has to be
+    proven again); forgiven: not refuted any more. unseen: 1 where the difference was in an answer.
+    """
+
+    slot: int
+    process: int
+    model: str
+    losses: int
+    proven: int = 0
+    lost: int = 0
+    refuted: int = 0
+    forgiven: int = 0
+    unseen: int = 0
+    why: str = ""
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
@@ -17,7 +103,8 @@ class ReplicaState(msgspec.Struct, frozen=True):
     url: scheme, host and port, no path. started_s: process start (0 if unknown); a new value
     means an empty cache, and so does a new incarnation. cache_blocks: KV blocks (None if unknown).
     kv_usage: 0..1. adapters: those of the models that are adapters (LoRA), with the model that
-    each is one of.
+    each is one of. process: a new number with every sign of another process behind the URL. proofs:
+    by model, of this process.
     """
 
     id: str
@@ -35,6 +122,19 @@ class ReplicaState(msgspec.Struct, frozen=True):
     started_s: float = 0.0
     incarnation: int = 0
     adapters: dict[str, str] = {}
+    process: int = 0
+    proofs: dict[str, Proof] = {}
+
+    def with_news(self, news: ProofNews) -> "ReplicaState":
+        """Return the replica after the news, itself where they are old or of another process."""
+        if news.process != self.process:
+            return self
+        proofs = dict(self.proofs)
+        for model in (news.model,) if news.model else {*self.models, *self.proofs}:
+            proof = proofs.get(model, NOTHING_PROVEN)
+            told = news if news.model else msgspec.structs.replace(news, losses=proof.losses)
+            proofs[model] = proof.told(told)
+        return self if proofs == self.proofs else msgspec.structs.replace(self, proofs=proofs)
 
 
 class FleetState(msgspec.Struct, frozen=True):

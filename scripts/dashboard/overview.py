@@ -270,7 +270,29 @@ _ROUTING = Row(
                     "{{model}} {{replica}}",
                 ),
             ),
-            "A replica counted other prompt tokens than the gateway. Empty is how it should be.",
+            "A replica makes other prompt tokens than the gateway. Empty is how it should be.",
+        ),
+        Panel(
+            "Ids proven",
+            "short",
+            (
+                Query(
+                    f"min by (model, replica, kind) (tokenlane_id_proof{where()})",
+                    "{{model}} {{replica}} {{kind}}",
+                ),
+            ),
+            "1 proven, 0 not yet, -1 refuted: what is not proven is neither forwarded nor refused.",
+        ),
+        Panel(
+            "Ids asked for again",
+            "cps",
+            (
+                Query(
+                    rate("tokenlane_id_checks_total", "model, replica, result"),
+                    "{{model}} {{replica}} {{result}}",
+                ),
+            ),
+            "A sample of the prompts of replicas that have proven their ids, and one now and then.",
         ),
     ),
 )

@@ -30,6 +30,7 @@ def explainer(bench: Bench, answers: list[tuple[int, int, Any]] | None = None) -
             (number, status, json.loads(body))
         ),
         made.model_resolver.names,
+        made.prover.trust,
     )
 
 

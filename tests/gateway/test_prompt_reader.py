@@ -150,3 +150,33 @@ async def test_ids_are_made_where_something_wants_them(
             await until(lambda: bench.metric(families.REQUESTS, CHAT, "200", "ok") == 1)
             assert bench.metric(families.TOKENIZE, "short", "demo") == made
             assert bench.metric(families.TOKENIZE, "bail", "demo") == 0
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_some_of_what_could_be_forwarded_goes_as_text(ratio: float) -> None:
+    settings = Settings(tokens=TokenSettings(as_text_ratio=ratio))
+    body = json_bytes({"model": "demo", "prompt": "some words"})
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+            await bench.ask(post(TEXT, body))
+            assert (upstream.asked[0].body == body) is (ratio == 1.0)
+
+
+async def test_a_long_prompt_is_refused_only_by_ids_that_every_replica_has_proven() -> None:
+    body = json_bytes({"model": "demo", "prompt": "many words. " * 400})
+    async with Upstream(answering(ok())) as one, Upstream(answering(ok())) as other:
+        urls = one.url, other.url
+        proven = replicas(urls, max_model_tokens=100)
+        unproven = replicas(urls, max_model_tokens=100, proofs={})
+        async with gateway(state=proven, tokenizer=demo_tokenizer()) as bench:
+            assert (await bench.ask(post(TEXT, body))).status == 400
+            mixed = FleetState(2, (proven.replicas[0], unproven.replicas[1]))
+            bench.gateway.update(mixed)
+            assert (await bench.ask(post(TEXT, body))).status == 200
+            down = msgspec.structs.replace(unproven.replicas[1], up=False)
+            bench.gateway.update(FleetState(3, (proven.replicas[0], down)))
+            assert (await bench.ask(post(TEXT, body))).status == 400
+            # What the client counted itself needs no proof.
+            bench.gateway.update(unproven)
+            ids = json_bytes({"model": "demo", "prompt": list(range(5, 300))})
+            assert (await bench.ask(post(TEXT, ids))).status == 400

@@ -77,7 +77,7 @@ async def test_the_ids_are_the_replicas(path: str, kind: Kind, body: dict[str, A
             else (tokenizer.chat_ids(request),)
         )
         assert kept.prompt.sequences == expected
-        assert bench.gateway.parity.trusts("demo")
+        assert not bench.gateway.prover.trust.claim("demo", 3).refuted
 
 
 async def test_a_prefix_is_followed_and_a_prompt_is_asked_for_once() -> None:

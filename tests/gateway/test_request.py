@@ -21,7 +21,7 @@ from tests.raw import (
     stream,
     until,
 )
-from tests.support import demo_tokenizer, gateway
+from tests.support import PROVEN, demo_tokenizer, gateway
 from tokenlane.config.settings import Price, ServerSettings, Settings
 from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState, Standing
 from tokenlane.protocols.routes import FORWARDED
@@ -360,7 +360,8 @@ async def test_models_and_health() -> None:
 
 async def test_tokenize_and_detokenize_are_answered_here() -> None:
     tokenizer = demo_tokenizer()
-    async with gateway(state=fleet(replica(0, max_model_tokens=77)), tokenizer=tokenizer) as bench:
+    state = fleet(replica(0, max_model_tokens=77, proofs={"demo": PROVEN}))
+    async with gateway(state=state, tokenizer=tokenizer) as bench:
         client = await bench.client()
         body = json_bytes({"model": "demo", "prompt": "hello world", "return_token_strs": True})
         answer = (await client.ask(post("/tokenize", body))).json

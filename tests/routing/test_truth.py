@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,6 +183,23 @@ def test_prompts_without_ids_go_by_the_own_index() -> None:
         pass
     bench.router.sweep(100.0)
     assert bench.cached(text) == [1584, 0]
+
+
+def test_a_replica_that_makes_other_ids_goes_by_the_own_index() -> None:
+    bench = Bench()
+    query = bench.query(1)
+    bench.router.cached(change(stored=query.blocks))
+    assert bench.cached(query) == [1584, 0]
+    silent = msgspec.structs.replace(query, silent=frozenset((0,)))
+    assert bench.cached(silent) == [0, 0]
+    decision = bench.router.decide(silent, bench.router.eligible("m", 0.0))
+    assert [decision.candidates.slots[place] for place in (0, 1)] == [0, 1]
+    assert decision.exact is (decision.choice.slot != 0)
+    with bench.router.attempt(decision.row(0), silent, 0.0):
+        pass
+    bench.router.sweep(100.0)
+    assert bench.cached(silent) == [1584, 0]
+    assert not bench.router.decide(silent, bench.router.eligible("m", 0.0)).exact
 
 
 def test_what_another_worker_sent_is_on_its_way() -> None:

@@ -25,6 +25,7 @@ from tokenlane.channel.messages import (
     Hello,
     Kept,
     Learned,
+    ProofFound,
     Reload,
     Reloaded,
     ResponseOf,
@@ -35,7 +36,7 @@ from tokenlane.channel.messages import (
     WhoseResponse,
     WorkerReady,
 )
-from tokenlane.fleet_state import CacheChange, FleetState
+from tokenlane.fleet_state import CacheChange, FleetState, ProofNews
 from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.stalls.stall import Stall
 
@@ -107,6 +108,10 @@ class WorkerEnd:
     def suspect(self, slot: int) -> bool:
         """Asks for a probe of a replica that did not answer; False if it was dropped."""
         return self._frames.offer(Suspect(slot))
+
+    def proof(self, news: ProofNews) -> None:
+        """Tells what was found out about the ids of a replica."""
+        self._frames.send(ProofFound(news))
 
     def routed(self, samples: list[RoutingSample]) -> bool:
         """Shows some of the requests routed lately; False if they were dropped."""

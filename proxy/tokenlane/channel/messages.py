@@ -3,7 +3,7 @@
 import msgspec
 
 from tokenlane.config.settings import Key, Settings
-from tokenlane.fleet_state import CacheChange, FleetState
+from tokenlane.fleet_state import CacheChange, FleetState, ProofNews
 from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.stalls.stall import Stall
 
@@ -92,6 +92,12 @@ class Suspect(Message, frozen=True):
     slot: int
 
 
+class ProofFound(Message, frozen=True):
+    """What a worker found out about the ids that a replica makes."""
+
+    news: ProofNews
+
+
 class RoutedSamples(Message, frozen=True):
     """Some of the requests that were routed lately, for people to look at."""
 
@@ -150,6 +156,7 @@ Up = (
     | Kept
     | WhoseResponse
     | Suspect
+    | ProofFound
     | RoutedSamples
     | Stalled
     | Beats

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from tokenlane import __version__
+from tokenlane.cli.doctor_ids import check_ids
 from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
 from tokenlane.control.checks import check_settings
@@ -205,9 +206,12 @@ def check_tokenizers(
             f"tokenizer of {model}: {source.how}; {instead}"
             f" until --tokenizer {model}=DIR names its folder"
         )
+    tokenizers: dict[str, Tokenizer] = {}
     for model, (folder, how) in places.items():
         try:
-            loaded = Tokenizer.load(model, folder, fast=settings.tokens.fast_engines)
+            loaded = tokenizers[model] = Tokenizer.load(
+                model, folder, fast=settings.tokens.fast_engines
+            )
         except ConfigError as error:
             report.fail(str(error)) if how == "given" else report.warn(str(error))
             continue
@@ -215,3 +219,4 @@ def check_tokenizers(
         report.fine(f"tokenizer of {model}: {folder} ({how}; {engines})")
         if roots and model not in roots:
             report.warn(f"tokenizer of {model}: no replica serves this model; is the name right?")
+    check_ids(settings, report.replicas, tokenizers, report.fine, report.warn)

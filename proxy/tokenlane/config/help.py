@@ -100,6 +100,8 @@ HELP = {
     "tokens.needed_wait_s": "longest wait of what may be too long, where the ladder is full",
     "tokens.context_check": "refuse prompts that no replica has room for",
     "tokens.forward_tokens": "whose ids go to the replica in the place of text",
+    "tokens.as_text_ratio": "share of these that go as text, and are counted by replicas",
+    "tokens.check_ratio": "share of prompts whose ids are compared with the replicas', at most 1 %",
     "routing.policy": "how replicas are chosen",
     "routing.alpha": "what a queued token counts beside an own one while all replicas are busy",
     "routing.idle_alpha": "the same while all are idle",

@@ -16,8 +16,9 @@ import msgspec
 
 from tokenlane.config.settings import ControlSettings
 from tokenlane.control.replica_metrics import Scrape
+from tokenlane.control.restart_signs import Signs, is_other_process, is_same_process, latest
 from tokenlane.errors import ConfigError
-from tokenlane.fleet_state import FleetState, ReplicaState
+from tokenlane.fleet_state import FleetState, ProofNews, ReplicaState
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -25,8 +26,8 @@ class Probe(msgspec.Struct, frozen=True):
 
     reason: `ok`, or why it failed (metric label): one of PROBE_REASONS.
     models and scrape: None if they could not be read. adapters: those of the models, with
-    the model of each. roots: by
-    model, the folder or the hub's name that the replica has it from.
+    the model of each. roots: by model, the folder or the hub's name that the replica has it from.
+    at_s, version, created_s: as Signs has them.
     """
 
     reason: str
@@ -35,11 +36,20 @@ class Probe(msgspec.Struct, frozen=True):
     scrape: Scrape | None = None
     adapters: dict[str, str] = {}
     roots: dict[str, str] = {}
+    at_s: float = 0.0
+    version: str = ""
+    created_s: float = 0.0
 
     @property
     def good(self) -> bool:
         """The health probe passed."""
         return self.reason == "ok"
+
+    @property
+    def signs(self) -> Signs:
+        """What it says of the replica's process."""
+        started_s = self.scrape.started_s if self.scrape is not None else 0.0
+        return Signs(self.at_s, started_s, self.version, self.created_s, self.roots)
 
 
 PROBE_REASONS = ("refused", "unreachable", "tls", "timeout", "status", "protocol")
@@ -67,12 +77,13 @@ class ReplicaChange(IntEnum):
 
 class Track(msgspec.Struct, frozen=True):
     """A replica and how many probes in a row have passed or failed. gone: refused since the last
-    that passed, or never seen."""
+    that passed, or never seen. signs: of its process, as last seen."""
 
     state: ReplicaState
     passes: int = 0
     fails: int = 0
     gone: bool = True
+    signs: Signs = Signs()
 
 
 def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
@@ -84,12 +95,19 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
         if probe.reason == "refused" and not track.gone:
             # Nothing listens: the process is gone, and its cache with it, whoever comes next.
             incarnation += 1
+            state = _another_process(state)
         state = msgspec.structs.replace(state, incarnation=incarnation)
         if not state.up or fails >= settings.fall_count:
             # Nothing runs in what is down, whatever it said last.
             state = msgspec.structs.replace(state, up=False, running=0, waiting=0, kv_usage=0.0)
-        return Track(state, 0, fails, gone=track.gone or probe.reason == "refused")
+        gone = track.gone or probe.reason == "refused"
+        return Track(state, 0, fails, gone=gone, signs=track.signs)
     passes = track.passes + 1
+    rises = not state.up and passes >= settings.rise_count
+    if is_other_process(track.signs, probe.signs) or (
+        rises and not is_same_process(track.signs, probe.signs)
+    ):
+        state = _another_process(state)
     state = msgspec.structs.replace(state, up=state.up or passes >= settings.rise_count)
     if probe.models is not None:
         state = msgspec.structs.replace(
@@ -109,7 +127,12 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
             cache_blocks=seen.cache_blocks or state.cache_blocks,
             started_s=seen.started_s or state.started_s,
         )
-    return Track(state, passes, 0, gone=False)
+    return Track(state, passes, 0, gone=False, signs=latest(track.signs, probe.signs))
+
+
+def _another_process(state: ReplicaState) -> ReplicaState:
+    """What was proven of the ids was proven by the last one."""
+    return msgspec.structs.replace(state, process=state.process + 1, proofs={})
 
 
 def compare(before: ReplicaState, after: ReplicaState) -> ReplicaChange:
@@ -238,6 +261,18 @@ class FleetTable:
         self._tracks[slot] = msgspec.structs.replace(track, state=state)
         self._next()
         return ReplicaChange.SHAPE
+
+    def proof(self, news: ProofNews) -> bool:
+        """Takes in what a worker found out about a replica's ids; False if that is old."""
+        track = self._tracks.get(news.slot)
+        if track is None:
+            return False
+        state = track.state.with_news(news)
+        if state is track.state:
+            return False
+        self._tracks[news.slot] = msgspec.structs.replace(track, state=state)
+        self._next()
+        return True
 
     def _next(self) -> None:
         self._state = FleetState(self._state.version + 1, self.replicas)

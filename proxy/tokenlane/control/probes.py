@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -40,10 +41,15 @@ class _Card(msgspec.Struct):
     max_model_len: Annotated[int, msgspec.Meta(le=2**53)] | None = None
     parent: _Name | None = None
     root: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+    created: float = 0.0
 
 
 class _ModelList(msgspec.Struct):
     data: Annotated[list[_Card], msgspec.Meta(max_length=MODELS_LIMIT_COUNT)]
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
 
 
 class _Answer(msgspec.Struct):
@@ -112,6 +118,13 @@ async def _models(session: aiohttp.ClientSession, url: str) -> list[_Card] | Non
         return None
 
 
+async def _version(session: aiohttp.ClientSession, url: str) -> str:
+    try:
+        return msgspec.json.decode(await _get(session, f"{url}/version"), type=_Version).version
+    except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
 async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
     try:
         page = await _get(session, f"{url}/metrics")
@@ -121,14 +134,16 @@ async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
-    """One look at a replica: its health first, and if that is good its models and metrics."""
+    """One look at a replica: its health first, and if that is good what else it says."""
     try:
         await _get(session, f"{url}/health")
     except _ProbeFailed as failed:
         return Probe(str(failed))
-    cards, scrape = await asyncio.gather(_models(session, url), _scrape(session, url))
+    cards, scrape, version = await asyncio.gather(
+        _models(session, url), _scrape(session, url), _version(session, url)
+    )
     if cards is None:
-        return Probe("ok", scrape=scrape)
+        return Probe("ok", scrape=scrape, version=version)
     limits = [card.max_model_len for card in cards if card.max_model_len]
     return Probe(
         "ok",
@@ -137,6 +152,9 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
         max_model_tokens=min(limits, default=None),
         scrape=scrape,
         roots={card.id: card.root for card in cards if card.root and card.parent is None},
+        at_s=time.monotonic() if any(card.created for card in cards) else 0.0,
+        version=version,
+        created_s=min((card.created for card in cards), default=0.0),
     )
 
 

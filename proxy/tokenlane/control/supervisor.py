@@ -40,7 +40,7 @@ from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.tokenizers.resolution import ask, discover, with_folders
 from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
-from tokenlane.fleet_state import adapter_bases
+from tokenlane.fleet_state import ProofNews, adapter_bases
 from tokenlane.runtime import orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
@@ -196,6 +196,7 @@ class Supervisor:
             keys=self._reloader.in_force.keys,
             on_suspect=prober.nudge,
             on_routed=self._view.watch.routed,
+            on_proof=self._on_proof,
         )
         self._view.workers, self._view.pool = pool.workers, pool
         self._view.stall_log = pool.stalls
@@ -291,6 +292,10 @@ class Supervisor:
 
     def _on_capacity(self, slot: int, cache_blocks: int) -> None:
         if self._table.learned(slot, cache_blocks) is ReplicaChange.SHAPE:
+            self._publish()
+
+    def _on_proof(self, news: ProofNews) -> None:
+        if self._table.proof(news):
             self._publish()
 
     def _on_members(self, added: list[int], gone: list[int]) -> None:

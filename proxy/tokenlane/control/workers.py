@@ -27,6 +27,7 @@ from tokenlane.channel.messages import (
     Hello,
     Kept,
     Learned,
+    ProofFound,
     Reload,
     Reloaded,
     ResponseOf,
@@ -42,7 +43,7 @@ from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.errors import ConfigError
-from tokenlane.fleet_state import FleetState
+from tokenlane.fleet_state import FleetState, ProofNews
 from tokenlane.routing.response_homes import ResponseHomes
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -77,6 +78,7 @@ class WorkerPool:
         keys: tuple[Key, ...] | None,
         on_suspect: Callable[[int], None],
         on_routed: Callable[[list[RoutingSample]], None] | None = None,
+        on_proof: Callable[[ProofNews], None] = lambda _: None,
     ) -> None:
         self._argv = argv
         self._settings = settings
@@ -88,6 +90,7 @@ class WorkerPool:
         self._fleet = fleet
         self._on_suspect = on_suspect
         self._on_routed = on_routed
+        self._on_proof = on_proof
         self._draining = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -315,6 +318,8 @@ class WorkerPool:
                     asked.set_result((status, body))
             case Suspect(slot):
                 self._on_suspect(slot)
+            case ProofFound(news):
+                self._on_proof(news)
             case RoutedSamples(samples):
                 if self._on_routed is not None:
                     self._on_routed(samples)

@@ -95,7 +95,7 @@ class Attempts:
 
     budget: of retries. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
     on_suspect: told of a slot whose replica could not be reached. on_made: told (slot, tenant,
-    name) of each response that a replica may keep.
+    name) of each response that a replica may keep. on_refused: told of a slot where nobody listens.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class Attempts:
         on_routed: Callable[[int, bytes, str], object] | None,
         on_suspect: Callable[[int], object] | None,
         on_made: Callable[[int, str, str], object],
+        on_refused: Callable[[int], object],
     ) -> None:
+        self._on_refused = on_refused
         self._on_made = on_made
         self._settings = settings
         self._fleet = fleet
@@ -171,7 +173,7 @@ class Attempts:
             try:
                 connection.send(exchange.head.method, [request, body], relay)
                 record.sent_s = time.monotonic()
-                if exact and self._on_routed is not None:
+                if query.inexact is None and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks, query.tenant)
                 LOOP.mark(OTHER)
                 await relay.done
@@ -209,7 +211,10 @@ class Attempts:
         """Count a connection that could not be made."""
         slot = replica.state.slot
         self.failed(replica, error.reason)
-        self._router.unreachable(slot, time.monotonic(), refused=error.reason == "refused")
+        refused = error.reason == "refused"
+        self._router.unreachable(slot, time.monotonic(), refused=refused)
+        if refused:
+            self._on_refused(slot)
         if self._on_suspect is not None:
             self._on_suspect(slot)
 

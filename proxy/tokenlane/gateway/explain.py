@@ -18,11 +18,12 @@ from tokenlane.errors import INTERNAL, RequestError, error_body
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway import body_reader, refusals
 from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.id_trust import Trust
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.prompt import HASH_BYTES
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import Kind, OtherBody, inspect, is_ids
+from tokenlane.protocols.bodies import Kind, OtherBody, inspect, is_ids, kinds_of
 from tokenlane.protocols.prompt_fields import ABSENT
 from tokenlane.routing.candidates import Eligible, serves
 from tokenlane.routing.decision import Decision, Reason
@@ -79,9 +80,11 @@ class Explainer:
         query_builder: QueryBuilder,
         answer: Callable[[int, int, bytes], object],
         names: ModelNames,
+        trust: Trust,
         *,
         check_context: bool = True,
     ) -> None:
+        self._trust = trust
         self.names = names
         self._check_context = check_context
         self._fleet = fleet
@@ -126,10 +129,17 @@ class Explainer:
         model = self._fleet.resolve(model)
         known = await self._tokens.prompt(model or "", request)
         limit_tokens = self._fleet.context_tokens.get(model or "", context_window.NO_LIMIT)
-        if known.prompt is not None and self._check_context:
+        claim = self._trust.claim(model or "", kinds_of(request))
+        if known.prompt is not None and self._check_context and claim.everywhere:
             context_window.check(known.prompt, limit_tokens, text=not is_ids(request))
         query = self._query_builder.query(
-            model, request, known.prompt, known.reason, self._tokens.block_tokens, headers
+            model,
+            request,
+            known.prompt,
+            known.reason,
+            self._tokens.block_tokens,
+            headers,
+            silent=claim.silent,
         )
         now_s = time.monotonic()
         among = self._router.eligible(model, now_s)

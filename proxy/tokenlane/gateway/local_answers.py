@@ -1,7 +1,8 @@
 """What is answered here, without a replica: health, the list of models, tokens and text.
 
 Invariants:
-- Only the model's own tokenizer answers for it; where there is none, a replica does.
+- Only the model's own tokenizer answers for it, and only what every replica has proven to answer
+  alike; else a replica does.
 - Long prompts one at a time, and their answers a piece in a turn of the loop.
 """
 
@@ -12,14 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from tokenlane.errors import RequestError
+from tokenlane.fleet_state import IdKind
 from tokenlane.gateway import body_reader, tokenize_answers
 from tokenlane.gateway.body_reader import LONG_BODY_BYTES
 from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.id_trust import Trust
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import Field
-from tokenlane.protocols.bodies import MessagesBody
+from tokenlane.protocols.bodies import MessagesBody, kinds_of
 from tokenlane.protocols.routes import Action, Route
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
@@ -46,7 +49,8 @@ _READERS: dict[Action, Callable[[bytes], _Asked]] = {
 class LocalAnswers:
     """Answers from a worker's own knowledge."""
 
-    def __init__(self, fleet: Fleet, tokens: TokenService, names: ModelNames) -> None:
+    def __init__(self, fleet: Fleet, tokens: TokenService, names: ModelNames, trust: Trust) -> None:
+        self._trust = trust
         self._names = names
         self._behind = names.models()
         self._fleet = fleet
@@ -76,7 +80,10 @@ class LocalAnswers:
         model = self._fleet.resolve(named)
         record.model = model if model in self._fleet.models else families.OTHER
         tokenizer = self._tokens.tokenizer(model or "")
-        if tokenizer is None:
+        kinds = IdKind.COMPLETION.value
+        if not isinstance(request, tokenize_answers.Detokenize):
+            kinds = kinds_of(request)
+        if tokenizer is None or not self._trust.claim(model or "", kinds).everywhere:
             return False
         context_tokens = self._fleet.max_model_tokens(model)
         if isinstance(request, tokenize_answers.Detokenize):

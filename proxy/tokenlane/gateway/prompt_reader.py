@@ -6,16 +6,18 @@ Invariants:
 """
 
 import time
+from random import random
 
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.gateway import body_rewriter
 from tokenlane.gateway.fleet import Fleet
-from tokenlane.gateway.parity import Parity
+from tokenlane.gateway.id_trust import Claim
+from tokenlane.gateway.prover import Prover
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import Body, ChatBody, CompletionBody, OtherBody, is_ids
+from tokenlane.protocols.bodies import Body, ChatBody, CompletionBody, OtherBody, is_ids, kinds_of
 from tokenlane.routing.decision import Query
 from tokenlane.routing.router import Router
 from tokenlane.runtime.cohorts import step_aside
@@ -24,7 +26,7 @@ from tokenlane.tokens.service import TokenService
 
 
 class PromptReader:
-    """A worker's prompts. parity: whether a model's ids are trusted."""
+    """A worker's prompts. prover: which replicas make the same ids."""
 
     def __init__(
         self,
@@ -33,13 +35,17 @@ class PromptReader:
         fleet: Fleet,
         router: Router,
         query_builder: QueryBuilder,
-        parity: Parity,
+        prover: Prover,
     ) -> None:
         self._tokens = tokens
         self._fleet = fleet
         self._router = router
         self._query_builder = query_builder
-        self._parity = parity
+        self._trust = prover.trust
+        self._claims = prover.trust.claims
+        self._prover = prover
+        # By slot, the part of a check that answers have saved up.
+        self._saved: dict[int, float] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -58,14 +64,16 @@ class PromptReader:
         body: bytes,
         record: RequestRecord,
     ) -> tuple[Query, bytes]:
-        """What routing asks with, and the body that replicas get. Raises RequestError for a prompt
-        that no replica has room for."""
+        """What routing asks with, and the body that replicas get (`body_for`). Raises RequestError
+        for a prompt that no replica has room for."""
         query_builder, block_tokens = self._query_builder, self._tokens.block_tokens
         if isinstance(request, OtherBody) or not self._wants_ids:
             LOOP.mark(ROUTE)
             return query_builder.unread(request, block_tokens, exchange.headers), body
         limit_tokens = context_window.NO_LIMIT
-        if self._settings.context_check:
+        kinds = kinds_of(request)
+        claim = self._claims.get((model or "", kinds)) or self._trust.claim(model or "", kinds)
+        if self._settings.context_check and claim.everywhere:
             limit_tokens = self._fleet.context_tokens.get(model or "", context_window.NO_LIMIT)
         # Ids, off the loop where they take long.
         LOOP.mark(TOKENIZE_LOCAL)
@@ -84,32 +92,64 @@ class PromptReader:
         if prompt is not None:
             if prompt.tokens > limit_tokens:
                 context_window.check(prompt, limit_tokens, text=not is_ids(request))
-            if isinstance(request, ChatBody | CompletionBody) and self._forwards(model, request):
-                body = await body_rewriter.with_ids(body, request, prompt)
+            if claim.kinds:
+                record.claim, record.asked = claim, request
+                if isinstance(request, ChatBody | CompletionBody) and self._forwards(
+                    claim, request
+                ):
+                    record.with_ids = await body_rewriter.with_ids(body, request, prompt)
         headers, tenant = exchange.headers, record.tenant
         return (
             query_builder.query(
-                model, request, prompt, known.reason, block_tokens, headers, tenant
+                model,
+                request,
+                prompt,
+                known.reason,
+                block_tokens,
+                headers,
+                tenant,
+                claim.silent,
             ),
             body,
         )
 
-    def _forwards(self, model: str | None, request: ChatBody | CompletionBody) -> bool:
-        """Whether replicas get this request's ids in the place of its text."""
+    def _forwards(self, claim: Claim, request: ChatBody | CompletionBody) -> bool:
+        """Whether replicas get this request's ids in the place of its text. Some of what could be
+        goes as text, so that the answer's usage is the replica's own count."""
         mode = self._settings.forward_tokens
-        # A replica's template may ask for the date: what it made of a chat may be old by now.
-        if isinstance(request, ChatBody) and (
-            mode != "all" or self._tokens.asks(model or "", request)
-        ):
+        if mode == "off" or not claim.proven or self._tokens.asks(claim.model, request):
             return False
-        return mode != "off" and self._parity.trusts(model or "")
+        # A replica's template may ask for the date: what it made of a chat may be old by now.
+        if isinstance(request, ChatBody) and mode != "all":
+            return False
+        return random() >= self._settings.as_text_ratio
 
-    def compare(self, model: str | None, record: RequestRecord) -> None:
-        """What the replica counted is held against what we did."""
-        usage = record.relay.usage if record.relay is not None else None
-        prompt = record.tokens.prompt if record.tokens is not None else None
-        if usage is None or prompt is None or usage.prompt_tokens == prompt.tokens:
+    def body_for(self, slot: int, body: bytes, record: RequestRecord) -> bytes:
+        """The body that this replica gets: with ids, where it has proven that it makes the same."""
+        claim, with_ids = record.claim, record.with_ids
+        if with_ids is None or claim is None or slot not in claim.proven:
+            return body
+        return with_ids
+
+    def compare(self, record: RequestRecord) -> None:
+        """What the replica counted is held against what we did; of some prompts, id by id."""
+        claim, asked, decision = record.claim, record.asked, record.decision
+        if claim is None or asked is None or decision is None:
             return
-        slot = record.decision.choice.slot if record.decision is not None else -1
-        if slot in self._fleet:
-            self._parity.differs(model or "", self._fleet[slot].state.id)
+        slot = decision.choice.slot
+        if slot in claim.silent or slot not in self._fleet:
+            return
+        assert record.tokens is not None
+        prompt = record.tokens.prompt
+        assert prompt is not None
+        usage = record.relay.usage if record.relay is not None else None
+        # Of forwarded ids it is mostly their own number, which tells nothing.
+        if usage is not None and usage.prompt_tokens != prompt.tokens:
+            self._trust.mismatch(slot, claim)
+            self._prover.check(slot, claim, asked, prompt.sequences[0])
+            return
+        # Saved up, so that no run of luck asks for more.
+        saved = self._saved.get(slot, 0.0) + self._settings.check_ratio
+        if saved >= 1.0 and self._prover.check(slot, claim, asked, prompt.sequences[0]):
+            saved = 0.0
+        self._saved[slot] = saved

@@ -14,7 +14,7 @@ from tokenlane.gateway import message_scan
 from tokenlane.gateway.message_scan import SYSTEM_ROLES
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import Body, CompletionBody, OtherBody, Prompted
-from tokenlane.routing.decision import Query, Reason
+from tokenlane.routing.decision import NO_SLOTS, Query, Reason
 from tokenlane.routing.policies.prefix_hash import PrefixHash
 from tokenlane.routing.policies.session import Session
 from tokenlane.tokens.blocks import TEXT_BYTES_PER_TOKEN, TEXT_LIMIT_BYTES, text_hashes
@@ -65,14 +65,15 @@ class QueryBuilder:
         block_tokens: int,
         headers: Sequence[Field],
         tenant: str = "",
+        silent: frozenset[int] = NO_SLOTS,
     ) -> Query:
         """Of a request whose prompt was read. prompt: its ids, or None and then `why_not` is the
-        bail rung's reason. tenant: whose salt it has."""
+        bail rung's reason. tenant: whose salt it has. silent: as Query has it."""
         session = session_of(headers, self._session_headers)
         parent = self.parent(headers)
         head = head_tokens(request, block_tokens) if self._reads_head else 0
         if prompt is not None:
-            return Query.of(prompt, self._draw(), session, head, parent, tenant)
+            return Query.of(prompt, self._draw(), session, head, parent, tenant, silent)
         tokens = prompt_size_bytes(request) // TEXT_BYTES_PER_TOKEN
         text = head_bytes(request, TEXT_LIMIT_BYTES)
         blocks = text_hashes(text, block_tokens, salt(model or "", request))

@@ -142,6 +142,10 @@ class Recorder:
         """A replica counted other prompt tokens than we did."""
         self._mismatches(model, replica).inc()
 
+    def checked(self, model: str, replica: str, result: str) -> None:
+        """A replica that had proven its ids was asked again."""
+        self._segment.counter(families.ID_CHECKS, model, replica, result).inc()
+
     def retried(self, reason: str) -> None:
         """A request went on to another replica."""
         self._segment.counter(families.RETRIES, reason).inc()

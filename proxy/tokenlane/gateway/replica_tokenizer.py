@@ -5,8 +5,8 @@ Invariants:
 - Questions under way are bounded in number and each in time; whatever goes wrong with one is a
   reason (Unrenderable), and the request is routed by its text.
 - A replica that cannot answer is left alone for a while: not every prompt waits for it again.
-- Whose answers' usage differs from these ids (a mismatch, see `tokenlane.gateway.parity`) is asked
-  no more.
+- A replica whose answers count other tokens than the ids say (see `tokenlane.gateway.id_trust`) is
+  asked no more about such requests.
 - What grows with the prompt runs off the loop, short prompts aside.
 """
 
@@ -20,9 +20,10 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.gateway import tokenize_requests
 from tokenlane.gateway.fleet import Fleet, Replica
+from tokenlane.gateway.id_trust import Claim
 from tokenlane.http.fetch import fetch
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import CompletionBody, Prompted, is_ids
+from tokenlane.protocols.bodies import CompletionBody, Prompted, is_ids, kinds_of
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.routing.router import Router
 from tokenlane.tokens.blocks import block_hashes
@@ -49,15 +50,19 @@ async def _beside(
 
 
 class ReplicaTokenizer:
-    """A worker's questions to replicas. trusts: whether nothing spoke against a model's ids."""
+    """A worker's questions to replicas. claim: of a model's ids and their kinds."""
 
     def __init__(
-        self, fleet: Fleet, router: Router, settings: TokenSettings, trusts: Callable[[str], bool]
+        self,
+        fleet: Fleet,
+        router: Router,
+        settings: TokenSettings,
+        claim: Callable[[str, int], Claim],
     ) -> None:
         self._fleet = fleet
         self._router = router
         self._deadline_s = settings.ask_deadline_s
-        self._trusts = trusts
+        self._claim = claim
         self._permits = asyncio.Semaphore(settings.ask_limit_count)
         self._turn = 0
         # By slot: the replica's incarnation, and until when it rests.
@@ -72,15 +77,13 @@ class ReplicaTokenizer:
             ids = await _beside(size_bytes, tokenize_requests.given_ids, request)
         else:
             body = await _beside(size_bytes, tokenize_requests.question, model, request, tokenizer)
-            told = await self._asked(model, body)
+            told = await self._asked(model, body, self._claim(model, kinds_of(request)).refuted)
             ids = await _beside(len(told), tokenize_requests.answer, told)
         blocks = await _beside(len(ids), block_hashes, ids, block_tokens, salt(model, request))
         return Prompt((ids,), blocks, block_tokens, len(ids) // 4)
 
-    async def _asked(self, model: str, body: bytes) -> bytes:
-        if not self._trusts(model):
-            raise Unrenderable("other-count")
-        replica = self._replica(model)
+    async def _asked(self, model: str, body: bytes, refuted: frozenset[int]) -> bytes:
+        replica = self._replica(model, refuted)
         if self._permits.locked():
             raise Unrenderable("replica-full")
         async with self._permits:
@@ -98,11 +101,16 @@ class ReplicaTokenizer:
             raise self._rest(replica, "replica-refused", f"status {status}")
         return told
 
-    def _replica(self, model: str) -> Replica:
+    def _replica(self, model: str, refuted: frozenset[int]) -> Replica:
         """Whose turn it is, of those that can be asked."""
         now_s = time.monotonic()
         able = []
-        for slot in self._router.eligible(model or None, now_s).slots:
+        slots = self._router.eligible(model or None, now_s).slots
+        if slots and refuted.issuperset(slots):
+            raise Unrenderable("other-count")
+        for slot in slots:
+            if slot in refuted:
+                continue
             replica = self._fleet[slot]
             incarnation, until_s = self._resting.get(slot, (-1, 0.0))
             if incarnation != replica.state.incarnation or until_s <= now_s:

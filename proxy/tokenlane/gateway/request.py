@@ -19,7 +19,7 @@ from tokenlane.admission.queue import AdmissionQueue
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings
 from tokenlane.errors import INTERNAL, RequestError
-from tokenlane.fleet_state import FleetState
+from tokenlane.fleet_state import FleetState, ProofNews
 from tokenlane.gateway import body_reader, body_rewriter, refusals
 from tokenlane.gateway.attempt import Attempt, Attempts
 from tokenlane.gateway.body_reader import LONG_BODY_BYTES
@@ -27,8 +27,8 @@ from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.kept_responses import KeptResponses
 from tokenlane.gateway.local_answers import LocalAnswers
 from tokenlane.gateway.model_resolution import ModelResolver
-from tokenlane.gateway.parity import Parity
 from tokenlane.gateway.prompt_reader import PromptReader
+from tokenlane.gateway.prover import Prover
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.replica_tokenizer import ReplicaTokenizer
@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 
 class Gateway:
     """A worker's requests. on_routed: told (slot, blocks, tenant) of each prefix sent to a replica.
-    on_suspect: told of a slot whose replica could not be reached. kept: what is known of responses;
-    without it, what this worker sees. authenticator: None where all may come in. replica_key:
-    shown to replicas. tls: towards them."""
+    on_suspect: told of a slot whose replica could not be reached. on_proof, share: as Prover has
+    them. kept: what is known of responses; without it, what this worker sees. authenticator: None
+    where all may come in. replica_key: shown to replicas. tls: towards them."""
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class Gateway:
         *,
         on_routed: Callable[[int, bytes, str], object] | None = None,
         on_suspect: Callable[[int], object] | None = None,
+        on_proof: Callable[[ProofNews], object] | None = None,
+        share: tuple[int, int] = (0, 1),
         kept: KeptResponses | None = None,
         authenticator: Authenticator | None = None,
         replica_key: Secret | None = None,
@@ -84,7 +86,10 @@ class Gateway:
         self.model_resolver = ModelResolver(
             settings, self.fleet, self.router, tokens, self.query_builder, recorder
         )
-        self._local_answers = LocalAnswers(self.fleet, tokens, self.model_resolver.names)
+        self.prover = Prover(self.fleet, tokens.tokenizer, settings, recorder, on_proof, share)
+        trust = self.prover.trust
+        names = self.model_resolver.names
+        self._local_answers = LocalAnswers(self.fleet, tokens, names, trust)
         self._attempts = Attempts(
             settings.upstream,
             self.fleet,
@@ -93,14 +98,14 @@ class Gateway:
             on_routed,
             on_suspect,
             self.kept.made,
+            trust.refused,
         )
-        self.parity = Parity(tokens.tokenizer, recorder.mismatch)
         self._prompts = PromptReader(
-            settings, tokens, self.fleet, self.router, self.query_builder, self.parity
+            settings, tokens, self.fleet, self.router, self.query_builder, self.prover
         )
         if settings.tokens.ask_replicas:
-            trusts = self.parity.trusts
-            tokens.ask = ReplicaTokenizer(self.fleet, self.router, settings.tokens, trusts).prompt
+            asking = ReplicaTokenizer(self.fleet, self.router, settings.tokens, trust.claim)
+            tokens.ask = asking.prompt
         self.draining = False
         self.in_hand: dict[RequestRecord, bytes] = {}
 
@@ -127,8 +132,10 @@ class Gateway:
             self.model_resolver = ModelResolver(
                 settings, self.fleet, self.router, self._tokens, self.query_builder, self._recorder
             )
-            self._local_answers = LocalAnswers(self.fleet, self._tokens, self.model_resolver.names)
+            names, trust = self.model_resolver.names, self.prover.trust
+            self._local_answers = LocalAnswers(self.fleet, self._tokens, names, trust)
         self._prompts.configure(settings)
+        self.prover.configure(settings)
 
     def _limit(self, settings: Settings) -> None:
         admission, tenants = settings.admission, settings.auth.tenants
@@ -149,13 +156,14 @@ class Gateway:
         self.fleet.update(state)
         self.router.update(state)
         self._tokens.adopt(self.fleet.bases)
+        self.prover.trust.update(state)
         self._tokens.rehash(self.router.block_tokens())
         LOOP.mark(OTHER)
 
     def close(self) -> None:
         """Close the connections to replicas. Requests in flight are lost."""
         self.model_resolver.shadows.close()
-        self.parity.close()
+        self.prover.close()
         self.fleet.close()
 
     async def handle(self, exchange: Exchange) -> None:
@@ -293,9 +301,10 @@ class Gateway:
             tried.add(decision.choice.slot)
             left = len(among.slots) - 1
             attempt = Attempt(decision, len(tried), left, kept=left > 0 and named != "")
-            step = await self._attempts.run(exchange, body, attempt, record)
+            sent = self._prompts.body_for(decision.choice.slot, body, record)
+            step = await self._attempts.run(exchange, sent, attempt, record)
             if step is None:
-                self._prompts.compare(model, record)
+                self._prompts.compare(record)
                 self._remember(named, record, decision.choice.slot)
                 return
             if step.ending is not Ending.NEXT:

@@ -6,6 +6,8 @@ Invariants:
 """
 
 from tokenlane.admission.queue import Permit
+from tokenlane.gateway.id_trust import Claim
+from tokenlane.protocols.bodies import Prompted
 from tokenlane.relay.response import Relay
 from tokenlane.routing.decision import Decision
 from tokenlane.telemetry.metrics import families
@@ -24,6 +26,8 @@ class RequestRecord:
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     cost: estimated, where the model has a price.
+    claim: of the ids, where there are any that a replica could be asked about; asked: then the
+    request. with_ids: its body with ids, for replicas that have proven them.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
     permit: where permits are limited. copy_to: the model that gets a copy of it.
     """
@@ -43,6 +47,9 @@ class RequestRecord:
     cached_tokens: int | None = None
     cost: float | None = None
     copy_to: str | None = None
+    claim: Claim | None = None
+    asked: Prompted | None = None
+    with_ids: bytes | None = None
     read_s = 0.0
     inspected_s = 0.0
     tokens_s = 0.0

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tokenlane.errors import RequestError
+from tokenlane.fleet_state import IdKind
 from tokenlane.protocols import json_values
 from tokenlane.protocols.prompt_fields import (
     ABSENT,
@@ -32,6 +33,12 @@ _SALT_LIMIT_CHARS: Final = 256
 _NAME_LIMIT_BYTES: Final = 1024
 
 
+_COMPLETION = IdKind.COMPLETION.value
+_CHAT = IdKind.COMPLETION.value | IdKind.CHAT.value
+_TOOLS, _OPTIONS = IdKind.TOOLS.value, IdKind.OPTIONS.value
+_DIALECT, _UNUSED_TOOLS = IdKind.DIALECT.value, IdKind.UNUSED_TOOLS.value
+
+
 class Kind(StrEnum):
     """What a generation endpoint's prompt is made of."""
 
@@ -43,9 +50,11 @@ class Kind(StrEnum):
 
 
 class ChatBody(ChatFields):
-    """A chat request: what decides its ids, and what decides its way."""
+    """A chat request: what decides its ids, and what decides its way. tool_choice: decides the ids
+    at some replicas."""
 
     model: str | None = None
+    tool_choice: msgspec.Raw = ABSENT
     stream: bool | None = None
     n: int | None = None
     max_tokens: int | None = None
@@ -184,3 +193,32 @@ def is_ids(body: Prompted) -> bool:
         return False
     head = bytes(memoryview(body.prompt)[:64])
     return head[:1] == b"[" and head.replace(b" ", b"").lstrip(b"[\n\r\t")[:1].isdigit()
+
+
+def kinds_of(request: Prompted) -> int:
+    """Return the IdKind bits that a request's ids rest on; 0 where the client sent the ids."""
+    if isinstance(request, CompletionBody):
+        return 0 if is_ids(request) else _COMPLETION
+    found = _CHAT if request.tools is ABSENT else _CHAT | _TOOLS
+    if isinstance(request, ChatBody):
+        if (
+            request.chat_template_kwargs is not ABSENT
+            or request.reasoning_effort is not ABSENT
+            or request.documents is not ABSENT
+            or request.continue_final_message is not ABSENT
+            or request.add_generation_prompt is not ABSENT
+            or request.add_special_tokens is not ABSENT
+            or request.truncate_prompt_tokens is not ABSENT
+        ):
+            found |= _OPTIONS
+        if found & _TOOLS and bytes(request.tool_choice) == b'"none"':
+            found |= _UNUSED_TOOLS
+        return found
+    found |= _DIALECT
+    if isinstance(request, ResponsesBody):
+        optional = request.reasoning is not ABSENT or request.truncation is not ABSENT
+    else:
+        optional = request.thinking is not ABSENT or request.output_config is not ABSENT
+    if optional or request.chat_template_kwargs is not ABSENT:
+        found |= _OPTIONS
+    return found

@@ -9,7 +9,7 @@ Invariants:
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -38,6 +38,9 @@ class Reason(StrEnum):
 INEXACT = frozenset({Reason.NO_TOKENIZER, Reason.BAIL, Reason.NO_TOKENS})
 
 
+NO_SLOTS: Final[frozenset[int]] = frozenset()
+
+
 class Query(msgspec.Struct, frozen=True, gc=False):
     """One request as routing sees it.
 
@@ -50,6 +53,8 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     head_tokens: about where the prompt's common beginning ends, 0 where it is not known.
     parent: a number for who waits for it and others, 0 for nobody.
     tenant: whose it is, where there are tenants.
+    silent: slots of replicas whose own account is not compared with these ids, which they may make
+    otherwise.
     """
 
     blocks: bytes
@@ -62,6 +67,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     head_tokens: int = 0
     parent: int = 0
     tenant: str = ""
+    silent: frozenset[int] = NO_SLOTS
 
     @classmethod
     def of(
@@ -72,6 +78,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
         head_tokens: int = 0,
         parent: int = 0,
         tenant: str = "",
+        silent: frozenset[int] = NO_SLOTS,
     ) -> "Query":
         """The query of a request whose ids are known."""
         first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else 0
@@ -86,6 +93,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
             head_tokens,
             parent,
             tenant,
+            silent,
         )
 
 
@@ -143,8 +151,11 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def exact(self) -> bool:
-        """Whether the prompt was known by its ids."""
-        return self.query.inexact is None
+        """Whether the prompt was known by its ids, and the chosen replica does not differ."""
+        query = self.query
+        return query.inexact is None and (
+            not query.silent or self.candidates.slots[self.best] not in query.silent
+        )
 
     @property
     def choice(self) -> Choice:

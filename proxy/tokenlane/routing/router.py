@@ -184,6 +184,7 @@ class Router:
         if (
             query.inexact is None
             and self.truth.replicas
+            and slot not in query.silent
             and self.truth.standing(slot, query.block_tokens) is not Standing.NONE
         ):
             epoch = self.pending.insert(slot, query.blocks, now)
@@ -243,7 +244,7 @@ class Router:
         hashes = memoryview(query.blocks).cast("Q")
         for place, slot in enumerate(slots):
             standing = self.truth.standing(slot, query.block_tokens)
-            if standing is Standing.NONE:
+            if standing is Standing.NONE or slot in query.silent:
                 continue
             pending = self.pending.match(slot, query.blocks, hashes)
             known = self.truth.match(slot, query.blocks, hashes, pending, held[place])

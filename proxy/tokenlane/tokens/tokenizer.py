@@ -43,9 +43,10 @@ class Tokenizer:
     """Ids of one model's requests.
 
     max_model_tokens: context length as far as the folder says; the replica's own word beats it.
-    specials: bos_token and so on, as templates see them. volatile: the chat template asks for the
-    time, so that a chat's ids must not be cached. doubts: why ids may differ from vLLM's
-    nevertheless; empty for the well-trodden folders. fast: which engines do the work.
+    specials: bos_token and so on, as templates see them. variables: names that chat templates read
+    from outside. volatile: the chat template asks for the time, so that a chat's ids must not be
+    cached. doubts: why ids may differ from vLLM's nevertheless; empty for the well-trodden folders.
+    fast: which engines do the work.
     """
 
     def __init__(self, model: str, read: folder.Folder) -> None:
@@ -67,6 +68,7 @@ class Tokenizer:
         )
         made = [*self._templates.values(), self._processor_template]
         self.volatile = any(template is not None and template.volatile for template in made)
+        self.variables = frozenset().union(*(one.variables for one in made if one is not None))
         literals = [text for template in made if template for text in template.literals]
         self.encoder.read_spec(line_cuts.marks(literals, self.encoder.added))
         self.fast = FastPaths()

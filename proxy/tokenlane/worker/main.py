@@ -179,6 +179,8 @@ class Worker:
             recorder,
             on_routed=self._end.learned if several else None,
             on_suspect=self._end.suspect,
+            on_proof=self._end.proof,
+            share=(hello.worker, hello.settings.server.workers),
             kept=self._kept,
             authenticator=Authenticator(resources.keys, recorder.unauthorized)
             if resources.keys is not None
@@ -195,6 +197,7 @@ class Worker:
             gateway.query_builder,
             self._end.explained,
             gateway.model_resolver.names,
+            gateway.prover.trust,
             check_context=hello.settings.tokens.context_check,
         )
 
@@ -221,7 +224,7 @@ class Worker:
             self._waiting = state
         else:
             self._gateway.update(state)
-            self._gateway.parity.update(state, self._gateway.fleet)
+            self._gateway.prover.update(state)
 
     def _learned(self, slot: int, blocks: bytes, tenant: str) -> None:
         if self._gateway is not None:

@@ -24,6 +24,7 @@ COUNTS = {
     "tokenlane_replica_ejected",
     "tokenlane_replica_up",
     "tokenlane_workers",
+    "tokenlane_id_proof",
     "tokenlane_kv_blocks",
 }
 

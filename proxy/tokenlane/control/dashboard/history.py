@@ -177,6 +177,7 @@ class RateHistory:
             kv_usage=round(replica.kv_usage, 4),
             cache_tokens=blocks * block_tokens if blocks and block_tokens else None,
             hit_rate=ratio(hit_tokens, queried_tokens),
+            ids=rows.ids(replica.proofs.values()),
         )
 
     def _hits(self, replica: str) -> tuple[float, float]:

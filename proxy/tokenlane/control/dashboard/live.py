@@ -30,7 +30,8 @@ class Numbers(msgspec.Struct, kw_only=True):
 
 
 class ReplicaRow(msgspec.Struct, kw_only=True):
-    """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own."""
+    """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own.
+    ids: whether it has proven that it makes the gateway's ids, in words."""
 
     id: str
     state: str
@@ -42,6 +43,7 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     kv_usage: float = 0.0
     cache_tokens: int | None = None
     hit_rate: float | None = None
+    ids: str = ""
 
 
 class WorkerRow(msgspec.Struct, kw_only=True):

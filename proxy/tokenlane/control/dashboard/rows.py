@@ -4,7 +4,7 @@ Invariants:
 - Rows come in an order that does not jump about: by a fixed list, or by what only grows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -20,6 +20,7 @@ from tokenlane.control.dashboard.live import (
 from tokenlane.control.dashboard.rates import Window, ratio
 from tokenlane.control.dashboard.reasons import sentence
 from tokenlane.control.worker_process import WorkerProcess
+from tokenlane.fleet_state import IdKind, Proof
 from tokenlane.prompt import Rung
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.routing_sample import RoutingSample
@@ -37,6 +38,17 @@ def failed(window: Window) -> float:
         found += window.count(requests, outcome=outcome)
         found -= sum(window.count(requests, outcome=outcome, status=status) for status in statuses)
     return found
+
+
+def ids(proofs: Iterable[Proof]) -> str:
+    """Whether a replica makes the gateway's ids: proven, unproven, or what it makes others of."""
+    refuted, proven = IdKind(0), False
+    for proof in proofs:
+        refuted |= IdKind(proof.refuted)
+        proven = proven or proof.proven != 0
+    if refuted:
+        return f"other: {', '.join(kind.label for kind in refuted)}"
+    return "proven" if proven else "unproven"
 
 
 def worker(one: WorkerProcess, window: Window) -> WorkerRow:

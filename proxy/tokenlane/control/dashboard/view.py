@@ -26,13 +26,15 @@ from tokenlane.control.stall_log import StallLog
 from tokenlane.control.tokenizers.resolution import TokenizerSource, given
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.control.workers import WorkerPool
-from tokenlane.fleet_state import adapter_bases
+from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import Sample
+
+_PROOF_VALUES = {"proven": 1.0, "unproven": 0.0, "refuted": -1.0}
 
 
 class View:
@@ -154,6 +156,13 @@ class View:
             row["origin"] = origins.get(replica.slot, STATIC)
             row["in_flight_requests"] = load.requests
             row["queued_tokens"] = load.queued_tokens
+            row["ids"] = {
+                model: {kind.label: proof.state(kind) for kind in IdKind}
+                for model, proof in replica.proofs.items()
+            }
+            row["ids_why"] = {
+                model: proof["why"] for model, proof in row.pop("proofs").items() if proof["why"]
+            }
             rows.append(row)
         return rows
 
@@ -209,6 +218,9 @@ class View:
             yield families.REPLICA_RUNNING, labels, [float(row["running"])]
             yield families.REPLICA_WAITING, labels, [float(row["waiting"])]
             yield families.REPLICA_KV_USAGE, labels, [row["kv_usage"]]
+            for model, kinds in row["ids"].items():
+                for kind, standing in kinds.items():
+                    yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]
         for failure, count in self.probe_failures.items():
             yield families.PROBE_FAILURES, failure, [float(count)]
         for state, count in Counter(worker.state for worker in self.workers).items():

@@ -112,9 +112,13 @@ PREDICTED_CACHED = Family("counter", "tokenlane_predicted_cached_tokens_total",
 ACTUAL_CACHED = Family("counter", "tokenlane_actual_cached_tokens_total",
     "Prompt tokens the replicas reported as cached.", ("model",))
 MISMATCHES = Family("counter", "tokenlane_prompt_token_mismatches_total",
-    "Times a replica counted other prompt tokens than the gateway: in an answer's usage, or when "
-    "it was asked to tokenize a few prompts as it appeared.",
-    ("model", "replica"), child_limit=1024)
+    "Times a replica was found to make other prompt tokens than the gateway: by an answer's usage, "
+    "or because it was asked. Each ends the use of the gateway's ids for that replica until it has "
+    "proven them.", ("model", "replica"), child_limit=1024)
+ID_CHECKS = Family("counter", "tokenlane_id_checks_total",
+    "Times a replica was asked for ids again, of a sample of its requests, now and then, and of "
+    "what refuted it: same, other, or unknown (it did not say).",
+    ("model", "replica", "result"), child_limit=1024)
 UPSTREAM_FAILURES = Family("counter", "tokenlane_upstream_failures_total",
     "Attempts that failed at a replica, by reason.", ("replica", "reason"), child_limit=1024)
 RETRIES = Family("counter", "tokenlane_retries_total",
@@ -161,6 +165,9 @@ REPLICA_WAITING = Family("gauge", "tokenlane_replica_waiting_requests",
     "vllm:num_requests_waiting as last scraped.", ("replica",), where="control")
 REPLICA_KV_USAGE = Family("gauge", "tokenlane_replica_kv_usage_ratio",
     "vllm:kv_cache_usage_perc as last scraped, 0 to 1.", ("replica",), where="control")
+ID_PROOFS = Family("gauge", "tokenlane_id_proof",
+    "Whether a replica has proven that it makes the gateway's ids, by kind of request: 1 proven, "
+    "0 unproven, -1 refuted.", ("model", "replica", "kind"), child_limit=1024, where="control")
 PROBE_FAILURES = Family("counter", "tokenlane_probe_failures_total",
     "Health probes that failed, by reason.", ("replica", "reason"), where="control")
 KV_EVENTS = Family("counter", "tokenlane_kv_events_total",

@@ -176,6 +176,12 @@ class Encoder:
         return [token.content for token in self._backend.get_added_tokens_decoder().values()]
 
     @property
+    def vocabulary_size(self) -> int:
+        """One more than the last id."""
+        added = self._backend.get_added_tokens_decoder()
+        return max(self._backend.get_vocab_size(), max(added, default=-1) + 1)
+
+    @property
     def cuts(self) -> bool:
         """Whether any cut is known to be exact."""
         return self._cut is not None

@@ -118,6 +118,7 @@ function replicas() {
     ["KV cache", "full", (row) => bar(row.kv_usage, percent(row.kv_usage), usage(row))],
     ["KV tokens", "n", (row) => count(row.cache_tokens)],
     ["Hit rate", "n", (row) => percent(row.hit_rate)],
+    ["Ids", "full", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
 }
