@@ -147,8 +147,9 @@ _LADDER = Row(
                     total("tokenlane_tokenizer_fast_path_info", "model, part, path"),
                     "{{model}} {{part}}: {{path}}",
                 ),
+                Query(total("tokenlane_tokenizer_doubts", "model"), "{{model}} doubts"),
             ),
-            "Workers by what encodes and renders for them.",
+            "Workers by what encodes and renders for them, and reasons to doubt a model's ids.",
         ),
         Panel(
             "Worker restarts",

@@ -86,7 +86,7 @@ async def test_both_directions() -> None:
     supervisor.send(HELLO)
     assert await worker.connect(theirs.detach()) == HELLO
 
-    worker.ready()
+    worker.ready({"m": ("why",)})
     assert worker.learned(2, b"12345678", "alice")
     assert worker.suspect(0)
     assert worker.routed([SAMPLE])
@@ -94,7 +94,7 @@ async def test_both_directions() -> None:
     assert worker.stalled(STALL)
     assert worker.beats(b"1234")
     assert await above.until(7) == [
-        WorkerReady(),
+        WorkerReady({"m": ("why",)}),
         Learned(2, b"12345678", "alice"),
         Suspect(0),
         RoutedSamples([SAMPLE]),

@@ -81,6 +81,18 @@ def test_what_would_serve(fleet: FleetProcess) -> None:
 
 
 @pytest.mark.slow
+def test_doubts_of_a_folder(fleet: FleetProcess, tmp_path: Path) -> None:
+    for path in demo_folder().iterdir():
+        if path.suffix == ".json":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "params.json").write_text("{}")
+    lines: list[str] = []
+    assert examine(settings(*fleet.urls, demo=str(tmp_path)), {}, lines.append) == 0
+    told = "warn  tokenizer of demo: its ids may differ from vLLM's: beside Mistral's own weights"
+    assert told in "\n".join(lines)
+
+
+@pytest.mark.slow
 def test_a_model_without_a_tokenizer_and_a_tokenizer_without_a_model(fleet: FleetProcess) -> None:
     lines: list[str] = []
     assert examine(settings(*fleet.urls, dmeo=str(demo_folder())), {}, lines.append) == 0

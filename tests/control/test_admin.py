@@ -246,3 +246,15 @@ def test_the_lines_that_warn(plane: Plane) -> None:
     plane.segment.gauge(families.TOKENIZER_PATH, "m", "encoder", "fastokens").set(1.0)
     plane.segment.gauge(families.TOKENIZER_PATH, "m", "template", "replica").set(1.0)
     assert "m = /models/m  (given, fastokens, chats by its replicas)" in said()
+
+
+async def test_doubts_are_told(plane: Plane, fetch: Fetch) -> None:
+    plane.view.workers[0].doubts = {"m": ("its class rebuilds", "it ships code")}
+    lines: list[str] = []
+    plane.view.announce(lines.append)
+    told = "ids of m may differ from vLLM's: its class rebuilds; it ships code"
+    assert any(told in line for line in lines)
+    both = {"m": ["its class rebuilds", "it ships code"]}
+    assert (await fetch("/status.json"))[1]["tokenizer_doubts"] == both
+    assert (await fetch("/live.json"))[1]["doubts"] == both
+    assert 'tokenlane_tokenizer_doubts{model="m"} 2.0' in (await fetch("/metrics"))[1]

@@ -48,7 +48,7 @@ async def main(behaviour, descriptor):
         os._exit(3)
     end.stalled(Stall(worker=hello.worker, at_s=1.0, began_s=1.0, length_s=0.1, cause="gc"))
     end.beats(bytes(400))
-    end.ready()
+    end.ready({"m": ("why",)})
     end.suspect(1000 + hello.worker)
     if behaviour == "deaf":
         await asyncio.Event().wait()

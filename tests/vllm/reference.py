@@ -38,6 +38,9 @@ def main() -> None:
     tokenizers: Any = importlib.import_module("vllm.tokenizers")
 
     logging.disable(logging.CRITICAL)
+    # It tries again after two seconds what a folder cannot give it.
+    files: Any = importlib.import_module("vllm.transformers_utils.repo_utils")
+    files.time = types.SimpleNamespace(sleep=lambda _: None)
     config: Any = None
     tokenizer: Any = None
 

@@ -142,6 +142,17 @@ FOLDERS: dict[str, tuple[str, dict[str, Any] | None, str]] = {
     "extra tokens": ("demo", {"additional_special_tokens": ["<n>"], "pad_token": "<p>"}, "llama"),
     "named extras": ("demo", {"extra_special_tokens": {"image_token": "<i>"}}, "llama"),
     "own names": ("demo", {"audio_token": "<a>"}, "llama"),
+    "old map": (
+        "demo",
+        {"special_tokens_map.json": {"pad_token": _token("<pad>"), "cls_token": "<c>",
+                                     "additional_special_tokens": ["<n>"], "my_token": "<m>"}},
+        "llama",
+    ),
+    "old added tokens": (
+        "demo",
+        {"added_tokens.json": {"<y>": 8193, "<x>": 8192, "<s>": 8194}, "bos_token": "<s>"},
+        "llama",
+    ),
     "described": (
         "demo",
         {"added_tokens_decoder": {"8183": _token("<|endoftext|>", lstrip=True),
@@ -177,7 +188,12 @@ def test_tokenizers_are_built_as_transformers_builds_them(
     if changes is not None:
         path = origin / "tokenizer_config.json"
         given = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        config.write_text(json.dumps(given | changes), encoding="utf-8")
+        files = {name: value for name, value in changes.items() if name.endswith(".json")}
+        for file, value in files.items():
+            (folder / file).write_text(json.dumps(value), encoding="utf-8")
+            given.pop("added_tokens_decoder", None)
+        made = {name: value for name, value in (given | changes).items() if name not in files}
+        config.write_text(json.dumps(made), encoding="utf-8")
     model = json.loads((folder / "config.json").read_text()) | {"model_type": model_type}
     (folder / "config.json").write_text(json.dumps(model))
 

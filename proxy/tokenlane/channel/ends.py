@@ -81,9 +81,9 @@ class WorkerEnd:
         await self._frames.attach(socket.socket(fileno=descriptor))
         return await self._hello
 
-    def ready(self) -> None:
-        """The worker listens."""
-        self._frames.send(WorkerReady())
+    def ready(self, doubts: dict[str, tuple[str, ...]]) -> None:
+        """The worker listens. doubts: see WorkerReady."""
+        self._frames.send(WorkerReady(doubts))
 
     def failed(self, reason: str) -> None:
         """The worker cannot start; `reason` is one sentence for the operator."""

@@ -126,7 +126,9 @@ class Explained(Message, frozen=True):
 
 
 class WorkerReady(Message, frozen=True):
-    """The worker listens."""
+    """The worker listens. doubts: by model, why its ids may differ from vLLM's."""
+
+    doubts: dict[str, tuple[str, ...]] = {}
 
 
 class Stalled(Message, frozen=True):

@@ -20,7 +20,7 @@ from tokenlane.control.checks import check_settings
 from tokenlane.control.fleet_table import ADVICE, Probe, base_url
 from tokenlane.control.probes import probe, session_of
 from tokenlane.control.tokenizers import finder
-from tokenlane.control.tokenizers.resolution import TokenizerSource, ask
+from tokenlane.control.tokenizers.resolution import TokenizerSource, ask, given
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway import request
@@ -189,9 +189,14 @@ def check_tokenizers(
 ) -> None:
     """Loads every tokenizer that the gateway would use."""
     missing: dict[str, TokenizerSource] = {}
-    places = {model: (Path(at), "given") for model, at in settings.tokens.folders.items()}
+    places = {}
+    for model, source in given(settings).items():
+        if source.folder is None:
+            missing[model] = source
+        else:
+            places[model] = Path(source.folder), source.how
     for model, root in roots.items():
-        if model in places or root is None or not settings.tokens.discover:
+        if model in places or model in missing or root is None or not settings.tokens.discover:
             continue
         found = finder.find(model, root, environ)
         if found.folder is None:
@@ -217,6 +222,8 @@ def check_tokenizers(
             continue
         engines = " and ".join(engine for _, engine in loaded.fast.engines())
         report.fine(f"tokenizer of {model}: {folder} ({how}; {engines})")
+        for doubt in loaded.doubts:
+            report.warn(f"tokenizer of {model}: its ids may differ from vLLM's: {doubt}")
         if roots and model not in roots:
             report.warn(f"tokenizer of {model}: no replica serves this model; is the name right?")
     check_ids(settings, report.replicas, tokenizers, report.fine, report.warn)

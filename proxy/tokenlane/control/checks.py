@@ -28,6 +28,7 @@ from tokenlane.control.kv_events.publishers import configured
 from tokenlane.errors import ConfigError
 from tokenlane.http.cors import is_origin
 from tokenlane.routing.policies import check_policy
+from tokenlane.tokens.model_files import only_replicas, vocabulary_elsewhere
 
 SLOT_LIMIT = 256
 WORKER_LIMIT = 64
@@ -46,7 +47,11 @@ def check_settings(settings: Settings) -> FleetTable:
     check_policy(settings.routing.policy, "routing.policy")
     for model, folder in settings.tokens.folders.items():
         file = Path(folder) / "tokenizer.json"
-        if not file.is_file() or not os.access(file, os.R_OK):
+        vocabulary = vocabulary_elsewhere(Path(folder))
+        if vocabulary is not None:
+            if not settings.tokens.ask_replicas:
+                raise ConfigError(f"the tokenizer of {model}: {only_replicas(folder, vocabulary)}")
+        elif not file.is_file() or not os.access(file, os.R_OK):
             raise ConfigError(
                 f"the tokenizer of {model}: {file} cannot be read;"
                 f" --tokenizer {model}=DIR names the folder that has it"

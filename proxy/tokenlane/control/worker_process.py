@@ -17,6 +17,8 @@ class WorkerProcess:
         self.reason: str | None = None
         self.end: SupervisorEnd | None = None
         self.process: asyncio.subprocess.Process | None = None
+        # By model, why the ids it makes may differ from vLLM's.
+        self.doubts: dict[str, tuple[str, ...]] = {}
 
     @property
     def restarts(self) -> int:

@@ -289,7 +289,8 @@ class WorkerPool:
 
     def _received(self, worker: WorkerProcess, message: Up) -> None:
         match message:
-            case WorkerReady():
+            case WorkerReady(doubts):
+                worker.doubts = doubts
                 if worker.state == "starting":
                     worker.state = "ready"
                 all_ready = all(other.state == "ready" for other in self.workers)

@@ -11,6 +11,7 @@ What differs nevertheless shows when usage.prompt_tokens is compared with ours.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 from tokenizers import Tokenizer as Backend
 
 from tokenlane.errors import ConfigError
-from tokenlane.tokens import tokenizer_build
+from tokenlane.tokens import model_files, tokenizer_build
 
 # Architectures that vLLM renders with code of its own instead of a chat template.
 OWN_RENDERER = frozenset(
@@ -27,7 +28,8 @@ OWN_RENDERER = frozenset(
     "InklingForCausalLM InklingForConditionalGeneration GptOssForCausalLM".split()
 )
 
-
+# Of these the one whose tokenizer is its own too.
+OWN_TOKENIZER = frozenset(("MoonshotKimiaForCausalLM",))
 # Of these the one whose /tokenize renders a chat by its template, unlike the chat itself.
 HARMONY = "GptOssForCausalLM"
 
@@ -53,27 +55,37 @@ class Folder(msgspec.Struct, frozen=True):
     doubts: tuple[str, ...]
 
 
-def read(folder: Path) -> Folder:
-    """Reads a model's folder. Raises ConfigError."""
+def read(folder: Path, names: Iterable[str] = ()) -> Folder:
+    """Reads a model's folder. names: what the model is known by, beside the folder's own name.
+    Raises ConfigError."""
     path = folder / "tokenizer.json"
     if not path.is_file():
+        vocabulary = model_files.vocabulary_elsewhere(folder)
+        if vocabulary is not None:
+            raise ConfigError(model_files.only_replicas(folder, vocabulary))
         raise ConfigError(f"{folder}: has no tokenizer.json; name the folder of a fast tokenizer")
     config = _json(folder / "tokenizer_config.json")
-    if "added_tokens_decoder" not in config:
-        config |= tokenizer_build.specials_of(_json(folder / "special_tokens_map.json"))
     model = _json(folder / "config.json")
     tokenizer = _json(path)
+    if "added_tokens_decoder" not in config:
+        config |= _json(folder / "special_tokens_map.json")
+        added = _json(folder / "added_tokens.json")
+        config |= tokenizer_build.described(added, config, tokenizer.get("added_tokens", []))
     try:
-        built = tokenizer_build.build(tokenizer, config, model)
+        built = tokenizer_build.build(
+            tokenizer, config, model, (*names, *model_files.repositories(folder))
+        )
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception
         raise ConfigError(f"{path}: is no tokenizer ({error})") from None
     doubts = list(built.doubts)
     processor = any(
         (folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
     )
-    tekken = (folder / "tekken.json").is_file()
-    if any(folder.glob("tokenizer.model.v*")):
-        doubts.append("vLLM may prefer the Mistral format files of this folder")
+    files = {path.name for path in folder.rglob("*")}
+    mistral = model_files.mistral_layout(files)
+    if mistral is None:
+        doubts.append("beside Mistral's own weights vLLM would read Mistral's own tokenizer")
+    architectures = set(model.get("architectures") or ())
     templates = _templates(folder, config)
     return Folder(
         backend=built.backend,
@@ -81,9 +93,9 @@ def read(folder: Path) -> Folder:
         processor_template=_processor_template(folder, templates) if processor else None,
         specials=built.specials,
         max_model_tokens=_max_model_tokens(config, model),
-        own_renderer=not OWN_RENDERER.isdisjoint(model.get("architectures") or ()) or tekken,
-        own_tokenizer=tekken,
-        harmony=HARMONY in (model.get("architectures") or ()),
+        own_renderer=bool(mistral or architectures & OWN_RENDERER),
+        own_tokenizer=bool(mistral or architectures & OWN_TOKENIZER),
+        harmony=HARMONY in architectures,
         doubts=tuple(doubts),
     )
 

@@ -84,7 +84,7 @@ class Tokenizer:
         cache_dir, by default the user's cache.
         """
         try:
-            made = cls(model, folder.read(path))
+            made = cls(model, folder.read(path, (model,)))
         except ConfigError as error:
             raise ConfigError(f"tokenizer of {model}: {error}") from None
         if fast:

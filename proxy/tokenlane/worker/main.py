@@ -140,7 +140,7 @@ class Worker:
             gateway=gateway, server=server, recorder=recorder,
             gauges=gauges, explainer=explainer,
         )  # fmt: skip
-        self._end.ready()
+        self._end.ready({name: one.doubts for name, one in tokenizers.items() if one.doubts})
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
         await self._until_drained(gauges, recorder, monitor)

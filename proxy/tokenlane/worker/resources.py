@@ -5,6 +5,7 @@ Invariants:
 - A mistake in any of it is one ConfigError, before the port is opened.
 """
 
+import logging
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,8 @@ from tokenlane.config.tls import server_context, upstream_context
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 Tokenizers = dict[str, Tokenizer]
 
@@ -65,6 +68,8 @@ def load_tokenizers(settings: TokenSettings) -> Tokenizers:
     tokenizers = {}
     for model, folder in settings.folders.items():
         tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
+        for doubt in tokenizers[model].doubts:
+            log.warning("tokenizer of %s: its ids may differ from vLLM's: %s", model, doubt)
         # The first encode builds tables; nobody's request should pay for it.
         tokenizers[model].encode("warm up", add_special_tokens=True)
     return tokenizers

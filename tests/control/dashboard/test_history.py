@@ -46,7 +46,9 @@ class Bench:
             self.watch.tick(self.now_s)
 
     def live(self) -> Live:
-        live = self.watch.live(url="u", uptime_s=5.0, unready=None, workers=[WorkerProcess(0)])
+        live = self.watch.live(
+            url="u", uptime_s=5.0, unready=None, workers=[WorkerProcess(0)], doubts={"m": ("why",)}
+        )
         # As a page of another process reads it.
         return msgspec.json.decode(msgspec.json.encode(live), type=Live)
 

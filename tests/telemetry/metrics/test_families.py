@@ -26,6 +26,7 @@ COUNTS = {
     "tokenlane_workers",
     "tokenlane_id_proof",
     "tokenlane_kv_blocks",
+    "tokenlane_tokenizer_doubts",
 }
 
 

@@ -39,10 +39,13 @@ def check_config(args: argparse.Namespace) -> int:
 
 def _checked(settings: Settings, *, probing: bool) -> int:
     from tokenlane.control.checks import check_settings
+    from tokenlane.tokens.model_files import vocabulary_elsewhere
     from tokenlane.tokens.tokenizer import Tokenizer
 
     check_settings(settings)
     for model, folder in settings.tokens.folders.items():
+        if vocabulary_elsewhere(Path(folder)) is not None:
+            continue  # its replicas are asked
         Tokenizer.load(model, Path(folder), fast=False)
     replicas, tokenizers = len(settings.backends), len(settings.tokens.folders)
     policy = settings.routing.policy

@@ -100,6 +100,7 @@ class RateHistory:
         uptime_s: float,
         unready: str | None,
         workers: Iterable[WorkerProcess],
+        doubts: dict[str, tuple[str, ...]],
         config: dict[str, Any] | None = None,
     ) -> Live:
         """Everything, as it is now."""
@@ -122,6 +123,7 @@ class RateHistory:
             reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
             models=rows.models(window),
+            doubts=doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
             config=msgspec.convert(config, ConfigRow) if config is not None else None,
             settings=[

@@ -157,7 +157,7 @@ class ConfigRow(msgspec.Struct, kw_only=True):
 
 class Live(msgspec.Struct, kw_only=True):
     """All of it. window_s: what rates and quantiles are over. series: by name, one point every
-    period_s seconds, the newest last."""
+    period_s seconds, the newest last. doubts: by model, why its ids may differ from vLLM's."""
 
     version: str
     url: str
@@ -179,3 +179,4 @@ class Live(msgspec.Struct, kw_only=True):
     decisions: list[DecisionRow]
     settings: list[SettingRow]
     config: ConfigRow | None = None
+    doubts: dict[str, tuple[str, ...]] = {}

@@ -86,6 +86,9 @@ class View:
             say(f"  tokenizer  {self._tokenizer(model, source)}")
         served = fleet_table.models(replicas)
         adapters = adapter_bases(replicas)
+        for model, reasons in self.doubts.items():
+            why = "; ".join(reasons)
+            say(f"  warning    ids of {model} may differ from vLLM's: {why}")
         for model in served.keys() - self.sources.keys():
             if model in adapters:
                 say(f"  tokenizer  {model}: that of {adapters[model]}, whose adapter it is")
@@ -126,6 +129,11 @@ class View:
         ]
         engines = ["chats by its replicas" if one == "replica" else one for one in engines]
         return f"{model} = {source.folder}  ({', '.join([source.how, *engines])})"
+
+    @property
+    def doubts(self) -> dict[str, tuple[str, ...]]:
+        """By model, why ids that are made here may differ from vLLM's, as the workers say."""
+        return {model: why for worker in self.workers for model, why in worker.doubts.items()}
 
     def unready(self) -> str | None:
         """Why the gateway cannot serve; None if it can."""
@@ -179,6 +187,7 @@ class View:
             "policy": settings.routing.policy,
             "config": self.reloader.row() if self.reloader is not None else None,
             "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
+            "tokenizer_doubts": self.doubts,
             "tokenized_by_replicas": [model for model, one in self.sources.items() if one.asked],
             "models": fleet_table.models(self._table.replicas),
             "fleet_version": self._table.state.version,
@@ -201,6 +210,7 @@ class View:
             uptime_s=time.monotonic() - self._began,
             unready=self.unready(),
             workers=self.workers,
+            doubts=self.doubts,
             config=self.reloader.row() if self.reloader is not None else None,
         )
 
@@ -221,6 +231,11 @@ class View:
             for model, kinds in row["ids"].items():
                 for kind, standing in kinds.items():
                     yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]
+        doubts = self.doubts
+        for model, source in self.sources.items():
+            if source.folder is not None:
+                count = float(len(doubts.get(model, ())))
+                yield families.TOKENIZER_DOUBTS, (model,), [count]
         for failure, count in self.probe_failures.items():
             yield families.PROBE_FAILURES, failure, [float(count)]
         for state, count in Counter(worker.state for worker in self.workers).items():

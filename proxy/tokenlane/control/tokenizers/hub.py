@@ -24,11 +24,13 @@ FILES = (
     FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "config.json",
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "params.json",
 )
 
 

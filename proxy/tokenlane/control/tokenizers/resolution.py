@@ -20,6 +20,7 @@ from tokenlane.control.probes import session_of, tokenizes
 from tokenlane.control.tokenizers import finder, hub
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
+from tokenlane.tokens.model_files import vocabulary_elsewhere
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,15 @@ class TokenizerSource(msgspec.Struct, frozen=True):
 
 def given(settings: Settings) -> dict[str, TokenizerSource]:
     """What the settings name, by model."""
-    return {model: TokenizerSource(at, "given") for model, at in settings.tokens.folders.items()}
+    sources = {}
+    for model, at in settings.tokens.folders.items():
+        vocabulary = vocabulary_elsewhere(Path(at))
+        sources[model] = (
+            TokenizerSource(at, "given")
+            if vocabulary is None
+            else TokenizerSource(None, f"{at} has {vocabulary} and no tokenizer.json")
+        )
+    return sources
 
 
 def _try(model: str, root: str | None) -> TokenizerSource:

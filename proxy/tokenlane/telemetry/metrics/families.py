@@ -85,6 +85,9 @@ CACHE_ENTRIES = Family("gauge", "tokenlane_token_cache_entries",
 TOKENIZER_PATH = Family("gauge", "tokenlane_tokenizer_fast_path_info",
     "Workers that do this part of a model's tokenizing (encoder, template) by this engine.",
     ("model", "part", "path"))
+TOKENIZER_DOUBTS = Family("gauge", "tokenlane_tokenizer_doubts",
+    "Reasons why a model's ids, where they are made here, may differ from vLLM's; the log, doctor "
+    "and /status.json name them.", ("model",), where="control")
 LOOP_STALL = Family("histogram", "tokenlane_loop_stall_seconds",
     "How late the heartbeat of a worker's event loop was (one observation every 5 ms while the "
     "loop works, 15 ms while it waits, 20 ms while it is idle).", ("worker",), STALL_BUCKETS_S)

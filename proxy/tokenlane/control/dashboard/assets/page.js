@@ -206,6 +206,8 @@ function models() {
     ["Tokens in", "n", (row) => `${count(row.input_tokens_per_s)} /s`],
     ["Tokens out", "n", (row) => `${count(row.output_tokens_per_s)} /s`],
   ], live.models, "No model was asked for yet.");
+  $("doubts").textContent = Object.entries(live.doubts ?? {}).map(
+    ([model, why]) => `Ids of ${model} may differ from vLLM's: ${why.join("; ")}.`).join(" ");
 }
 
 function settings() {
