@@ -21,7 +21,7 @@ from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.feed import pieces
 from tokenlane.control.kv_events.sockets import MESSAGE_LIMIT_BYTES
-from tokenlane.control.probes import BODY_LIMIT_BYTES, open_session, probe
+from tokenlane.control.probes import BODY_LIMIT_BYTES, MODELS_LIMIT_BYTES, open_session, probe
 
 SETTINGS = Settings(server=ServerSettings(head_deadline_s=0.5, body_deadline_s=0.5))
 CHUNKED = (
@@ -71,8 +71,8 @@ class World:
 
     async def probed(self, path: bytes, page: bytes) -> int:
         """A page of a replica: what the control plane and a worker make of it."""
-        pages = {b"/health": b"", b"/v1/models": b'{"data":[]}', b"/metrics": b"", path: page}
-        self.peers.answers = lambda path: ok(pages[path], "connection: close\r\n")
+        pages = {b"/v1/models": b'{"data":[]}', path: page}
+        self.peers.answers = lambda path: ok(pages.get(path, b""), "connection: close\r\n")
         table = FleetTable([self.peers.url], ControlSettings())
         async with open_session(ControlSettings(probe_deadline_s=60.0)) as session:
             table.observe(0, await probe(session, self.peers.url))
@@ -203,7 +203,7 @@ CHANNELS = {
         lambda w, d: w.probed(b"/v1/models", d),
         seeds.LISTS,
         seeds.JSON_WORDS,
-        BODY_LIMIT_BYTES,
+        MODELS_LIMIT_BYTES,
     ),
     "admin request": Channel("operator", World.told, seeds.ADMIN, seeds.HEAD_WORDS, 8_000),
     "admin body": Channel(

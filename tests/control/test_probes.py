@@ -9,9 +9,15 @@ from aiohttp import web
 
 from tests.raw import Upstream, answering, ok
 from tokenlane.config.settings import ControlSettings
-from tokenlane.control import probes
 from tokenlane.control.fleet_table import ADVICE, PROBE_REASONS, Probe
-from tokenlane.control.probes import Prober, open_session, probe, tokenizes
+from tokenlane.control.probes import (
+    BODY_LIMIT_BYTES,
+    MODELS_LIMIT_BYTES,
+    Prober,
+    open_session,
+    probe,
+    tokenizes,
+)
 from tokenlane.control.replica_metrics import Scrape
 
 SETTINGS = ControlSettings(probe_deadline_s=0.3, probe_interval_s=0.2)
@@ -137,11 +143,12 @@ async def test_something_that_is_no_replica(answer: bytes) -> None:
         assert await look(f"http://{host}:{port}") == Probe("protocol")
 
 
-async def test_an_endless_page_is_cut_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "BODY_LIMIT_BYTES", 1000)
-    url = await serve(health=says(), metrics=says(text="x" * 1001))
-    assert (await look(url)).scrape is None
-    assert await look(await serve(health=says(text="x" * 1001))) == Probe("protocol")
+async def test_an_endless_page_is_cut_off(serve: Serve) -> None:
+    endless = says(text="x" * (BODY_LIMIT_BYTES + 1))
+    assert (await look(await serve(health=says(), metrics=endless))).scrape is None
+    assert await look(await serve(health=endless)) == Probe("protocol")
+    models = says(text='{"data":[]}' + " " * MODELS_LIMIT_BYTES)
+    assert (await look(await serve(health=says(), models=models))).models is None
 
 
 def test_reasons_are_a_closed_set() -> None:

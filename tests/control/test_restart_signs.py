@@ -61,3 +61,12 @@ def test_one_that_rises_again_may_be_another() -> None:
     assert (risen.state.up, risen.state.process) == (True, 1)
     known = Probe("ok", scrape=Scrape(started_s=KNOWN.started_s))
     assert observe(track, known, ControlSettings()).state.proofs == state.proofs
+
+
+def test_names_are_forgotten_before_they_are_too_many() -> None:
+    known = Signs()
+    for turn in range(50):
+        names = {f"model-{turn}-{number}": "/a" for number in range(1000)}
+        known = latest(known, Signs(roots=names))
+        assert names.items() <= known.roots.items()
+        assert len(known.roots) <= 4096

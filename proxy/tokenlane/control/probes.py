@@ -26,8 +26,10 @@ from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
-# Every worker looks through the names: a list with more or longer ones is not read.
+# Every worker looks through the names: a list with more or longer ones is not read. What is refused
+# for that was read to its end before.
 MODELS_LIMIT_COUNT = 4096
+MODELS_LIMIT_BYTES = 1024 * 1024
 NUDGE_GAP_S = 0.1
 
 log = logging.getLogger("probes")
@@ -49,7 +51,7 @@ class _ModelList(msgspec.Struct):
 
 
 class _Version(msgspec.Struct):
-    version: str = ""
+    version: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
 class _Answer(msgspec.Struct):
@@ -88,7 +90,9 @@ def session_of(settings: Settings) -> aiohttp.ClientSession:
     return open_session(settings.control, replica_key(upstream), upstream_context(upstream))
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
+async def _get(
+    session: aiohttp.ClientSession, url: str, limit_bytes: int = BODY_LIMIT_BYTES
+) -> bytes:
     """The body of a 200. _ProbeFailed otherwise."""
     try:
         async with session.get(url, allow_redirects=False) as response:
@@ -97,7 +101,7 @@ async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
-                if len(body) > BODY_LIMIT_BYTES:
+                if len(body) > limit_bytes:
                     raise _ProbeFailed("protocol")
             return bytes(body)
     except TimeoutError:
@@ -113,7 +117,8 @@ async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
 
 async def _models(session: aiohttp.ClientSession, url: str) -> list[_Card] | None:
     try:
-        return msgspec.json.decode(await _get(session, f"{url}/v1/models"), type=_ModelList).data
+        page = await _get(session, f"{url}/v1/models", MODELS_LIMIT_BYTES)
+        return msgspec.json.decode(page, type=_ModelList).data
     except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

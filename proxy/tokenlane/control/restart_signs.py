@@ -3,12 +3,15 @@
 Invariants:
 - What a probe did not learn is no sign, and does not hide the next one.
 - A creation time that moves with the clock (vLLM makes one for each answer) is none either.
+- What is known of a process is bounded: where a replica lists new names all the time, old ones are
+  forgotten.
 """
 
 import msgspec
 
 # A clock that is set, an answer that took its time.
 _SLACK_S = 5.0
+_ROOTS_LIMIT_COUNT = 4096
 
 
 class Signs(msgspec.Struct, frozen=True):
@@ -44,11 +47,12 @@ def is_same_process(before: Signs, now: Signs) -> bool:
 
 def latest(before: Signs, now: Signs) -> Signs:
     """Return what is known after both."""
+    roots = {**before.roots, **now.roots}
     return Signs(
         # The creation time belongs to the moment it was read.
         at_s=now.at_s if now.created_s else before.at_s,
         started_s=now.started_s or before.started_s,
         version=now.version or before.version,
         created_s=now.created_s or before.created_s,
-        roots={**before.roots, **now.roots},
+        roots=roots if len(roots) <= _ROOTS_LIMIT_COUNT else now.roots,
     )

@@ -1,10 +1,9 @@
 """Which of the clients that wait to be accepted are refused: CoDel (RFC 8289) at the door. Pure.
 
-A burst that is worked off is no overload, however long its queue: nobody is refused for it.
-Overload
-is a queue whose first has waited too long for a whole interval and that grew meanwhile, or stayed
-full. Then whoever has waited too long is refused, so that those who are served were served soon,
-until nobody waits so long any more.
+A burst that is worked off is no overload, however long its queue: nobody is refused for it. The
+queue is overloaded when its first client has waited too long for a whole interval and the queue has
+not shrunk meanwhile. Then whoever has waited too long is refused, so that those who are served are
+served soon, until nobody waits so long any more.
 
 Invariants:
 - Waits are counted from when a client was first seen: never longer than they were.

@@ -1,10 +1,9 @@
 """The least tokens that a text of so many characters has, told without encoding it.
 
 Each character is part of a token, and a token stands for no more characters than the longest entry
-of the vocabulary has bytes. Composition (NFC, NFKC) makes of
-a text of N characters one of N / 1.5 bytes or more: what a character comes from has no more
-characters than its full decomposition, and that has at most three for two bytes (as U+0390). What
-is ASCII has nothing to compose.
+of the vocabulary has bytes. Composition (NFC, NFKC) makes of a text of N characters one of N / 1.5
+bytes or more: what a character comes from has no more characters than its full decomposition, and
+that has at most three for two bytes (as U+0390). What is ASCII has nothing to compose.
 
 Unknown where anything may vanish or be drawn together without a bound: normalizers and splits other
 than those below, added tokens that take in the spaces around them, vocabularies without every byte.
