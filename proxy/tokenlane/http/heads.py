@@ -24,7 +24,7 @@ _LINE_REST_BYTES = len(b"OPTIONS  HTTP/1.1\r")
 MEMO_LIMIT_BYTES = 4 * 1024 * 1024
 _MEMO_HEAD_LIMIT_BYTES = 4096
 # What a remembered head takes: its bytes in three forms, each field's name and value, the rest.
-_FORMS, _FIELD_BYTES, _HEAD_BYTES, _KEY_BYTES = 3, 130, 350, 130
+_FORMS, _FIELD_BYTES, _HEAD_BYTES, _KEY_BYTES = 3, 130, 200, 130
 
 _Head = TypeVar("_Head", bound="RequestHead | ResponseHead")
 
