@@ -128,9 +128,7 @@ _LADDER = Row(
             "Cache memory",
             "bytes",
             (
-                Query(
-                    total("tokenlane_memory_bytes", "part", 'part=~".*-cache|words"'), "{{part}}"
-                ),
+                Query(total("tokenlane_memory_bytes", "part", 'part=~".*-cache"'), "{{part}}"),
                 Query(
                     total("tokenlane_token_cache_entries", "cache"),
                     "entries {{cache}}",

@@ -18,7 +18,6 @@ from tokenlane.tokens.engines import Refused
 from tokenlane.tokens.tokenizer import Tokenizer
 
 NAMES = ("demo", *SHARED_NAMES)
-METASPACE = "mistral-v0.3"
 
 
 @cache
@@ -32,7 +31,7 @@ def pair(name: str) -> tuple[Tokenizer, Tokenizer]:
 def test_what_works_for_whom(name: str) -> None:
     quick, plain = pair(name)
     assert plain.fast == engines.FastPaths()
-    assert quick.fast.encoder == ("words" if name == METASPACE else "fastokens")
+    assert quick.fast.encoder == "fastokens"
     assert "encoder" not in quick.fast.why
     if name in ("demo", "qwen3"):
         assert quick.fast.template == "minijinja"

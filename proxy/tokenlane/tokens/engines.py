@@ -1,7 +1,7 @@
 """Faster engines behind the reference ones: what works for a model, and how an engine is called.
 
-fastokens encodes (`tokenlane.tokens.encode.fastokens_encoder`; for other tokenizers
-`tokenlane.tokens.encode.words`), minijinja renders (`tokenlane.tokens.chat.minijinja_template`).
+fastokens encodes (`tokenlane.tokens.encode.fastokens_encoder`), minijinja renders
+(`tokenlane.tokens.chat.minijinja_template`).
 
 Invariants:
 - An engine gives what the reference gives, or None: then the reference is asked. So errors are
@@ -21,7 +21,7 @@ _Given = TypeVar("_Given")
 
 
 class FastPaths(msgspec.Struct, frozen=True):
-    """What works for a model. encoder: "fastokens", "words" or "tokenizers"; template: "minijinja",
+    """What works for a model. encoder: "fastokens" or "tokenizers"; template: "minijinja",
     or "jinja2" where one of its templates needs it, "replica" where only that can render; why: by
     part, what keeps it from the fast path."""
 

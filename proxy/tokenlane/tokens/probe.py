@@ -27,7 +27,6 @@ from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
 from tokenlane.tokens.encode.encoder import EncodeEngine, Encoder
 from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
-from tokenlane.tokens.encode.words import WordEncoder
 from tokenlane.tokens.engines import Refused, versions
 
 
@@ -59,28 +58,18 @@ class Findings:
 
 
 def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[EncodeEngine | None, str, str]:
-    """The fast engine of a tokenizer and its name; or None, "tokenizers", and why the first one
-    that was tried cannot do it."""
+    """The fast engine of a tokenizer and its name; or None, "tokenizers", and why it cannot do
+    it."""
     if encoder.splits_specials:
         # The engines are built from a description that leaves this out, and so are the findings.
         return None, "tokenizers", "it reads special tokens as text"
     about = encoder.to_json()
-    engines: dict[str, Callable[[], EncodeEngine]] = {
-        "fastokens": lambda: FastEncoder(about),
-        "words": lambda: WordEncoder(encoder),
-    }
-    whys = []
-    for name, make in engines.items():
-        try:
-            fast = make()
-        except Refused as error:
-            whys.append(str(error))
-            continue
-        why = findings.get(f"encoder-{name}", about, lambda: _encoder_differs(encoder, fast))  # noqa: B023 - called here
-        if not why:
-            return fast, name, ""
-        whys.append(why)
-    return None, "tokenizers", whys[0]
+    try:
+        fast = FastEncoder(about)
+    except Refused as error:
+        return None, "tokenizers", str(error)
+    why = findings.get("encoder", about, lambda: _encoder_differs(encoder, fast))
+    return (None, "tokenizers", why) if why else (fast, "fastokens", "")
 
 
 def fast_template(

@@ -77,8 +77,6 @@ class TokenService:
         self.budgets = CacheBudgets.of(settings)
         self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers}
         self.cache = PromptCache(self.budgets.request)
-        for tokenizer in tokenizers.values():
-            tokenizer.encoder.limit_words(self.budgets.words_bytes // len(tokenizers))
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
         self._look_short = partial(self._pool, 0.0, True)
@@ -117,11 +115,6 @@ class TokenService:
     def queue_limit_bytes(self) -> int:
         """Of the prompts that wait for a thread."""
         return self._settings.queue_limit_bytes
-
-    @property
-    def words_size_bytes(self) -> int:
-        """What encoders remember of words."""
-        return sum([one.encoder.words_size_bytes for one in self._tokenizers.values()])
 
     def close(self) -> None:
         """Ends the threads and the processes."""

@@ -36,7 +36,6 @@ def memory_parts(
         f"{kind}-cache": Part(budget.size_bytes, budget.limit_bytes)
         for kind, budget in tokens.budgets.by_kind().items()
     }
-    parts["words"] = Part(tokens.words_size_bytes, tokens.budgets.words_bytes)
     # Prompts that wait for a thread: of bodies that are held.
     parts["tokenizing"] = Part(tokens.threads.queued_bytes, tokens.queue_limit_bytes)
     parts["bodies"] = Part(bodies.held_bytes, bodies.limit_bytes)

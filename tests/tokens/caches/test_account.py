@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.tokens.encode.test_words import reference
 from tests.tokens.test_job import job_of
 from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Prompt
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import Budget, PromptCache
-from tokenlane.tokens.encode.words import WordEncoder
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.rungs import short
 
@@ -110,25 +108,11 @@ def test_of_whole_requests(tokens: int, sequences: int) -> None:
     assert taken_bytes / TRUE < counted_bytes < taken_bytes * TRUE
 
 
-@pytest.mark.parametrize("alphabet", ["abcdefgh", "жщф中文"], ids=["latin", "wide"])
-def test_of_words(alphabet: str) -> None:
-    encoder = reference("metaspace")
-    engine, draw = WordEncoder(encoder), random.Random(1)
-    with heap() as held_bytes:
-        for _ in range(20):
-            engine.encode([words(draw, 500, alphabet)], add_special_tokens=False)
-        before_bytes, counted_bytes = held_bytes(), engine.size_bytes
-        engine._forget()
-        taken_bytes = before_bytes - held_bytes()
-    assert counted_bytes > 20_000
-    assert taken_bytes / TRUE < counted_bytes < taken_bytes * TRUE
-
-
 @pytest.mark.parametrize("limit_bytes", [0, 24 * 1024, 192 * 1024 * 1024])
 def test_what_all_may_hold_is_the_setting(limit_bytes: int) -> None:
     budgets = CacheBudgets.of(TokenSettings(cache_limit_bytes=limit_bytes))
     limits = {kind: one.limit_bytes for kind, one in budgets.by_kind().items()}
     assert list(limits) == ["request", "shape", "opening", "segment", "prefix"]
-    assert sum(limits.values()) + budgets.words_bytes == limit_bytes
+    assert sum(limits.values()) == limit_bytes
     for one in budgets.by_kind().values():
         assert one.entry_limit_bytes <= one.limit_bytes / 16

@@ -47,7 +47,7 @@ def roomy() -> TokenCaches:
 def tiny() -> TokenCaches:
     request, shape, opening, segment = [Budget(5_000, 2_000) for _ in range(4)]
     prefix = Budget(40_000, 20_000)
-    return TokenCaches.of(CacheBudgets(request, shape, opening, segment, prefix, words_bytes=0))
+    return TokenCaches.of(CacheBudgets(request, shape, opening, segment, prefix))
 
 
 @cache

@@ -12,13 +12,29 @@ from hypothesis import strategies as st
 
 from tests.support import demo_tokenizer
 from tests.tokens.encode.test_line_cuts import WORDS
-from tests.tokens.models import lines_folder, metaspace_spec, shared, split_spec
+from tests.tokens.encode.test_metaspace import lines_spec
+from tests.tokens.models import lines_folder, metaspace_spec, shared, split_spec, written
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.encode.word_cuts import PART_CHARS, apart, places
 from tokenlane.tokens.tokenizer import Tokenizer
 
-NAMES = ("demo", "split", "metaspace", "qwen3", "mistral-v0.3", "deepseek-v4")
-PIECES = [*WORDS, "a b", "c\nd", "e \n f", ") ", "\ng", " 1", "中 文", "สวัสดี ครับ", "\x1c", "\xa0"]
+NAMES = ("demo", "split", "metaspace", "lines", "qwen3", "mistral-v0.3", "deepseek-v4")
+PIECES = [
+    *WORDS,
+    "a b",
+    "c\nd",
+    "e \n f",
+    ") ",
+    "\ng",
+    " 1",
+    "中 文",
+    "สวัสดี ครับ",
+    "\x1c",
+    "\xa0",
+    "> </",
+    "▁",
+    " ▁a",
+]
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=20).map("".join)
 
 
@@ -28,6 +44,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenize
     def load(name: str) -> Tokenizer:
         if name == "demo":
             return demo_tokenizer()
+        if name == "lines":
+            return Tokenizer.load(name, written(tmp_path_factory.mktemp(name), lines_spec()))
         if name == "qwen3":
             return Tokenizer.load(name, shared(name))
         return Tokenizer.load(name, lines_folder(name, tmp_path_factory.mktemp("words") / name))
@@ -104,7 +122,9 @@ def test_where_nothing_is_known_there_are_none() -> None:
         assert places({**spec, "normalizer": {"type": "Lowercase"}}) is None
     metaspace = metaspace_spec()
     vocab = {**metaspace["model"]["vocab"], "a▁": 99_999}
-    assert places({**metaspace, "model": {**metaspace["model"], "vocab": vocab}}) is None
+    found_by = places({**metaspace, "model": {**metaspace["model"], "vocab": vocab}})
+    assert found_by is not None
+    assert [place.start() for place in found_by.finditer("a b c▁ d")] == [3]
     spec = json.loads(demo_tokenizer().encoder.to_json())
     assert (
         places({**spec, "pre_tokenizer": {**spec["pre_tokenizer"], "add_prefix_space": True}})

@@ -15,20 +15,19 @@ from tokenlane.tokens.caches.shapes import ShapeCache
 
 # Twenty-fourths: 8 MiB each of the default.
 _PARTS: Final = 24
-_REQUEST, _SHAPE, _OPENING, _SEGMENT, _PREFIX, _WORD = 7, 1, 1, 4, 10, 1
+_REQUEST, _SHAPE, _OPENING, _SEGMENT, _PREFIX = 7, 1, 1, 5, 10
 # No entry takes more of its kind's memory: a few long ones would drive out all others.
 _ENTRIES: Final = 16
 
 
 class CacheBudgets(NamedTuple):
-    """Of each kind. words_bytes: for what encoders remember of words."""
+    """Of each kind."""
 
     request: Budget
     shape: Budget
     opening: Budget
     segment: Budget
     prefix: Budget
-    words_bytes: int
 
     @classmethod
     def of(cls, settings: TokenSettings) -> Self:
@@ -45,12 +44,11 @@ class CacheBudgets(NamedTuple):
             budget(_OPENING),
             budget(_SEGMENT),
             budget(_PREFIX),
-            settings.cache_limit_bytes * _WORD // _PARTS,
         )
 
     def by_kind(self) -> dict[str, Budget]:
         """By the kind's name (metric label), in the order of the lookups."""
-        return {name: one for name, one in self._asdict().items() if isinstance(one, Budget)}
+        return self._asdict()
 
 
 class TokenCaches(NamedTuple):

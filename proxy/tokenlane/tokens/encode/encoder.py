@@ -45,11 +45,7 @@ _WINDOW_CHARS = 64 * 1024
 
 
 class EncodeEngine(Protocol):
-    """A faster way to ids. size_bytes: of what it remembers of words, limit_bytes at most (of an
-    engine that is not Python's they are 0: it has bounds of its own)."""
-
-    size_bytes: int
-    limit_bytes: int
+    """A faster way to ids."""
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
         """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError, or the
@@ -130,16 +126,6 @@ class Encoder:
     def use(self, fast: EncodeEngine) -> None:
         """Encodes with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
-
-    @property
-    def words_size_bytes(self) -> int:
-        """What is remembered of words."""
-        return 0 if self._fast is None else self._fast.size_bytes
-
-    def limit_words(self, limit_bytes: int) -> None:
-        """Remembers no more of words than this. Before the encoder is shared."""
-        if self._fast is not None:
-            self._fast.limit_bytes = limit_bytes
 
     def read_spec(self, marks: list[str]) -> None:
         """Learns from the tokenizer's description where long texts may be cut, and how long a
@@ -297,7 +283,17 @@ def _cut_contents(backend: Backend) -> list[str]:
         return []
     if not (_normalizes(backend) or _look_left(tokens) or _overlap(tokens)):
         raw = tokens
-    return sorted({token.content for token in raw} - {""})
+    return sorted({token.content for token in raw} - {""} - _frequent(raw))
+
+
+def _frequent(tokens: list[AddedToken]) -> set[str]:
+    """Tokens that texts hold too often for what stands between them to be worth a piece of its own:
+    a line's end, tabs (an empty line is worth one). None where a token that stays might begin
+    inside one of these, which was found first."""
+    contents = {token.content for token in tokens}
+    found = {one for one in contents if one.isspace() and not one.startswith("\n\n")}
+    begins = {one[:1] for one in contents - found}
+    return set() if any(begins & set(one[1:]) for one in found) else found
 
 
 def _look_left(tokens: list[AddedToken]) -> bool:

@@ -51,12 +51,7 @@ class Parts(Enum):
 def parts(spec: dict[str, Any]) -> Parts:
     """spec: a tokenizer.json."""
     model = spec["model"]
-    if (
-        model.get("type") != "BPE"
-        or model.get("dropout")
-        or model.get("continuing_subword_prefix")
-        or model.get("end_of_word_suffix")
-    ):
+    if not is_plain(model):
         return Parts.NOT
     for token in spec["added_tokens"]:
         if token["lstrip"] or token["rstrip"] or token["single_word"] or "\n" in token["content"]:
@@ -71,6 +66,12 @@ def parts(spec: dict[str, Any]) -> Parts:
     if plain and len(splits) == 1 and _is_lead(splits[0]) and _ends_alone(model):
         return Parts.AFTER_LEAD
     return Parts.NOT
+
+
+def is_plain(model: dict[str, Any]) -> bool:
+    """Whether its merges alone decide."""
+    others = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+    return model.get("type") == "BPE" and not any(model.get(name) for name in others)
 
 
 def marks(literals: Iterable[str], added: Iterable[str]) -> list[str]:

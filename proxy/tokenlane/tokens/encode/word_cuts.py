@@ -8,8 +8,9 @@ takes in what stands around it), and
   line's end to something that is none. So one match ends there and the next begins there. Nothing
   in them looks back, and what looks ahead, `\\s+(?!\\S)`, finds something else than whitespace on
   both sides, or takes a lone line's end as `\\s+` would;
-- where nothing splits it and spaces become part of words (Metaspace): no token has a space behind
-  something else, and a line's end merges with nothing.
+- where nothing splits it and spaces become part of words (`tokenlane.tokens.encode.metaspace`): no
+  token has a space behind what stands before this one, and a line's end merges with nothing, or is
+  an added token.
 Nothing composes with a space or a line's end (NFC). What Python takes for no whitespace is none to
 these tokenizers either.
 """
@@ -19,7 +20,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tokenlane.protocols.prompt_fields import Unrenderable
-from tokenlane.tokens.encode.line_cuts import QWEN, Parts, parts, steps
+from tokenlane.tokens.encode.line_cuts import QWEN, Parts, is_plain, parts, steps
+from tokenlane.tokens.encode.metaspace import before_inner_spaces, replaces_spaces
 
 # Encoded in one call: 0.2 ms, or 30 ms where it is one word; another job has its turn between two.
 PART_CHARS: Final = 64 * 1024
@@ -29,8 +31,7 @@ _LIMIT_CHARS: Final = 128 * 1024
 _UNKNOWN_LIMIT_CHARS: Final = 2 * 1024 * 1024
 
 _BESIDE_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
-# Behind a line's end Metaspace would put a space: that is no place for every caller.
-_BEFORE_SPACES = re.compile(r"(?<=\S) (?=\S)")
+_BEHIND_LINE_ENDS = r"(?<=\S)\n(?=\S)"
 _QWEN_SPLIT = {
     "type": "Sequence",
     "pretokenizers": [
@@ -52,8 +53,14 @@ def places(spec: dict[str, Any]) -> re.Pattern[str] | None:
     way = parts(spec)
     if way is Parts.AT_SPLITS:
         return _BESIDE_WORDS
-    alone = all("\u2581" not in token.lstrip("\u2581") for token in spec["model"]["vocab"])
-    return _BEFORE_SPACES if way is Parts.AFTER_LEAD and alone else None
+    replaced = is_plain(spec["model"]) and replaces_spaces(spec)
+    known = replaced or way is Parts.AFTER_LEAD
+    inner = before_inner_spaces(spec["model"]["vocab"]) if known else None
+    if inner is None:
+        return None
+    before_spaces = rf"(?<=[^\s\u2581{re.escape(inner)}]) (?=\S)"
+    # Behind a line's end Metaspace would put a space: that is no place for every caller.
+    return re.compile(f"{before_spaces}|{_BEHIND_LINE_ENDS}" if replaced else before_spaces)
 
 
 def apart(text: str, found_by: re.Pattern[str] | None) -> Iterator[str]:

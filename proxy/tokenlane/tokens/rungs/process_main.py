@@ -54,7 +54,6 @@ def serve(sock: socket.socket) -> None:
     for model, folder in start.folders.items():
         tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         tokenizer.encode("warm up", add_special_tokens=True)
-        tokenizer.encoder.limit_words(budgets.words_bytes // len(start.folders))
         models[model] = tokenizer, Speed(), TokenCaches.of(budgets)
     malloc_arenas.settle()
     sock.sendall(b"".join(frame(JobReady())))
