@@ -121,10 +121,18 @@ async def test_only_what_a_folder_does_not_say_is_asked(tmp_path: Path) -> None:
 
 
 async def test_a_renderer_that_tokenize_does_not_share_is_not_asked(tmp_path: Path) -> None:
-    tokenizer = renamed(tmp_path, "GptOssForCausalLM")
+    renamed(tmp_path, "GptOssForCausalLM")
+    # As with gpt-oss, all added tokens are harmony's.
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    spec["added_tokens"] = [one for one in spec["added_tokens"] if one["content"][:2] == "<|"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    (tmp_path / "tokenizer_config.json").unlink()
+    tokenizer = Tokenizer.load("demo", tmp_path)
+    assert tokenizer.fast.template == "harmony"
     async with serving(1, tokenizer=tokenizer) as (_, bench):
         assert (await send(bench, chat("hello"))).status == 200
-        assert bench.metric(families.BAILS, "own-renderer") == 1
+        assert bench.metric(families.TOKENIZE, "replica", "demo") == 0
+        assert bench.metric(families.TOKENIZE, "short", "demo") == 1
 
 
 def answering(tokenize: bytes | None) -> Script:

@@ -236,7 +236,7 @@ def test_a_folder_without_a_template_encodes_completions_only(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("config.json", '{"architectures": ["GptOssForCausalLM"]}'), ("tekken.json", "{}")],
+    [("config.json", '{"architectures": ["DeepseekV4ForCausalLM"]}'), ("tekken.json", "{}")],
 )
 def test_models_with_a_renderer_of_their_own(tmp_path: Path, name: str, content: str) -> None:
     folder = folder_with(tmp_path)

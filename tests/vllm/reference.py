@@ -2,7 +2,8 @@
 
 Standard input: a JSON object per line. `{"folder": PATH}` loads a model folder and answers with
 its tokenizer's class; a chat request answers `{"text": ...}` as vLLM 0.32 renders it for the
-folder, or `{"error": ...}`; `{"encode": [texts], "special": bool}` answers `{"ids": [...]}`.
+folder, or `{"error": ...}`; `{"encode": [texts], "special": bool}` answers `{"ids": [...]}`, and
+`{"harmony": a chat request}` the ids as vLLM renders it for gpt-oss.
 Starts in seconds where a server takes half a minute, and takes thousands of requests per second.
 """
 
@@ -36,6 +37,17 @@ def main() -> None:
     hf: Any = importlib.import_module("vllm.renderers.hf")
     chat_utils: Any = importlib.import_module("vllm.renderers.chat_utils")
     tokenizers: Any = importlib.import_module("vllm.tokenizers")
+
+    online: Any = importlib.import_module("vllm.renderers.online_renderer")
+
+    def harmony(body: dict[str, Any]) -> Any:
+        request = protocol.ChatCompletionRequest.model_validate(body)
+        renderer = online.OnlineRenderer.__new__(online.OnlineRenderer)
+        renderer.supports_browsing = renderer.supports_code_interpreter = False
+        renderer.renderer = None
+        with_tools = request.tools is not None
+        _, [prompt] = renderer._make_request_with_harmony(request, with_tools)
+        return prompt["prompt_token_ids"]
 
     logging.disable(logging.CRITICAL)
     # It tries again after two seconds what a folder cannot give it.
@@ -76,6 +88,8 @@ def main() -> None:
                     "specials": tokenizer.special_tokens_map,
                     "backend": tokenizer._tokenizer.to_str(),
                 }
+            elif "harmony" in body:
+                answer = {"ids": harmony(body["harmony"])}
             elif "encode" in body:
                 special = body["special"]
                 answer = {

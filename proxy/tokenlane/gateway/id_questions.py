@@ -58,6 +58,8 @@ class IdQuestions:
     async def same(self, request: Prompted, ids: bytes | None = None) -> bool | None:
         """Whether the replica makes these ids of a request, None where that cannot be known. ids:
         ours, made now unless given. Raises CannotSayError."""
+        if self._tokenizer.harmony and not isinstance(request, CompletionBody):
+            return None
         # A template may print the time: what was made of it a moment ago may be old.
         tries = 2 if self._tokenizer.volatile and not isinstance(request, CompletionBody) else 1
         try:

@@ -22,8 +22,8 @@ _Given = TypeVar("_Given")
 
 class FastPaths(msgspec.Struct, frozen=True):
     """What works for a model. encoder: "fastokens" or "tokenizers"; template: "minijinja",
-    or "jinja2" where one of its templates needs it, "replica" where only that can render; why: by
-    part, what keeps it from the fast path."""
+    or "jinja2" where one of its templates needs it, "harmony" for gpt-oss's own text, "replica"
+    where only that can render; why: by part, what keeps it from the fast path."""
 
     encoder: str = "tokenizers"
     template: str = "jinja2"

@@ -27,7 +27,7 @@ from tokenlane.protocols.prompt_fields import (
 )
 from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.shapes import MakeResidual, ShapeCache, shape_of
-from tokenlane.tokens.chat import anthropic_messages, conversation, openai_responses
+from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.chat.template_variables import template_variables
@@ -44,9 +44,10 @@ class Tokenizer:
 
     max_model_tokens: context length as far as the folder says; the replica's own word beats it.
     specials: bos_token and so on, as templates see them. variables: names that chat templates read
-    from outside. volatile: the chat template asks for the time, so that a chat's ids must not be
-    cached. doubts: why ids may differ from vLLM's nevertheless; empty for the well-trodden folders.
-    fast: which engines do the work.
+    from outside. volatile: a chat's text holds the time, so that its ids must not be cached.
+    harmony: chats are those of gpt-oss, which a replica's /tokenize renders otherwise than it does.
+    doubts: why ids may differ from vLLM's nevertheless; empty for the well-trodden folders. fast:
+    which engines do the work.
     """
 
     def __init__(self, model: str, read: folder.Folder) -> None:
@@ -67,7 +68,9 @@ class Tokenizer:
             None if read.processor_template is None else Template(read.processor_template)
         )
         made = [*self._templates.values(), self._processor_template]
-        self.volatile = any(template is not None and template.volatile for template in made)
+        added = self.encoder.added
+        self.harmony = read.harmony and all(token.startswith(harmony.SPECIAL) for token in added)
+        self.volatile = self.harmony or any(one is not None and one.volatile for one in made)
         self.variables = frozenset().union(*(one.variables for one in made if one is not None))
         literals = [text for template in made if template for text in template.literals]
         self.encoder.read_spec(line_cuts.marks(literals, self.encoder.added))
@@ -99,7 +102,9 @@ class Tokenizer:
         templates = {f"template {name}": made for name, made in self._templates.items()}
         if self._processor_template is not None:
             templates["template of the processor"] = self._processor_template
-        if self._own_renderer:
+        if self.harmony:
+            templates = {}
+        elif self._own_renderer:
             why["template"], templates = "vLLM renders with code of its own", {}
         elif not templates:
             why["template"] = "there is none"
@@ -113,6 +118,8 @@ class Tokenizer:
             template=(
                 "replica"
                 if self._chats_elsewhere
+                else "harmony"
+                if self.harmony
                 else "jinja2"
                 if why.keys() - {"encoder"}
                 else "minijinja"
@@ -141,6 +148,9 @@ class Tokenizer:
         """The rendered prompt. shapes: what is known of others' renderings, and learns from this
         one unless that takes long and is `hasty`. Raises RequestError(400) as vLLM would, or
         Unrenderable."""
+        if self.harmony and isinstance(asked, ChatFields):
+            self._refuse_request_template(asked)
+            return harmony.text(asked)
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
