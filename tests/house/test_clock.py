@@ -18,6 +18,7 @@ SHOWN = {
     "proxy/tokenlane/telemetry/log/access_log.py": 1,
     "proxy/tokenlane/telemetry/stalls/monitor.py": 1,  # when a stall was
     "proxy/tokenlane/telemetry/tracing/exporter.py": 1,
+    "proxy/tokenlane/tokens/chat/harmony.py": 1,  # the date that gpt-oss is told
     "proxy/tokenlane/tokens/chat/template.py": 1,  # what a chat template may print
 }
 
