@@ -2,7 +2,7 @@
 the test's next line."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -45,3 +45,11 @@ class ScriptedTransport:
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+
+def reachable(table: Mapping[int, Mapping[int, int]], state: int) -> set[int]:
+    """The states that a table leads to, sooner or later."""
+    found = {state}
+    while more := {after for one in found for after in table[one].values()} - found:
+        found |= more
+    return found

@@ -1,4 +1,4 @@
-"""More clients connect than the gateway itself can serve, each anew: with and without a limit.
+"""More new clients connect than the gateway itself can serve: with and without a limit.
 
     python -m bench accept_overload [--seconds S] [--rounds N] [--size BYTES]
 

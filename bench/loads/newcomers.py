@@ -1,4 +1,4 @@
-"""An open-loop generator of clients that connect anew for each request, a process of its own.
+"""An open-loop generator of clients that open a connection for each request, a process of its own.
 
     python -m bench.loads.newcomers < PLAN.json > RESULT.json
 

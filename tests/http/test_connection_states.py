@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.http.handlers import TEXT
 from tests.raw import get, post
-from tests.scripted import ScriptedTransport
+from tests.scripted import ScriptedTransport, reachable
 from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import RequestError
 from tokenlane.http.connection import ServerConnection
@@ -249,16 +249,8 @@ async def test_whatever_else_happens_leads_nowhere_else(state: int, happening: S
     scene = await at(state)
     await after([happening], scene)
     await scene.turn()
-    assert scene.state in reachable(state)
+    assert scene.state in reachable(AFTER, state)
     await scene.end()
-
-
-def reachable(state: int) -> set[int]:
-    """The states that the table leads to, sooner or later."""
-    found = {state}
-    while more := {after for one in found for after in AFTER[one].values()} - found:
-        found |= more
-    return found
 
 
 class Connections(RuleBasedStateMachine):

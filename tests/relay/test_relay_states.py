@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.raw import ABORTED, CHAT, DONE, LAST, ROLE, STREAM_HEAD, TOKEN, chat, chunk, ok, post
-from tests.scripted import ScriptedTransport
+from tests.scripted import ScriptedTransport, reachable
 from tokenlane.config.settings import ServerSettings, UpstreamSettings
 from tokenlane.http.connection import ServerConnection
 from tokenlane.http.pool import ReplicaPool
@@ -247,16 +247,8 @@ async def test_whatever_else_happens_leads_nowhere_else(state: int, happening: S
     """What would be a pair that the table lacks raises KeyError, here and in service."""
     scene = await at(state)
     await after([happening], scene)
-    assert scene.state in reachable(state)
+    assert scene.state in reachable(AFTER, state)
     await scene.end()
-
-
-def reachable(state: int) -> set[int]:
-    """The states that the table leads to, sooner or later."""
-    found = {state}
-    while more := {after for one in found for after in AFTER[one].values()} - found:
-        found |= more
-    return found
 
 
 class Relays(RuleBasedStateMachine):

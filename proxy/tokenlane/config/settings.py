@@ -109,7 +109,7 @@ class TokenSettings(Section, frozen=True):
     process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter than this
     never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread and wake up
     for its result; shorter ones run on the loop. forward_tokens: which requests' ids go to the
-    replica in the place of their text, so that it need not tokenize again; as_text_ratio: of these,
+    replica instead of their text, so that it need not tokenize again; as_text_ratio: of these,
     how many go as text nevertheless, so that the replica counts them itself. check_ratio: of all
     whose ids are known, how many are asked about afterwards. context_check: refuse
     what no replica has room for. needed_wait_s: a prompt that may be too long waits so long for its

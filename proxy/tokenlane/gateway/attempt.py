@@ -22,6 +22,7 @@ from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
+from tokenlane.http.upstream import UpstreamConnection
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.routes import ROUTES, Action
 from tokenlane.relay.relay_states import COMPLETE
@@ -151,21 +152,9 @@ class Attempts:
                     self.unreachable(replica, error)
                     return self.after(attempt, Phase.UNSENT, error.reason)
             LOOP.mark(RELAY)
-            route = ROUTES[record.route]
-            relay = Relay(
-                exchange,
-                connection,
-                self._answer_headers.of(replica.label, attempt.decision),
-                dialect=route.dialect,
-                may_retry=self.may_replace(attempt),
-                kept=attempt.kept,
-                marked=route.ends_marked,
-                told=route.action is Action.KEPT,
-                on_computed=partial(_computed, lease, record.permit),
-                on_made=partial(self._on_made, choice.slot, record.tenant)
-                if route.kind is Kind.RESPONSES
-                else None,
-            )
+            lines = self._answer_headers.of(replica.label, attempt.decision)
+            on_computed = partial(_computed, lease, record.permit)
+            relay = self._relay(exchange, connection, lines, attempt, record, on_computed)
             record.relay = relay
             exact = attempt.decision.exact
             record.cached_tokens = choice.cached_tokens if exact else None
@@ -190,6 +179,32 @@ class Attempts:
         elif self._router.health.troubled:
             self._router.health.served(choice.slot)
         return None
+
+    def _relay(
+        self,
+        exchange: Exchange,
+        connection: UpstreamConnection,
+        lines: bytes,
+        attempt: Attempt,
+        record: RequestRecord,
+        on_computed: Callable[[], None],
+    ) -> Relay:
+        """Return what hears the replica's answer and passes it on."""
+        route = ROUTES[record.route]
+        return Relay(
+            exchange,
+            connection,
+            lines,
+            dialect=route.dialect,
+            may_retry=self.may_replace(attempt),
+            kept=attempt.kept,
+            marked=route.ends_marked,
+            told=route.action is Action.KEPT,
+            on_computed=on_computed,
+            on_made=partial(self._on_made, attempt.choice.slot, record.tenant)
+            if route.kind is Kind.RESPONSES
+            else None,
+        )
 
     def _unanswered(self, replica: Replica, attempt: Attempt, relay: Relay) -> Step:
         """Count an attempt whose answer the client did not get whole. Return what follows."""

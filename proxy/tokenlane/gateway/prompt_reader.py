@@ -114,7 +114,7 @@ class PromptReader:
         )
 
     def _forwards(self, claim: Claim, request: ChatBody | CompletionBody) -> bool:
-        """Whether replicas get this request's ids in the place of its text. Some of what could be
+        """Whether replicas get this request's ids instead of its text. Some of what could be
         goes as text, so that the answer's usage is the replica's own count."""
         mode = self._settings.forward_tokens
         if mode == "off" or not claim.proven or self._tokens.asks(claim.model, request):
