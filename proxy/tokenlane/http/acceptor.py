@@ -24,6 +24,8 @@ from tokenlane.http.server_state import ServerState
 from tokenlane.runtime import accept_queue
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
 
+# As many as Linux lets wait by default: what is dropped comes again after a second.
+_BACKLOG_COUNT = 4096
 _LOOK_S = 0.005
 _SETTLE_S = 1.0
 _RETRY_S = 0.1
@@ -93,7 +95,7 @@ class Acceptor:
         self._server = await self._state.loop.create_server(
             self._accepted,
             sock=listener.dup(),
-            backlog=1024,
+            backlog=_BACKLOG_COUNT,
             ssl=tls,
             ssl_handshake_timeout=self._state.settings.head_deadline_s if tls is not None else None,
         )

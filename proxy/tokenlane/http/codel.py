@@ -2,8 +2,9 @@
 
 A burst that is worked off is no overload, however long its queue: nobody is refused for it. The
 queue is overloaded when its first client has waited too long for a whole interval and the queue has
-not shrunk meanwhile. Then whoever has waited too long is refused, so that those who are served are
-served soon, until nobody waits so long any more.
+not shrunk meanwhile. Then whoever has waited a quarter of that is refused, so that those who are
+served are served soon and a queue that only just stands is worked off, until for an interval nobody
+waits even so long.
 
 Invariants:
 - Waits are counted from when a client was first seen: never longer than they were.
@@ -14,8 +15,10 @@ from collections import deque
 from typing import Final
 
 INTERVAL_S: Final = 0.1
+# In overload, of the wait that is allowed else.
+_OVERLOADED_SHARE: Final = 0.25
 # Waits are known to this part of the longest one that is allowed.
-_STEPS: Final = 8
+_STEPS: Final = 16
 
 
 class CoDel:
@@ -35,14 +38,15 @@ class CoDel:
         waiting: how many do. left: the queue since the last look, refused or not. target_s: who
         waits longer waits too long.
         """
+        step_s = target_s / _STEPS
+        if self.overloaded:
+            target_s *= _OVERLOADED_SHARE
         self._left += left
         came = self._left + waiting
         marks = self._marks
         while marks and marks[0][1] <= self._left:
             marks.popleft()
-        if waiting and (
-            not marks or (came > marks[-1][1] and now_s - marks[-1][0] >= target_s / _STEPS)
-        ):
+        if waiting and (not marks or (came > marks[-1][1] and now_s - marks[-1][0] >= step_s)):
             marks.append((now_s, came))
         if not marks or now_s - marks[0][0] < target_s:
             if self.overloaded and now_s - self._late_s >= INTERVAL_S:

@@ -138,7 +138,7 @@ CONNECTIONS = Family("gauge", "tokenlane_connections",
     "Open client connections, summed over the workers.")
 ACCEPT_QUEUE = Family("gauge", "tokenlane_accept_queue_connections",
     "Connections that the kernel has made and a worker has not accepted yet, summed over the "
-    "workers. Each worker's queue has room for 1024 (net.core.somaxconn, if that is less).")
+    "workers. Each worker's queue has room for 4096 (net.core.somaxconn, if that is less).")
 ACCEPT_DROPS = Family("counter", "tokenlane_accept_queue_drops_total",
     "Times the kernel dropped what a new client sent because a worker's queue of connections was "
     "full. Clients try again after a second or more, or give up.")
