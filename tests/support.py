@@ -115,6 +115,7 @@ class Bench(Served):
     gateway: Gateway
     board: LocalBoard | SharedBoard
     tokens: TokenService
+    recorder: Recorder
     _metrics: SegmentReader
 
     def metric(self, family: Family, *labels: str) -> float:
@@ -185,13 +186,12 @@ async def gateway(
     descriptor = create_segment()
     if isinstance(tokenizer, Tokenizer):
         tokenizer = {model: tokenizer}
-    tokens = TokenService(settings.tokens, dict(tokenizer or {}), 16)
     board = board or LocalBoard()
     recorder = Recorder(MetricsSegment(descriptor), settings.prices, access=access, tracer=tracer)
     keys = client_keys(settings.auth)
     made = Gateway(
         settings,
-        tokens,
+        tokenizer or {},
         board,
         recorder,
         authenticator=Authenticator(keys, recorder.unauthorized) if keys is not None else None,
@@ -211,7 +211,7 @@ async def gateway(
         error_format=dialect_of,
     )
     sock = listener(send_bytes=send_bytes)
-    bench = Bench(server, sock.getsockname()[1], made, board, tokens, reader)
+    bench = Bench(server, sock.getsockname()[1], made, board, made.tokens, recorder, reader)
     await server.listen(sock, server_context(settings.server))
     try:
         with GATE.watched():
@@ -226,7 +226,6 @@ async def gateway(
         await server.drain(0.0)
         await until(lambda: not server.connections)
         made.close()
-        tokens.close()
         reader.close()
 
     def left() -> list[str]:

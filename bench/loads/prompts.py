@@ -12,7 +12,7 @@ from bench.loads import workload
 from bench.tools.demo_model import MODEL_FOLDER
 from tokenlane.config.settings import TokenSettings
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
-from tokenlane.tokens.service import Outcome, TokenService
+from tokenlane.tokens.service import ModelTokenizers, Outcome, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
 TURNS = 100
@@ -53,7 +53,7 @@ def raw(messages: list[dict[str, str]]) -> bytes:
 
 def ladder(tokenizer: Tokenizer) -> TokenService:
     """A worker's ladder with this one model, as its settings are by default."""
-    return TokenService(TokenSettings(), {"m": tokenizer}, BLOCK_TOKENS)
+    return TokenService(TokenSettings(), ModelTokenizers({"m": tokenizer}), BLOCK_TOKENS)
 
 
 async def ids_of(service: TokenService, body: bytes) -> Outcome:

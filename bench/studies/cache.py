@@ -27,7 +27,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.budgets import CacheBudgets
 from tokenlane.tokens.caches.segments import SegmentCache
-from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.service import ModelTokenizers, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
 TAGS, SYSTEM, NEW, HISTORY = "role tags", "system prompts", "user text, new", "user text, all"
@@ -79,7 +79,9 @@ class Lookups:
 
 async def through_the_ladder(conversations: list[Asked]) -> list[list[Cell]]:
     """The product's own caches after the whole trace, a row each."""
-    service = TokenService(TokenSettings(), {"demo": Tokenizer.load("demo", MODEL_FOLDER)}, 16)
+    service = TokenService(
+        TokenSettings(), ModelTokenizers({"demo": Tokenizer.load("demo", MODEL_FOLDER)}), 16
+    )
     try:
         for one in conversations:
             request = inspect(Kind.CHAT, one.body)

@@ -22,7 +22,6 @@ from tokenlane.config.keyring import client_keys, replica_key
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import AuthSettings, Key, Settings, Tenant, UpstreamSettings
 from tokenlane.errors import ConfigError, RequestError
-from tokenlane.gateway.body_edits import with_first_salt, with_salt
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.bodies import inspect as read_body
 from tokenlane.protocols.routes import ROUTES, UNSERVED, Route
@@ -214,23 +213,6 @@ def test_no_tenant_has_the_salt_of_another(tenant: str, one: str | None, other: 
 _json = st.recursive(
     st.none() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=2)
 )
-
-
-@pytest.mark.row("P3")
-@given(
-    st.dictionaries(st.sampled_from(["model", "cache_salt", "x", "}", "é"]), _json, max_size=4),
-    st.sampled_from(["", " ", "\r\n\t"]),
-    st.sampled_from([None, 1]),
-)
-def test_a_salt_changes_nothing_else(
-    fields: dict[str, Any], around: str, indent: int | None
-) -> None:
-    raw = (around + json.dumps(fields, indent=indent) + around).encode()
-    assert json.loads(with_salt(raw, "salt")) == {**fields, "cache_salt": "salt"}
-    if "cache_salt" not in fields:
-        made = with_first_salt(raw, "salt")
-        assert json.loads(made) == {**fields, "cache_salt": "salt"}
-        assert made.startswith(raw.rstrip()[:-1])
 
 
 def _first_wins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tokenlane.channel.messages import Explain
 from tokenlane.config.settings import ServerSettings, Settings
 from tokenlane.control.workers import WorkerPool
 from tokenlane.errors import ConfigError
@@ -33,8 +34,10 @@ async def main(behaviour, descriptor):
         on_learned=lambda slot, blocks, tenant: end.suspect(slot),
         on_drain=drained.set,
         on_lost=drained.set,
-        on_explain=lambda number, headers, body: (
-            None if behaviour == "deaf" else end.explained(number, 200, headers[0][1] + body)
+        on_explain=lambda asked: (
+            None
+            if behaviour == "deaf"
+            else end.explained(asked.number, 200, asked.headers[0][1] + asked.body)
         ),
     )
     hello = await end.connect(descriptor)
@@ -145,15 +148,15 @@ async def test_a_dead_worker_is_started_again_and_nothing_counted_is_lost() -> N
 async def test_explanations_come_back_to_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running("serves", workers=2) as bench:
         with pytest.raises(ConnectionError):
-            await bench.pool.explain((), b"{}")
+            await bench.pool.explain(Explain((), b"{}"))
         await bench.pool.started
-        asked = [bench.pool.explain(((b"x", b"%d" % at),), b"?") for at in range(20)]
+        asked = [bench.pool.explain(Explain(((b"x", b"%d" % at),), b"?")) for at in range(20)]
         assert await asyncio.gather(*asked) == [(200, b"%d?" % at) for at in range(20)]
     monkeypatch.setattr("tokenlane.control.workers.EXPLAIN_DEADLINE_S", 0.01)
     async with running("deaf") as bench:
         await bench.pool.started
         with pytest.raises(TimeoutError):
-            await bench.pool.explain(((b"x", b""),), b"?")
+            await bench.pool.explain(Explain(((b"x", b""),), b"?"))
         assert not bench.pool._asked
 
 

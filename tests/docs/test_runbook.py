@@ -7,7 +7,7 @@ from tokenlane.admission.queue import overloaded
 from tokenlane.gateway import refusals
 from tokenlane.http.acceptor import too_many_clients
 from tokenlane.http.request_body import out_of_memory
-from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.candidates import Eligible, Nobody
 from tokenlane.routing.retry import Ending, Step
 from tokenlane.tokens.service import uncounted
 
@@ -16,7 +16,7 @@ RUNBOOK = ROOT / "docs" / "runbook.md"
 
 def test_every_code_of_a_503_has_a_row() -> None:
     refused = [
-        *map(refusals.nobody, Nobody),
+        *(refusals.nobody(Eligible((), nobody=why)) for why in Nobody),
         overloaded(1, own=False),
         uncounted(),
         out_of_memory(),

@@ -17,6 +17,7 @@ from tests.admission.test_auth import ALICE, AUTH, bearer
 from tests.gateway.test_explain import explainer
 from tests.raw import CHAT, LIMIT_S, MESSAGES, RESPONSES, TEXT, Upstream, answering, ok, post, until
 from tests.support import demo_tokenizer, gateway
+from tokenlane.channel.messages import Explain
 from tokenlane.config.settings import (
     ModelSettings,
     RequestSettings,
@@ -212,7 +213,7 @@ async def test_any_bytes_in_any_field(
                 body = body.replace(b'"demo', b'"split', 1)
             if path == EXPLAIN:
                 answers: list[tuple[int, int, Any]] = []
-                explainer(bench, answers).ask(1, (), body)
+                explainer(bench, answers).ask(Explain((), body, number=1))
                 await until(lambda: answers)
                 status = answers[0][1]
             else:

@@ -8,11 +8,13 @@ import pytest
 
 from tests.raw import until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
+from tokenlane.channel.messages import Explain
 from tokenlane.cli.verbs.explain import table
 from tokenlane.config.settings import RoutingSettings, Settings
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState
 from tokenlane.gateway.explain import MEANINGS, Explainer
+from tokenlane.routing.candidates import LEFT_WORDS, Left
 from tokenlane.routing.decision import Reason
 
 URLS = ("http://a:1", "http://b:2", "http://c:3")
@@ -24,18 +26,15 @@ def explainer(bench: Bench, answers: list[tuple[int, int, Any]] | None = None) -
     return Explainer(
         made.fleet,
         made.router,
-        bench.tokens,
-        made.query_builder,
+        made.planner,
         lambda number, status, body: (answers if answers is not None else []).append(
             (number, status, json.loads(body))
         ),
-        made.model_resolver.names,
-        made.prover.trust,
     )
 
 
 async def told(bench: Bench, body: Any, headers: Sequence[tuple[bytes, bytes]] = ()) -> Any:
-    return await explainer(bench).explain(headers, json.dumps(body).encode())
+    return await explainer(bench).explain(Explain(tuple(headers), json.dumps(body).encode()))
 
 
 def state(**second: Any) -> FleetState:
@@ -71,17 +70,18 @@ def _request(body: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("fields", "reason"),
     [
         ({"up": False}, "down"),
         ({"draining": True}, "draining"),
-        ({"models": ("x",)}, "does not serve the model"),
+        ({"models": ("x",)}, "other-model"),
     ],
 )
-async def test_who_is_left_out_and_why(fields: dict[str, Any], why: str) -> None:
+async def test_who_is_left_out_and_why(fields: dict[str, Any], reason: str) -> None:
     async with gateway(state=state(**fields), tokenizer=demo_tokenizer()) as bench:
         explained = await told(bench, CHAT)
-        assert explained["left_out"] == [{"replica": "b:2", "why": why}]
+        why = LEFT_WORDS[Left(reason)]
+        assert explained["left_out"] == [{"replica": "b:2", "reason": reason, "why": why}]
         assert f"b:2: left out, {why}" in table(explained)
 
 
@@ -117,7 +117,7 @@ async def test_without_a_tokenizer_it_says_so() -> None:
 async def test_what_would_be_refused_is(body: bytes, status: int) -> None:
     async with gateway(*URLS, tokenizer=demo_tokenizer()) as bench:
         answers: list[tuple[int, int, Any]] = []
-        explainer(bench, answers).ask(7, (), body)
+        explainer(bench, answers).ask(Explain((), body, number=7))
         await until(lambda: bool(answers))
         assert answers[0][:2] == (7, status)
         assert set(answers[0][2]["error"]) == {"message", "type", "param", "code"}

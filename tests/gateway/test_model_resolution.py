@@ -240,8 +240,8 @@ async def test_a_copy_outlives_its_client_but_not_the_gateway() -> None:
             await until(lambda: new.asked and old.asked)
             client.close()
             await until(lambda: bench.outcomes() == {("499", "client_gone"): 1})
-            assert "1 under way" in repr(bench.gateway.model_resolver.shadows)
-            bench.gateway.model_resolver.shadows.close()
+            assert "1 under way" in repr(bench.gateway.shadows)
+            bench.gateway.shadows.close()
             await until(lambda: bench.metric(families.SHADOWS, "new", "stopped") == 1)
 
 

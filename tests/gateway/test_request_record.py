@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request_record import RequestRecord, in_hand
 from tokenlane.prompt import Prompt, Rung
+from tokenlane.protocols.routes import UNSERVED
 from tokenlane.routing.decision import Candidates, Decision, Query, Reason
 from tokenlane.routing.recent import RecentWork
 from tokenlane.telemetry.metrics import families
@@ -40,8 +42,13 @@ def value(reader: SegmentReader, family: Family, *labels: str) -> float:
 def life_of(**fields: Any) -> RequestRecord:
     record = RequestRecord(10.0)
     record.ended_s = 20.0
+    planned = fields.keys() & set(Plan.__slots__) - {"tenant", "request_id", "route"}
+    if planned:
+        record.plan = Plan(UNSERVED, "", (), b"", "")
     for name, given in fields.items():
-        setattr(record, name, given)
+        setattr(record.plan if name in planned else record, name, given)
+        if name == "model":
+            record.model = given
     return record
 
 

@@ -16,7 +16,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
-from tokenlane.tokens.service import Outcome, TokenService
+from tokenlane.tokens.service import ModelTokenizers, Outcome, TokenService
 
 LONG = "a long story of many words, told without an end. " * 4_000
 HUGE = LONG * 5
@@ -37,7 +37,7 @@ def text(prompt: Any, **fields: Any) -> CompletionBody:
 
 @asynccontextmanager
 async def service(**fields: Any) -> AsyncIterator[TokenService]:
-    made = TokenService(TokenSettings(**fields), {"demo": slow_tokenizer()}, 16)
+    made = TokenService(TokenSettings(**fields), ModelTokenizers({"demo": slow_tokenizer()}), 16)
     try:
         yield made
         await until(lambda: made.threads.queued_jobs == 0)
@@ -83,7 +83,9 @@ async def test_a_short_message_with_many_tools_is_no_short_prompt() -> None:
 
 
 async def test_a_tokenizer_may_serve_another_name() -> None:
-    made = TokenService(TokenSettings(thread_hop_s=10.0), {"renamed": demo_tokenizer()}, 16)
+    made = TokenService(
+        TokenSettings(thread_hop_s=10.0), ModelTokenizers({"renamed": demo_tokenizer()}), 16
+    )
     outcome = await made.prompt("renamed", text("hello"))
     made.close()
     assert outcome.rung is Rung.SHORT

@@ -1,5 +1,6 @@
 """Forwarded ids give what the text gives: the same greedy answer and the same usage."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from tests.vllm import prompts
 from tests.vllm.conftest import FORWARDED, Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
-from tokenlane.gateway import body_edits
+from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -18,7 +19,7 @@ Body = dict[str, Any]
 
 
 def forwarded(tokenizer: Tokenizer, kind: Kind, asked: Body) -> Body | None:
-    """The body as a replica gets it, None where it goes on as it came."""
+    """The body as a replica gets it, None where it goes on unchanged."""
     raw = json.dumps(asked).encode()
     body = inspect(kind, raw)
     assert isinstance(body, ChatBody | CompletionBody)
@@ -26,8 +27,8 @@ def forwarded(tokenizer: Tokenizer, kind: Kind, asked: Body) -> Body | None:
         sequences: tuple[bytes, ...] = (tokenizer.chat_ids(body),)
     else:
         sequences = tokenizer.completion_ids(body)
-    made = body_edits.with_ids(raw, body, sequences)
-    return None if made is None else json.loads(made)
+    made = asyncio.run(ReplicaBody.taken_apart(raw).with_ids(body, sequences))
+    return None if made == raw else json.loads(made)
 
 
 def said(answer: bytes) -> tuple[list[Any], Any]:

@@ -48,7 +48,7 @@ class WorkerEnd:
     """The worker's end of its channel. Callbacks run on the loop and must not block.
 
     on_lost: the supervisor is gone. Called once, and not if this side closed the channel.
-    on_explain: gets (number, headers, body); `explained` answers. on_reload: `reloaded` does.
+    on_explain: `explained` answers. on_reload: `reloaded` does.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WorkerEnd:
         on_lost: Callable[[], None],
         on_response_of: Callable[[int, int, str], None] = lambda *_: None,
         on_cached: Callable[[CacheChange], None] = lambda _: None,
-        on_explain: Callable[[int, tuple[tuple[bytes, bytes], ...], bytes], None] | None = None,
+        on_explain: Callable[[Explain], None] = lambda _: None,
         on_reload: Callable[[Reload], None] = lambda _: None,
     ) -> None:
         self._on_reload = on_reload
@@ -149,9 +149,8 @@ class WorkerEnd:
                 self._on_response_of(number, slot, tenant)
             case Cached(change):
                 self._on_cached(change)
-            case Explain(number, headers, body):
-                if self._on_explain is not None:
-                    self._on_explain(number, headers, body)
+            case Explain():
+                self._on_explain(message)
             case Drain():
                 self._on_drain()
 

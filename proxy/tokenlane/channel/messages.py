@@ -110,11 +110,13 @@ class Drain(Message, frozen=True):
 
 class Explain(Message, frozen=True):
     """Say where this request would go. number: comes back with the answer. headers: lower-case
-    names."""
+    names. path: empty where the body tells. tenant: whose it is, where there are tenants."""
 
-    number: int
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
+    path: str = ""
+    tenant: str = ""
+    number: int = 0
 
 
 class Explained(Message, frozen=True):

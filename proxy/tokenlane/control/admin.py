@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from tokenlane.channel.messages import Explain
 from tokenlane.control.admin_answers import answer, refusal
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.page import page_routes
@@ -42,9 +43,7 @@ class ControlView(Protocol):
     def stalls(self) -> dict[str, Any]:
         """The last stalls and how late the loops were, as JSON."""
 
-    async def explain(
-        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
-    ) -> tuple[int, bytes]:
+    async def explain(self, question: Explain) -> tuple[int, bytes]:
         """Where a request would go: status and JSON. TimeoutError, ConnectionError."""
         ...
 
@@ -87,7 +86,10 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
             if name.lower() != "authorization"  # the admin token, and no worker's to know
         )
         try:
-            code, told = await view.explain(headers, body)
+            asked = Explain(
+                headers, body, request.query.get("path", ""), request.query.get("tenant", "")
+            )
+            code, told = await view.explain(asked)
         except ConnectionError:
             return refusal(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
         except TimeoutError:

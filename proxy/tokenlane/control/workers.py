@@ -16,6 +16,8 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import (
     Beats,
@@ -143,9 +145,7 @@ class WorkerPool:
                 log.warning("worker %d has not said yet that it has the new settings", number)
         return sorted({one.result() for one in asked.values() if one.done()} - {""})
 
-    async def explain(
-        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
-    ) -> tuple[int, bytes]:
+    async def explain(self, question: Explain) -> tuple[int, bytes]:
         """Asks a ready worker where a request would go: status and JSON body. TimeoutError if
         it does not say, ConnectionError if there is none."""
         ready = [worker.end for worker in self.workers if worker.state == "ready"]
@@ -157,7 +157,7 @@ class WorkerPool:
         answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         try:
-            end.send(Explain(number, headers, body))
+            end.send(msgspec.structs.replace(question, number=number))
             async with asyncio.timeout(EXPLAIN_DEADLINE_S):
                 return await answer
         finally:

@@ -7,6 +7,7 @@ Invariants:
 
 import ssl
 import time
+from collections.abc import Iterable
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
@@ -50,7 +51,6 @@ class Fleet:
     up and not draining serves.
     context_tokens: by model, the longest prompt that some replica takes, where all have said it.
     bases: of those that are adapters (LoRA), the model that each is one of.
-    names: other names for some of them, for those who ask for what nobody serves.
     """
 
     def __init__(
@@ -66,7 +66,6 @@ class Fleet:
         self._complete = False
         self.models: tuple[str, ...] = ()
         self.ready: frozenset[str] = frozenset()
-        self.names: tuple[str, ...] = ()
         self.context_tokens: dict[str, int] = {}
         self.bases: dict[str, str] = {}
         self.state = FleetState(version=0, replicas=())
@@ -122,8 +121,9 @@ class Fleet:
         """A replica is up and not draining."""
         return any(now.up and not now.draining for now in self.state.replicas)
 
-    def resolve(self, model: str | None) -> str | None:
-        """The model a request means; None while no replica has named its models yet.
+    def resolve(self, model: str | None, names: Iterable[str] = ()) -> str | None:
+        """The model a request means; None while no replica has named its models yet. names: others
+        that may be asked for.
 
         Raises RequestError 404 for a model that nobody serves, 400 where one must be named.
         """
@@ -132,7 +132,7 @@ class Fleet:
             if len(whole) > 1:
                 raise RequestError(
                     400,
-                    f"The field `model` is required here. Served: {self._served()}.",
+                    f"The field `model` is required here. Served: {self._served(names)}.",
                     code="missing_field",
                     param="model",
                 )
@@ -143,15 +143,15 @@ class Fleet:
                 return model
             raise RequestError(
                 404,
-                f"The model does not exist. Served: {self._served()}.",
+                f"The model does not exist. Served: {self._served(names)}.",
                 kind="NotFoundError",
                 code="model_not_found",
                 param="model",
             )
         return model
 
-    def _served(self) -> str:
-        return ", ".join(dict.fromkeys((*self.models, *self.names)))
+    def _served(self, names: Iterable[str]) -> str:
+        return ", ".join(dict.fromkeys((*self.models, *names)))
 
     def max_model_tokens(self, model: str | None) -> int | None:
         """The smallest context length of the replicas that serve a model."""

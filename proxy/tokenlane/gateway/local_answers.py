@@ -27,7 +27,7 @@ from tokenlane.protocols.routes import Action, Route
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
 from tokenlane.tokens.job import Tokenized
-from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.service import ModelTokenizers
 
 _thread = ThreadPoolExecutor(1, "answers")
 # 0.3 ms.
@@ -49,12 +49,13 @@ _READERS: dict[Action, Callable[[bytes], _Asked]] = {
 class LocalAnswers:
     """Answers from a worker's own knowledge."""
 
-    def __init__(self, fleet: Fleet, tokens: TokenService, names: ModelNames, trust: Trust) -> None:
+    def __init__(
+        self, fleet: Fleet, tokenizers: ModelTokenizers, names: ModelNames, trust: Trust
+    ) -> None:
         self._trust = trust
         self._names = names
-        self._behind = names.models()
         self._fleet = fleet
-        self._tokens = tokens
+        self._tokenizers = tokenizers
         self._created_s = int(time.time())
 
     def health(self, exchange: Exchange, *, draining: bool) -> None:
@@ -67,7 +68,7 @@ class LocalAnswers:
 
     def models(self, exchange: Exchange) -> None:
         """All that some replica serves, and the names of the settings for it."""
-        answer = tokenize_answers.models(self._fleet.state, self._created_s, self._behind)
+        answer = tokenize_answers.models(self._fleet.state, self._created_s, self._names.models())
         exchange.respond(200, _JSON, answer)
 
     async def tokens(
@@ -77,9 +78,9 @@ class LocalAnswers:
         False where only a replica knows the answer."""
         request = await body_reader.read(_READERS[route.action], body)
         named = request.model and self._names.usual(request.model)
-        model = self._fleet.resolve(named)
+        model = self._fleet.resolve(named, self._names)
         record.model = model if model in self._fleet.models else families.OTHER
-        tokenizer = self._tokens.tokenizer(model or "")
+        tokenizer = self._tokenizers.get(model or "")
         kinds = IdKind.COMPLETION.value
         if not isinstance(request, tokenize_answers.Detokenize):
             kinds = kinds_of(request)

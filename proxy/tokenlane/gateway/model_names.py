@@ -8,7 +8,7 @@ Invariants:
 """
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -24,9 +24,14 @@ _SHADOW_SEED = 1
 
 
 class ModelNames:
-    """Those of the settings. session_headers: lower case."""
+    """Those of the settings. session_headers: lower case. on: there are any, or shadows."""
 
     def __init__(self, settings: ModelSettings, session_headers: Iterable[str] = ()) -> None:
+        self.configure(settings, session_headers)
+
+    def configure(self, settings: ModelSettings, session_headers: Iterable[str]) -> None:
+        """Replace the names for new requests."""
+        self.on = settings != ModelSettings()
         self._aliases = settings.aliases
         self._splits = settings.splits
         self._shadows = settings.shadows
@@ -34,6 +39,9 @@ class ModelNames:
 
     def __contains__(self, name: object) -> bool:
         return name in self._aliases or name in self._splits
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.models())
 
     def shadowed(self, model: str) -> bool:
         """Whether some requests of a model are copied."""

@@ -112,10 +112,14 @@ class Recorder:
         model = self._model(record.model)
         if record.tenant:
             self._tenant(record.tenant, record.outcome).inc()
-        if record.tokens is not None:
-            self._tokens(record.tokens, model)
-            if record.tenant and record.tokens.prompt is not None:
-                self._tenant_tokens(record.tenant, "prompt").inc(record.tokens.prompt.tokens)
+        plan = record.plan
+        tokens = plan.tokens if plan is not None else None
+        if tokens is not None:
+            self._tokens(tokens, model)
+            if record.tenant and tokens.prompt is not None:
+                self._tenant_tokens(record.tenant, "prompt").inc(tokens.prompt.tokens)
+        if plan is not None and plan.alias is not None:
+            self._segment.counter(families.NAMED, plan.alias, plan.request.model or "").inc()
         if record.decision is not None:
             self._routed(record.decision.policy, record.decision.reason).inc()
             if self._samples_wanted:
@@ -166,10 +170,6 @@ class Recorder:
     def admitted(self, priority: str, waited_s: float) -> None:
         """A request has its place."""
         self._segment.histogram(families.ADMISSION_WAIT, priority).observe(waited_s)
-
-    def named(self, name: str, model: str) -> None:
-        """A request under a name of the settings has its model."""
-        self._segment.counter(families.NAMED, name, model).inc()
 
     def shadowed(self, model: str, outcome: str, duration_s: float) -> None:
         """A copy of a request is over, or was not made."""
@@ -226,7 +226,8 @@ class Recorder:
             self._tenant_tokens(record.tenant, "output").inc(output_tokens)
         if model.price is not None:
             _charge(model, record, relay, output_tokens)
-        prompt = record.tokens.prompt if record.tokens is not None else None
+        tokens = record.tokens
+        prompt = tokens.prompt if tokens is not None else None
         if usage is None or prompt is None:
             return
         if usage.cached_tokens is not None and record.cached_tokens is not None:

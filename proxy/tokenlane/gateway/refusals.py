@@ -5,17 +5,19 @@ Invariants:
   whether trying again can help.
 """
 
+from collections import Counter
+
 from tokenlane.errors import RequestError
-from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.candidates import LEFT_WORDS, OF_OTHERS, Eligible, Nobody
 from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 from tokenlane.routing.retry import Step
 
 _NO_RETRY = (b"x-should-retry", b"false")
 
 
-def nobody(why: Nobody) -> RequestError:
+def nobody(among: Eligible) -> RequestError:
     """There is no replica to send the request to: 404 or 503."""
-    if why is Nobody.UNKNOWN_MODEL:
+    if among.nobody is Nobody.UNKNOWN_MODEL:
         return RequestError(
             404,
             "The model does not exist.",
@@ -23,11 +25,13 @@ def nobody(why: Nobody) -> RequestError:
             code="model_not_found",
             param="model",
         )
+    counts = Counter(left for left in among.left.values() if left not in OF_OTHERS)
+    why = "; ".join(f"{count} {LEFT_WORDS[left]}" for left, count in counts.items())
     return RequestError(
         503,
-        "No replica can take this request now.",
+        "No replica can take this request now" + (f" ({why})." if why else "."),
         kind="server_error",
-        code=f"replicas_{why.value}",
+        code=f"replicas_{(among.nobody or Nobody.DOWN).value}",
         retry_after_s=1,
     )
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tokenlane.admission.auth import Authenticator
 from tokenlane.admission.policy import Admission, limited
@@ -20,31 +20,30 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings
 from tokenlane.errors import INTERNAL, RequestError
 from tokenlane.fleet_state import FleetState, ProofNews
-from tokenlane.gateway import body_reader, body_rewriter, refusals
+from tokenlane.gateway import refusals
 from tokenlane.gateway.attempt import Attempt, Attempts
-from tokenlane.gateway.body_reader import LONG_BODY_BYTES
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.kept_responses import KeptResponses
 from tokenlane.gateway.local_answers import LocalAnswers
-from tokenlane.gateway.model_resolution import ModelResolver
+from tokenlane.gateway.model_names import ModelNames
+from tokenlane.gateway.plan import Plan
+from tokenlane.gateway.planner import Planner
 from tokenlane.gateway.prompt_reader import PromptReader
 from tokenlane.gateway.prover import Prover
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.replica_tokenizer import ReplicaTokenizer
 from tokenlane.gateway.request_record import RequestRecord
+from tokenlane.gateway.shadow import ShadowTraffic
 from tokenlane.http.exchange import Exchange
-from tokenlane.protocols.bodies import OtherBody, goes_on_from, inspect
-from tokenlane.protocols.field_rules import FieldRules
-from tokenlane.protocols.routes import Action, Route, allow, kept_name, route_of
-from tokenlane.routing.candidates import Eligible, Nobody
-from tokenlane.routing.decision import Query
+from tokenlane.protocols.routes import Action, Route, allow, route_of
 from tokenlane.routing.lease import LoadBoard
 from tokenlane.routing.retry import Ending, Step
 from tokenlane.routing.router import Router
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, METRICS, OTHER, ROUTE
-from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class Gateway:
     def __init__(
         self,
         settings: Settings,
-        tokens: TokenService,
+        tokenizers: Mapping[str, Tokenizer],
         board: LoadBoard,
         recorder: Recorder,
         *,
@@ -71,25 +70,41 @@ class Gateway:
         replica_key: Secret | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._settings = settings
-        self._tokens = tokens
         self._recorder = recorder
         self._tracer = recorder.tracer
         self._authenticator = authenticator
-        self._rules = FieldRules(settings.requests)
         self.kept = kept or KeptResponses()
         self.admission_queue: AdmissionQueue | None = None
         self._limit(settings)
         self.fleet = Fleet(settings.upstream, replica_key, tls)
         self.router = Router(settings.routing, board, health=settings.health)
-        self.query_builder = QueryBuilder(settings.routing, self.router.draw)
-        self.model_resolver = ModelResolver(
-            settings, self.fleet, self.router, tokens, self.query_builder, recorder
-        )
-        self.prover = Prover(self.fleet, tokens.tokenizer, settings, recorder, on_proof, share)
+        models = self._tokenizers = ModelTokenizers(tokenizers)
+        self.prover = Prover(self.fleet, models.get, settings, recorder, on_proof, share)
         trust = self.prover.trust
-        names = self.model_resolver.names
-        self._local_answers = LocalAnswers(self.fleet, tokens, names, trust)
+        asking = ReplicaTokenizer(self.fleet, self.router, settings.tokens, trust.claim)
+        self.tokens = TokenService(
+            settings.tokens,
+            models,
+            settings.routing.block_tokens or 16,
+            asking.prompt if settings.tokens.ask_replicas else None,
+        )
+        self._query_builder = QueryBuilder(settings.routing, self.router.draw)
+        self._names = ModelNames(settings.models, settings.routing.session_headers)
+        self._prompts = PromptReader(
+            settings, self.tokens, self.fleet, self.router, self._query_builder, self.prover
+        )
+        self.planner = Planner(
+            settings,
+            self.fleet,
+            self.router,
+            self._prompts,
+            self._names,
+            self.kept,
+        )
+        self.shadows = ShadowTraffic(
+            settings.models, self.fleet, self.router, self.planner, recorder.shadowed
+        )
+        self._local_answers = LocalAnswers(self.fleet, models, self._names, trust)
         self._attempts = Attempts(
             settings.upstream,
             self.fleet,
@@ -100,12 +115,6 @@ class Gateway:
             self.kept.made,
             trust.refused,
         )
-        self._prompts = PromptReader(
-            settings, tokens, self.fleet, self.router, self.query_builder, self.prover
-        )
-        if settings.tokens.ask_replicas:
-            asking = ReplicaTokenizer(self.fleet, self.router, settings.tokens, trust.claim)
-            tokens.ask = asking.prompt
         self.draining = False
         self.in_hand: dict[RequestRecord, bytes] = {}
 
@@ -120,21 +129,15 @@ class Gateway:
         sizes of blocks and caches stay those of the start. Raises ConfigError for an unknown policy
         and changes nothing."""
         self.router.configure(settings.routing, settings.health)
-        before, self._settings = self._settings, settings
         self._authenticator = authenticator
-        self._rules = FieldRules(settings.requests)
         self._limit(settings)
         self.fleet.configure(settings.upstream, replica_key, tls)
-        self.query_builder.configure(settings.routing)
+        self._query_builder.configure(settings.routing)
+        self._names.configure(settings.models, settings.routing.session_headers)
         self._attempts.configure(settings.upstream)
-        if (settings.models, settings.routing) != (before.models, before.routing):
-            # Shadow copies in flight end with the old resolver.
-            self.model_resolver = ModelResolver(
-                settings, self.fleet, self.router, self._tokens, self.query_builder, self._recorder
-            )
-            names, trust = self.model_resolver.names, self.prover.trust
-            self._local_answers = LocalAnswers(self.fleet, self._tokens, names, trust)
         self._prompts.configure(settings)
+        self.planner.configure(settings)
+        self.shadows.configure(settings.models)
         self.prover.configure(settings)
 
     def _limit(self, settings: Settings) -> None:
@@ -155,15 +158,16 @@ class Gateway:
         LOOP.mark(ROUTE)
         self.fleet.update(state)
         self.router.update(state)
-        self._tokens.adopt(self.fleet.bases)
+        self._tokenizers.adopt(self.fleet.bases)
         self.prover.trust.update(state)
-        self._tokens.rehash(self.router.block_tokens())
+        self.tokens.rehash(self.router.block_tokens())
         LOOP.mark(OTHER)
 
     def close(self) -> None:
         """Close the connections to replicas. Requests in flight are lost."""
-        self.model_resolver.shadows.close()
+        self.shadows.close()
         self.prover.close()
+        self.tokens.close()
         self.fleet.close()
 
     async def handle(self, exchange: Exchange) -> None:
@@ -217,7 +221,7 @@ class Gateway:
         if self.admission_queue is None:
             await self._admitted(exchange, route, record)
             return
-        parent = self.query_builder.parent(exchange.headers)
+        parent = self._query_builder.parent(exchange.headers)
         async with self.admission_queue.permit(
             record.tenant, exchange.announced_bytes, parent
         ) as permit:
@@ -230,100 +234,47 @@ class Gateway:
         record.read_s = time.monotonic()
         if route.tokens and await self._local_answers.tokens(exchange, route, body, record):
             return
-        if route.action is Action.KEPT:
-            record.inspected_s = record.tokens_s = record.read_s
-            LOOP.mark(ROUTE)
-            named = kept_name(exchange.path)
-            await self._owned(named, record.tenant)
-            query = self.query_builder.unread(
-                OtherBody(), self._tokens.block_tokens, exchange.headers
-            )
-            await self._answered(exchange, None, query, body, named, record)
-            return
+        plan = record.plan = Plan(
+            route, exchange.path, exchange.headers, exchange.request_id, record.tenant
+        )
+        # What the settings change in it, its model, the prompt's ids and whether they fit: all
+        # that is known of a request before one replica is.
+        try:
+            await self.planner.make(plan, body)
+        finally:
+            record.model = plan.label
+        if plan.shadow is not None:
+            self.shadows.offer(exchange.head, plan)
+        await self._answered(exchange, plan, record)
 
-        if self._rules.on:
-            body = await body_rewriter.by_rules(body, self._rules, route.kind)
-        # A few typed fields, the rest raw. Unknown models end here, before they cost a render.
-        if len(body) <= LONG_BODY_BYTES:
-            request = inspect(route.kind, body)
-        else:
-            request = await body_reader.inspected(route.kind, body)
-        named = goes_on_from(request)
-        if named:
-            await self._owned(named, record.tenant)
-        if self.model_resolver.on:
-            body = await self.model_resolver.resolve(exchange, request, body, record)
-        model = request.model
-        if model not in self.fleet.models:
-            model = self.fleet.resolve(model)
-        record.model = model if model in self.fleet.models else families.OTHER
-        if record.tenant:
-            body = await body_rewriter.for_tenant(body, request, record.tenant)
-        record.inspected_s = time.monotonic()
-
-        # The prompt's ids, and whether they fit: after the name, which says whose tokenizer reads
-        # them, before a replica is chosen by them.
-        unread = body
-        query, body = await self._prompts.read(exchange, model, request, body, record)
-        record.tokens_s = time.monotonic()
-        if record.copy_to is not None:
-            self.model_resolver.copy(exchange, request, unread, record)
-        await self._answered(exchange, model, query, body, named, record)
-
-    async def _owned(self, named: str, tenant: str) -> None:
-        """Raise RequestError 404 for a response that is not known to be this tenant's."""
-        if tenant:
-            LOOP.mark(OTHER)
-            owned = await self.kept.owns(named, tenant)
-            LOOP.mark(INSPECT)
-            if not owned:
-                raise refusals.unknown_response(named)
-
-    async def _answered(
-        self,
-        exchange: Exchange,
-        model: str | None,
-        query: Query,
-        body: bytes,
-        named: str,
-        record: RequestRecord,
-    ) -> None:
-        """Choose a replica and try it; choose again as far as the retry table allows.
-
-        named: the response that the request is about, or continues.
-        """
-        among = self._eligible(model, record.tokens_s)
+    async def _answered(self, exchange: Exchange, plan: Plan, record: RequestRecord) -> None:
+        """Choose a replica and try it; choose again as far as the retry table allows."""
+        among = self.planner.eligible(plan, plan.tokens_s)
         tried: set[int] = set()
         self._attempts.budget.request()
         while among.slots:
-            likely = self.kept.homes.first(named, among, record.tenant) if named else among
-            decision = record.decision = self.router.decide(query, likely, time.monotonic())
+            decision = record.decision = self.planner.decide(plan, among, time.monotonic())
             tried.add(decision.choice.slot)
             left = len(among.slots) - 1
-            attempt = Attempt(decision, len(tried), left, kept=left > 0 and named != "")
-            sent = self._prompts.body_for(decision.choice.slot, body, record)
+            attempt = Attempt(decision, len(tried), left, kept=left > 0 and plan.named != "")
+            sent = await self._prompts.body_for(decision.choice.slot, plan)
             step = await self._attempts.run(exchange, sent, attempt, record)
             if step is None:
-                self._prompts.compare(record)
-                self._remember(named, record, decision.choice.slot)
+                usage = record.relay.usage if record.relay is not None else None
+                self._prompts.compare(plan, decision, usage)
+                self._remember(plan, record, decision.choice.slot)
                 return
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, record)
                 return
-            among = self._eligible(model, time.monotonic()).without(tried)
-        raise refusals.nobody(Nobody.DOWN)
+            among = self.planner.eligible(plan, time.monotonic()).without(tried)
+        raise refusals.nobody(among)
 
-    def _remember(self, named: str, record: RequestRecord, slot: int) -> None:
+    def _remember(self, plan: Plan, record: RequestRecord, slot: int) -> None:
         """Remember which replica keeps the response asked for."""
         relay = record.relay
-        if named and relay is not None and relay.head is not None and relay.head.status == 200:
-            self.kept.homes.learn(named, slot, record.tenant)
-
-    def _eligible(self, model: str | None, now_s: float) -> Eligible:
-        among = self.router.eligible(model, now_s)
-        if among.nobody is not None:
-            raise refusals.nobody(among.nobody)
-        return among
+        if plan.named and relay is not None and relay.head is not None and relay.head.status == 200:
+            self.kept.homes.learn(plan.named, slot, plan.tenant)
 
     def _give_up(self, exchange: Exchange, step: Step, record: RequestRecord) -> None:
         """Send the client what it gets when no further attempt is made."""

@@ -6,8 +6,7 @@ Invariants:
 """
 
 from tokenlane.admission.queue import Permit
-from tokenlane.gateway.id_trust import Claim
-from tokenlane.protocols.bodies import Prompted
+from tokenlane.gateway.plan import Plan
 from tokenlane.relay.response import Relay
 from tokenlane.routing.decision import Decision
 from tokenlane.telemetry.metrics import families
@@ -26,10 +25,9 @@ class RequestRecord:
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     cost: estimated, where the model has a price.
-    claim: of the ids, where there are any that a replica could be asked about; asked: then the
-    request. with_ids: its body with ids, for replicas that have proven them.
+    plan: as far as it has come. model: as a metric label.
     replica: tried last; attempts: how many were. trace: its span, where it is recorded.
-    permit: where permits are limited. copy_to: the model that gets a copy of it.
+    permit: where permits are limited.
     """
 
     route = families.OTHER
@@ -41,18 +39,12 @@ class RequestRecord:
     attempts = 0
     trace: TraceContext | None = None
     permit: Permit | None = None
-    tokens: Outcome | None = None
+    plan: Plan | None = None
     decision: Decision | None = None
     relay: Relay | None = None
     cached_tokens: int | None = None
     cost: float | None = None
-    copy_to: str | None = None
-    claim: Claim | None = None
-    asked: Prompted | None = None
-    with_ids: bytes | None = None
     read_s = 0.0
-    inspected_s = 0.0
-    tokens_s = 0.0
     routed_s = 0.0
     sent_s = 0.0
     ended_s = 0.0
@@ -60,14 +52,19 @@ class RequestRecord:
     def __init__(self, started_s: float) -> None:
         self.started_s = started_s
 
+    @property
+    def tokens(self) -> Outcome | None:
+        """How its ids were had."""
+        return self.plan.tokens if self.plan is not None else None
+
     def stages(self) -> list[float]:
         """Return the seconds spent in each of families.STAGES, as far as the request came."""
-        relay = self.relay
+        relay, plan = self.relay, self.plan
         first_byte_s = relay.first_byte_s if relay is not None else 0.0
         ends = (
             self.read_s,
-            self.inspected_s,
-            self.tokens_s,
+            plan.inspected_s if plan is not None else 0.0,
+            plan.tokens_s if plan is not None else 0.0,
             self.routed_s,
             self.sent_s,
             first_byte_s,

@@ -14,38 +14,18 @@ from collections.abc import Callable
 
 from tokenlane.config.settings import ModelSettings
 from tokenlane.errors import RequestError, UpstreamError
-from tokenlane.gateway import body_rewriter
 from tokenlane.gateway.fleet import Fleet
-from tokenlane.gateway.query_builder import QueryBuilder
-from tokenlane.http.exchange import Exchange
+from tokenlane.gateway.plan import Plan
+from tokenlane.gateway.planner import Planner
 from tokenlane.http.fetch import AwaitableSink
 from tokenlane.http.headers import request_head
 from tokenlane.http.heads import RequestHead, ResponseHead
-from tokenlane.protocols.bodies import Body, OtherBody
-from tokenlane.routing.decision import Query
 from tokenlane.routing.lease import Lease
 from tokenlane.routing.router import Router
-from tokenlane.tokens.service import TokenService
 
 log = logging.getLogger(__name__)
 
 MARK = b"x-tokenlane-shadow: 1\r\n"
-
-
-class _Copy:
-    """A request to be sent again. to: the model."""
-
-    __slots__ = ("body", "head", "request", "request_id", "tenant", "to")
-
-    def __init__(
-        self, exchange: Exchange, request: Body, body: bytes, to: str, tenant: str
-    ) -> None:
-        self.head: RequestHead = exchange.head
-        self.request_id = exchange.request_id
-        self.request = request
-        self.body = body
-        self.to = to
-        self.tenant = tenant
 
 
 class _Unread(AwaitableSink):
@@ -74,58 +54,62 @@ class _Unread(AwaitableSink):
 
 class ShadowTraffic:
     """A worker's copies. tell: gets (model, outcome, seconds) of each, outcomes as in
-    families.SHADOWS. reads: prompts are made ids of, for the policy. size_bytes: of the bodies
-    under way."""
+    families.SHADOWS. size_bytes: of the bodies under way."""
 
     def __init__(
         self,
         settings: ModelSettings,
         fleet: Fleet,
         router: Router,
-        tokens: TokenService,
-        query_builder: QueryBuilder,
+        planner: Planner,
         tell: Callable[[str, str, float], None],
     ) -> None:
-        self._limit_count = settings.shadow_limit_count
-        self.limit_bytes = settings.shadow_limit_bytes
         self._fleet = fleet
         self._router = router
-        self._tokens = tokens
-        self._query_builder = query_builder
+        self._planner = planner
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
         self.size_bytes = 0
+        self.configure(settings)
+
+    def configure(self, settings: ModelSettings) -> None:
+        """Replace the limits for new copies."""
+        self._limit_count = settings.shadow_limit_count
+        self.limit_bytes = settings.shadow_limit_bytes
 
     def __repr__(self) -> str:
         return f"<Shadows {len(self._tasks)} under way, {self.size_bytes} bytes>"
 
-    def offer(self, exchange: Exchange, request: Body, body: bytes, to: str, tenant: str) -> None:
-        """Makes a copy for the model `to`, if there is room; returns at once. body: as the client
-        sent it, its tenant's salt included."""
+    def offer(self, head: RequestHead, plan: Plan) -> None:
+        """Make the copy that a request's plan asks for, if there is room; return at once."""
+        to = plan.shadow
+        if to is None:
+            return
+        size_bytes = len(plan.body.raw)
         if (
             len(self._tasks) >= self._limit_count
-            or self.size_bytes + len(body) > self.limit_bytes
+            or self.size_bytes + size_bytes > self.limit_bytes
             or to not in self._fleet.ready
         ):
             self._tell(to, "nobody" if to not in self._fleet.ready else "full", 0.0)
             return
-        self.size_bytes += len(body)
+        self.size_bytes += size_bytes
         task = asyncio.get_running_loop().create_task(
-            self._run(_Copy(exchange, request, body, to, tenant)), name="shadow"
+            self._run(head, plan.copy_for(to), to), name="shadow"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """End what is under way."""
         for task in self._tasks:
             task.cancel()
 
-    async def _run(self, copy: _Copy) -> None:
+    async def _run(self, head: RequestHead, plan: Plan, to: str) -> None:
         began_s = time.monotonic()
         outcome = "failed"
         try:
-            outcome = await self._send(copy)
+            outcome = await self._send(head, plan)
         except asyncio.CancelledError:
             outcome = "stopped"
             raise
@@ -134,43 +118,34 @@ class ShadowTraffic:
         except Exception:
             log.exception("a shadow request failed for no foreseen reason")
         finally:
-            self.size_bytes -= len(copy.body)
-            self._tell(copy.to, outcome, time.monotonic() - began_s)
+            self.size_bytes -= len(plan.body.raw)
+            self._tell(to, outcome, time.monotonic() - began_s)
 
-    async def _send(self, copy: _Copy) -> str:
-        """One request to one replica; what became of it. Raises RequestError, UpstreamError."""
-        body = await body_rewriter.with_model(copy.body, copy.to)
-        query = await self._query(copy)
+    async def _send(self, head: RequestHead, plan: Plan) -> str:
+        """Send one request to one replica; return what became of it. Raise RequestError,
+        UpstreamError."""
+        await self._planner.read(plan)
         now_s = time.monotonic()
-        among = self._router.eligible(copy.to, now_s)
+        among = self._router.eligible(plan.model, now_s)
         if among.nobody is not None:
             return "nobody"
-        choice = self._router.decide(query, among, now_s).choice
-        pool = self._fleet[choice.slot].pool
-        head = request_head(
-            copy.head.method,
-            copy.head.target,
+        decision = self._planner.decide(plan, among, now_s)
+        body = await plan.body.text()
+        pool = self._fleet[decision.choice.slot].pool
+        sent = request_head(
+            head.method,
+            head.target,
             pool.lines,
-            copy.head.forwarded + MARK,
-            copy.request_id + b"-shadow",
+            head.forwarded + MARK,
+            plan.request_id + b"-shadow",
             len(body),
         )
-        with self._router.attempt(choice, query, now_s) as lease:
+        with self._router.attempt(decision.choice, plan.query, now_s) as lease:
             connection = pool.idle() or await pool.connect()
             answer = _Unread(lease)
             try:
-                connection.send(copy.head.method, [head, body], answer)
+                connection.send(head.method, [sent, body], answer)
                 await answer.done
             finally:
                 connection.abort(answer)  # does nothing where the answer has ended
         return "ok" if answer.status < 400 else "refused"
-
-    async def _query(self, copy: _Copy) -> Query:
-        block_tokens, headers = self._tokens.block_tokens, copy.head.headers
-        request = copy.request
-        if isinstance(request, OtherBody) or not self._router.uses_prefix:
-            return self._query_builder.unread(request, block_tokens, headers)
-        known = await self._tokens.prompt(copy.to, request)
-        return self._query_builder.query(
-            copy.to, request, known.prompt, known.reason, block_tokens, headers, copy.tenant
-        )

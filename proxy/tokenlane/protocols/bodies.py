@@ -8,9 +8,10 @@ Invariants:
   the field, never its value.
 """
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -113,6 +114,14 @@ _TYPES: dict[Kind, type[Body]] = {
 _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(body, strict=False) for kind, body in _TYPES.items()
 }
+# Of each, the fields that stay raw and the others.
+_NAMES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    kind: (
+        tuple(one.name for one in msgspec.structs.fields(body) if one.type is msgspec.Raw),
+        tuple(one.name for one in msgspec.structs.fields(body) if one.type is not msgspec.Raw),
+    )
+    for kind, body in _TYPES.items()
+}
 _encode = msgspec.json.Encoder().encode
 # Without these there is no prompt.
 _REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
@@ -120,13 +129,28 @@ _REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "
 
 def inspect(kind: Kind, body: bytes) -> Body:
     """The body of a request; raises RequestError 400."""
-    try:
+    decode = _DECODERS[kind].decode
+
+    def read() -> Body:
         try:
-            parsed: Body = _DECODERS[kind].decode(body)
+            return cast(Body, decode(body))
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
-            parsed = _inspect_for_python(kind, body)
+            # vLLM reads what msgspec does not.
+            return _of_fields(kind, json_values.fields(body))
+
+    return _checked(kind, read)
+
+
+def inspect_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
+    """The same of a body whose fields are known."""
+    return _checked(kind, lambda: _of_fields(kind, fields))
+
+
+def _checked(kind: Kind, read: Callable[[], Body]) -> Body:
+    try:
+        parsed = read()
     except msgspec.ValidationError as error:
         raise RequestError(
             400, f"A field has the wrong type: {error}.", code="invalid_type", param=_path(error)
@@ -145,17 +169,14 @@ def inspect(kind: Kind, body: bytes) -> Body:
     return parsed
 
 
-def _inspect_for_python(kind: Kind, body: bytes) -> Body:
-    """The body of a request that vLLM reads and msgspec does not. Raises ValueError."""
-    found = json_values.fields(body)
-    raw: dict[str, msgspec.Raw] = {}
-    typed: dict[str, msgspec.Raw] = {}
-    for field in msgspec.structs.fields(_TYPES[kind]):
-        if field.name in found:
-            (raw if field.type is msgspec.Raw else typed)[field.name] = found[field.name]
+def _of_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
+    """Raises ValueError."""
+    raw_names, typed_names = _NAMES[kind]
+    typed = {name: fields[name] for name in typed_names if name in fields}
     parsed: Body = _DECODERS[kind].decode(_encode(typed))
-    for name, given in raw.items():
-        setattr(parsed, name, given)
+    for name in raw_names:
+        if name in fields:
+            setattr(parsed, name, fields[name])
     return parsed
 
 

@@ -2,17 +2,16 @@
 
 Invariants:
 - A rule sees a field however it is spelled, and repeated fields as the replica does: the last one.
-- A body that no rule touches is left alone, byte for byte.
 """
+
+from collections.abc import Mapping
 
 import msgspec
 
 from tokenlane.config.settings import RequestSettings
 from tokenlane.errors import RequestError
-from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import Kind
 
-_encode = msgspec.json.Encoder().encode
 # Completions and chats say it so, newer chats and responses otherwise; the first is vLLM's default.
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _COUNT_FIELDS = ("n", "best_of")
@@ -29,48 +28,32 @@ class FieldRules:
         self._choice_limit = settings.choice_limit_count
         self.on = settings != RequestSettings()
 
-    def apply(self, raw: bytes, kind: Kind = Kind.CHAT) -> bytes:
-        """The body as it may go on; raises RequestError 400 for a field that is refused, and for
-        what cannot be held against the rules."""
-        if not json_values.are_few(raw):
-            raise RequestError(400, "The body has too many fields.", code="fields")
-        try:
-            fields = json_values.fields(raw)
-        except ValueError:
-            raise RequestError(
-                400, "The body is no JSON object, or has a name that is no text.", code="fields"
-            ) from None
+    def changes(
+        self, fields: Mapping[str, msgspec.Raw], kind: Kind = Kind.CHAT
+    ) -> dict[str, bytes | None]:
+        """Return the fields to change, with their new JSON; None for one that is dropped. fields:
+        of the body. Raise RequestError 400 for a field that is refused."""
         for name in fields:
             if name in self._refused:
                 raise RequestError(
                     400, f"The field `{name}` is not allowed here.", code="field", param=name
                 )
-        changed = False
-        for name in self._stripped.intersection(fields):
-            del fields[name]
-            changed = True
-        if self._choice_limit:
-            changed |= _cap(fields, _COUNT_FIELDS, self._choice_limit)
-        if self._output_limit_tokens:
-            changed |= _cap(fields, _OUTPUT_FIELDS, self._output_limit_tokens)
-            field = "max_output_tokens" if kind is Kind.RESPONSES else "max_tokens"
-            if fields.keys().isdisjoint(_OUTPUT_FIELDS) and not fields.keys().isdisjoint(
-                _PROMPT_FIELDS[kind]
-            ):
-                # Left out, it would mean all that fits.
-                fields[field] = msgspec.Raw(b"%d" % self._output_limit_tokens)
-                changed = True
-        return _encode(fields) if changed else raw
-
-
-def _cap(fields: dict[str, msgspec.Raw], names: tuple[str, ...], limit: int) -> bool:
-    """Lowers what is above the limit, or no number at all; whether anything was."""
-    changed = False
-    for name in names:
-        if name in fields and not _within(fields[name], limit):
-            fields[name] = msgspec.Raw(b"%d" % limit)
-            changed = True
-    return changed
+        made: dict[str, bytes | None] = dict.fromkeys(self._stripped.intersection(fields))
+        left = fields.keys() - made.keys()
+        caps = [(name, self._choice_limit) for name in _COUNT_FIELDS]
+        caps += [(name, self._output_limit_tokens) for name in _OUTPUT_FIELDS]
+        for name, limit in caps:
+            if limit and name in left and not _within(fields[name], limit):
+                made[name] = b"%d" % limit
+        if (
+            self._output_limit_tokens
+            and left.isdisjoint(_OUTPUT_FIELDS)
+            and not left.isdisjoint(_PROMPT_FIELDS[kind])
+        ):
+            # Left out, it would mean all that fits.
+            name = "max_output_tokens" if kind is Kind.RESPONSES else "max_tokens"
+            made[name] = b"%d" % self._output_limit_tokens
+        return made
 
 
 def _within(raw: msgspec.Raw, limit: int) -> bool:

@@ -73,9 +73,17 @@ def fields(raw: bytes) -> dict[str, msgspec.Raw]:
     """Return the fields of a JSON object by their names, of repeated ones the last. Raise
     ValueError where it is none, or has a name that is no Unicode."""
     try:
-        return _decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return strict_fields(raw)
+    except ValueError:
         return _fields_for_python(raw)
+
+
+def strict_fields(raw: bytes) -> dict[str, msgspec.Raw]:
+    """The same, but raise ValueError for what other parsers do not take, too."""
+    try:
+        return _decode(raw)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _fields_for_python(raw: bytes) -> dict[str, msgspec.Raw]:

@@ -2,17 +2,20 @@
 
 Invariants:
 - What the control plane says comes first: a replica it calls down or draining is never used.
+- A replica is a candidate or is left out for one reason, which is what everybody is told.
 - A passive mark (a refused or timed-out connect, seen by a request) only adds doubt. It ends by
   itself, or when a snapshot shows the replica risen again, and it never empties the list: if
   all that are left carry one, all are used (panic), since probes say they are up.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from tokenlane.fleet_state import FleetState, ReplicaState
+from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
 
 
 class Nobody(StrEnum):
@@ -24,19 +27,50 @@ class Nobody(StrEnum):
     FULL = "full"  # all have as many requests as they may
 
 
+class Left(StrEnum):
+    """Why a replica is left out of a request."""
+
+    OTHER_MODEL = "other-model"
+    NO_ADAPTER = "no-adapter"
+    DOWN = "down"
+    DRAINING = "draining"
+    REFUSED = "refused"
+    EJECTED = "ejected"
+    STARTING = "starting"
+    FULL = "full"
+
+
+LEFT_WORDS: Final[Mapping[Left, str]] = {
+    Left.OTHER_MODEL: "does not serve the model",
+    Left.NO_ADAPTER: "serves the model, but has not loaded the adapter",
+    Left.DOWN: "down",
+    Left.DRAINING: "draining",
+    Left.REFUSED: "refused a connection or a request a moment ago",
+    Left.EJECTED: "left out for its failures",
+    Left.STARTING: "starting slowly, with a part of the requests",
+    Left.FULL: "full, with as many requests as it may have",
+}
+# Of replicas that are not meant at all.
+OF_OTHERS: Final = (Left.OTHER_MODEL, Left.NO_ADAPTER)
+_NONE: Final[Mapping[int, Left]] = MappingProxyType({})
+
+
 class Eligible(msgspec.Struct, frozen=True, gc=False):
-    """The replicas to choose from, by slot; `nobody` says why when there are none."""
+    """The replicas to choose from, by slot; `nobody` says why when there are none. left: the
+    others, each with its reason."""
 
     slots: tuple[int, ...]
     panic: bool = False
     nobody: Nobody | None = None
+    left: Mapping[int, Left] = _NONE
+
+    def only(self, slots: tuple[int, ...]) -> "Eligible":
+        """Return the same with these slots alone."""
+        return Eligible(slots, self.panic, self.nobody, self.left)
 
     def without(self, tried: set[int]) -> "Eligible":
-        """The same without replicas that had their chance."""
-        return Eligible(tuple(slot for slot in self.slots if slot not in tried), self.panic)
-
-
-_NONE: frozenset[int] = frozenset()
+        """Return the same without replicas that had their chance."""
+        return self.only(tuple(slot for slot in self.slots if slot not in tried))
 
 
 class Marks:
@@ -60,12 +94,12 @@ class Marks:
         """A later probe, or an answer, proves it alive."""
         self.until.pop(slot, None)
 
-    def out(self, now: float) -> frozenset[int]:
+    def out(self, now: float) -> Mapping[int, Left]:
         """Slots to leave out now; marks that have ended are dropped."""
         if not self.until:
             return _NONE
         self.until = {slot: until for slot, until in self.until.items() if now < until}
-        return frozenset(self.until)
+        return dict.fromkeys(self.until, Left.REFUSED)
 
     def __repr__(self) -> str:
         return f"<Marks {dict(sorted(self.until.items()))}>"
@@ -78,32 +112,55 @@ def serves(replica: ReplicaState, model: str | None) -> bool:
 
 def eligible(fleet: FleetState, model: str | None) -> Eligible:
     """The replicas that may take a request for `model` (None: any model), in fleet order."""
-    having = [replica for replica in fleet.replicas if serves(replica, model)]
-    if fleet.replicas and not having:
-        return Eligible((), nobody=Nobody.UNKNOWN_MODEL)
-    up = [replica for replica in having if replica.up]
-    if not up:
-        return Eligible((), nobody=Nobody.DOWN)
-    staying = tuple(replica.slot for replica in up if not replica.draining)
-    return Eligible(staying, nobody=None if staying else Nobody.DRAINING)
+    base = adapter_bases(fleet.replicas).get(model) if model is not None else None
+    left = {
+        replica.slot: why
+        for replica in fleet.replicas
+        if (why := _why_left(replica, model, base)) is not None
+    }
+    staying = tuple(replica.slot for replica in fleet.replicas if replica.slot not in left)
+    return Eligible(staying, nobody=None if staying else _nobody(left.values()), left=left)
 
 
-def undoubted(all_of: Eligible, out: frozenset[int]) -> Eligible:
+def _why_left(replica: ReplicaState, model: str | None, base: str | None) -> Left | None:
+    if not serves(replica, model):
+        has_base = base is not None and serves(replica, base)
+        return Left.NO_ADAPTER if has_base else Left.OTHER_MODEL
+    if not replica.up:
+        return Left.DOWN
+    return Left.DRAINING if replica.draining else None
+
+
+def _nobody(left: Collection[Left]) -> Nobody:
+    having = [why for why in left if why not in OF_OTHERS]
+    if left and not having:
+        return Nobody.UNKNOWN_MODEL
+    return Nobody.DRAINING if Left.DRAINING in having else Nobody.DOWN
+
+
+def undoubted(all_of: Eligible, out: Mapping[int, Left]) -> Eligible:
     """`all_of` without the slots in `out`; all of them again if nothing is left."""
     if not out or all_of.nobody is not None:
         return all_of
     staying = tuple(slot for slot in all_of.slots if slot not in out)
-    return Eligible(staying) if staying else Eligible(all_of.slots, panic=True)
+    if not staying:
+        return Eligible(all_of.slots, True, None, all_of.left)
+    doubted = {slot: out[slot] for slot in all_of.slots if slot in out}
+    return Eligible(staying, left={**all_of.left, **doubted})
 
 
 def roomy(all_of: Eligible, requests: Sequence[int], limit_count: int) -> Eligible:
     """`all_of` without those that have their fill. requests: in flight to each."""
     if all_of.nobody is not None or max(requests) < limit_count:
         return all_of
-    slots = tuple(
-        slot for slot, count in zip(all_of.slots, requests, strict=True) if count < limit_count
-    )
-    return Eligible(slots, all_of.panic, None if slots else Nobody.FULL)
+    full = {
+        slot: Left.FULL
+        for slot, count in zip(all_of.slots, requests, strict=True)
+        if count >= limit_count
+    }
+    slots = tuple(slot for slot in all_of.slots if slot not in full)
+    nobody = None if slots else Nobody.FULL
+    return Eligible(slots, all_of.panic, nobody, {**all_of.left, **full})
 
 
 def restarted(before: FleetState, after: FleetState) -> Iterable[int]:

@@ -13,6 +13,7 @@ Invariants:
 from collections.abc import Callable
 
 from tokenlane.config.settings import HealthSettings
+from tokenlane.routing.candidates import Left
 
 _NONE: frozenset[int] = frozenset()
 # The share of its requests that a replica gets first.
@@ -91,12 +92,9 @@ class Health:
                     self._rising[slot] = until
         return frozenset(self._until)
 
-    def out(self, now: float) -> frozenset[int]:
+    def out(self, now: float) -> dict[int, Left]:
         """Slots to leave out of one decision: the ejected, and some of those that start slowly."""
-        out = self.ejected(now)
-        if not self._rising:
-            return out
-        held_back = set()
+        out = dict.fromkeys(self.ejected(now), Left.EJECTED)
         for slot, began in list(self._rising.items()):
             since = now if began is None else began
             self._rising[slot] = since
@@ -105,8 +103,8 @@ class Health:
                 del self._rising[slot]
                 self._look()
             elif self._random() >= max(risen, _FIRST_SHARE):
-                held_back.add(slot)
-        return out | held_back if held_back else out
+                out.setdefault(slot, Left.STARTING)
+        return out
 
     def _look(self) -> None:
         self.troubled = bool(self._failures or self._until or self._rising or self._ejections)

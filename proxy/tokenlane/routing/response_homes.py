@@ -57,7 +57,7 @@ class ResponseHomes:
         """Return the replica that keeps it, if it is known and not tried yet, else all of them."""
         slots = self._slots.get(tenant)
         slot = slots.get(name, -1) if slots is not None else -1
-        return Eligible((slot,), among.panic) if slot in among.slots else among
+        return among.only((slot,)) if slot in among.slots else among
 
     def find(self, name: str) -> tuple[int, str]:
         """Where the response is, and whose; (-1, "") where that is not known."""

@@ -148,7 +148,7 @@ class Router:
                 self._eligible[model] = known
         out = self._marks.out(now)
         if self.health.troubled:
-            out |= self.health.out(now)
+            out = {**self.health.out(now), **out}
         among = undoubted(known, out)
         return among if not self._replica_limit else self._roomy(among)
 

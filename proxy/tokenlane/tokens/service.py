@@ -11,7 +11,7 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from tokenlane.config.settings import TokenSettings
@@ -59,23 +59,47 @@ class Outcome:
         self.run_s = run_s
 
 
+class ModelTokenizers:
+    """The tokenizers of a worker. A model is read by its own, an adapter without one by that of its
+    base. loaded: by model name."""
+
+    def __init__(self, loaded: Mapping[str, Tokenizer]) -> None:
+        self.loaded = dict(loaded)
+        self._bases: Mapping[str, str] = {}
+
+    def adopt(self, bases: Mapping[str, str]) -> None:
+        """Replace which models are adapters, and of which."""
+        self._bases = bases
+
+    def own(self, model: str) -> str:
+        """Return the model whose tokenizer and caches this one uses."""
+        return model if model in self.loaded else self._bases.get(model, model)
+
+    def get(self, model: str) -> Tokenizer | None:
+        """Return the tokenizer of a model, if there is one."""
+        return self.loaded.get(self.own(model))
+
+
 class TokenService:
-    """The ids of requests. `tokenizers`: by model name, loaded. block_tokens: of the hashes. ask:
-    asks a replica, where that is wanted."""
+    """The ids of requests. block_tokens: of the hashes. ask: asks a replica, where that is
+    wanted."""
 
     def __init__(
-        self, settings: TokenSettings, tokenizers: dict[str, Tokenizer], block_tokens: int
+        self,
+        settings: TokenSettings,
+        tokenizers: ModelTokenizers,
+        block_tokens: int,
+        ask: Ask | None = None,
     ) -> None:
         self._settings = settings
         self._tokenizers = tokenizers
-        self._speeds = {model: Speed() for model in tokenizers}
+        self._speeds = {model: Speed() for model in tokenizers.loaded}
         self._block_tokens = block_tokens
-        self.ask: Ask | None = None
-        self._bases: dict[str, str] = {}
+        self._ask = ask
         self._permit = asyncio.Lock()
         self._room = Waiters()
         self.budgets = CacheBudgets.of(settings)
-        self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers}
+        self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers.loaded}
         self.cache = PromptCache(self.budgets.request)
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
@@ -91,19 +115,6 @@ class TokenService:
         if block_tokens != self._block_tokens:
             self._block_tokens = block_tokens
             self.cache.clear()
-
-    def adopt(self, bases: dict[str, str]) -> None:
-        """Which models are adapters, and of which: they speak with that one's tokenizer, unless
-        they have one of their own."""
-        self._bases = bases
-
-    def tokenizer(self, model: str) -> Tokenizer | None:
-        """The tokenizer of a model, if there is one."""
-        return self._tokenizers.get(self._own(model))
-
-    def _own(self, model: str) -> str:
-        """Whose tokenizer and caches a model uses."""
-        return model if model in self._tokenizers else self._bases.get(model, model)
 
     def cache_counts(self) -> dict[str, CacheCounts]:
         """By kind of cache, all models together."""
@@ -124,7 +135,7 @@ class TokenService:
     def known(self, model: str, body: Prompted) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
         to call `make` with."""
-        if self.ask is None and self._own(model) not in self._tokenizers:
+        if self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         key = token_key(model, body)
         prompt = self.cache.get(key)
@@ -147,8 +158,8 @@ class TokenService:
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
             return await self._asked(model, body, key)
-        own = self._own(model)
-        tokenizer = self._tokenizers[own]
+        own = self._tokenizers.own(model)
+        tokenizer = self._tokenizers.loaded[own]
         size_bytes = prompt_size_bytes(body)
         speed = self._speeds[own]
         job = TokenJob(
@@ -179,16 +190,16 @@ class TokenService:
 
     def asks(self, model: str, body: Prompted) -> bool:
         """Whether a replica is asked for the ids of such a request."""
-        tokenizer = self.tokenizer(model)
-        return self.ask is not None and (tokenizer is None or tokenizer.made_elsewhere(body))
+        tokenizer = self._tokenizers.get(model)
+        return self._ask is not None and (tokenizer is None or tokenizer.made_elsewhere(body))
 
     async def _asked(self, model: str, body: Prompted, key: bytes) -> Outcome:
-        assert self.ask is not None
-        tokenizer = self.tokenizer(model)
+        assert self._ask is not None
+        tokenizer = self._tokenizers.get(model)
         LOOP.mark(OTHER)
         began_s = time.perf_counter()
         try:
-            prompt = await self.ask(model, body, tokenizer, self._block_tokens)
+            prompt = await self._ask(model, body, tokenizer, self._block_tokens)
         except Exception as problem:  # noqa: BLE001 - it is the result
             return _outcome(Tokenized.failed(problem, time.perf_counter() - began_s), Rung.REPLICA)
         if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):

@@ -20,7 +20,6 @@ from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.caches.lru import CacheCounts
-from tokenlane.tokens.service import TokenService
 from tokenlane.worker.memory_account import memory_parts
 
 _Writer = TypeVar("_Writer", AccessLog, Tracer)
@@ -100,7 +99,6 @@ class Gauges:
         segment: MetricsSegment,
         gateway: Gateway,
         server: HttpServer,
-        tokens: TokenService,
         access: AccessLog | None,
         tracer: Tracer | None,
         listener: socket.socket,
@@ -109,7 +107,6 @@ class Gauges:
         self._accepts = AcceptGrowth(segment, listener)
         self._gateway = gateway
         self._server = server
-        self._tokens = tokens
         self._caches = CacheGrowth(segment)
         self.access = LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED)
         self._traces = LineGrowth(
@@ -135,16 +132,14 @@ class Gauges:
             segment.gauge(families.ADMITTED).set(gateway.admission_queue.admission.running)
             segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
         self._ejections()
-        for cache, counts in self._tokens.cache_counts().items():
+        for cache, counts in gateway.tokens.cache_counts().items():
             self._caches.write(cache, counts)
         self.access.write()
         self._traces.write()
         self._account()
 
     def _account(self) -> None:
-        parts = memory_parts(
-            self._gateway, self._server, self._tokens, self.access.writer, self._traces.writer
-        )
+        parts = memory_parts(self._gateway, self._server, self.access.writer, self._traces.writer)
         for name, part in parts.items():
             self._segment.gauge(families.MEMORY_BYTES, name).set(part.size_bytes)
             if part.limit_bytes:

@@ -24,7 +24,7 @@ import uvloop
 
 from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.channel.ends import WorkerEnd
-from tokenlane.channel.messages import Hello, Reload
+from tokenlane.channel.messages import Explain, Hello, Reload
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState
 from tokenlane.gateway.explain import Explainer
@@ -45,7 +45,6 @@ from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.stalls import planted
 from tokenlane.telemetry.stalls.monitor import StallMonitor
 from tokenlane.telemetry.stalls.stages import LOOP, METRICS, OTHER
-from tokenlane.tokens.service import TokenService
 from tokenlane.worker.gauges import Gauges
 from tokenlane.worker.reload import WorkerReload
 from tokenlane.worker.resources import Resources, Tokenizers, load_tokenizers
@@ -112,9 +111,10 @@ class Worker:
         segment = MetricsSegment(hello.metrics_fd)
         _show_engines(segment, tokenizers)
         recorder = Recorder(segment, settings.prices, resources.access, resources.tracer)
-        tokens = TokenService(settings.tokens, tokenizers, settings.routing.block_tokens or 16)
-        gateway = self._gateway = self._compose(hello, resources, tokens, recorder)
-        explainer = self._explainer = self._explaining(hello, gateway, tokens)
+        gateway = self._gateway = self._compose(hello, resources, tokenizers, recorder)
+        explainer = self._explainer = Explainer(
+            gateway.fleet, gateway.router, gateway.planner, self._end.explained
+        )
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
@@ -132,13 +132,11 @@ class Worker:
         monitor = self._watching(hello, gateway, segment)
         malloc_arenas.settle()
         monitor.start()
-        gauges = Gauges(
-            segment, gateway, server, tokens, resources.access, resources.tracer, listener
-        )
+        gauges = Gauges(segment, gateway, server, resources.access, resources.tracer, listener)
         in_force = self._in_force = WorkerReload(
             hello.worker, settings, resources,
             gateway=gateway, server=server, recorder=recorder,
-            gauges=gauges, explainer=explainer,
+            gauges=gauges,
         )  # fmt: skip
         self._end.ready({name: one.doubts for name, one in tokenizers.items() if one.doubts})
         if self._reload_waiting is not None:
@@ -152,7 +150,6 @@ class Worker:
         monitor.stop()
         explainer.close()
         gateway.close()
-        tokens.close()
         self._end.close()
         if cut:
             log.warning("drain ended with %d answers cut", cut)
@@ -169,12 +166,12 @@ class Worker:
                     await self._drain.wait()
 
     def _compose(
-        self, hello: Hello, resources: Resources, tokens: TokenService, recorder: Recorder
+        self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
         several = hello.settings.server.workers > 1
         return Gateway(
             hello.settings,
-            tokens,
+            tokenizers,
             SharedBoard(hello.board_fd, hello.worker),
             recorder,
             on_routed=self._end.learned if several else None,
@@ -187,18 +184,6 @@ class Worker:
             else None,
             replica_key=resources.replica_key,
             tls=resources.upstream_tls,
-        )
-
-    def _explaining(self, hello: Hello, gateway: Gateway, tokens: TokenService) -> Explainer:
-        return Explainer(
-            gateway.fleet,
-            gateway.router,
-            tokens,
-            gateway.query_builder,
-            self._end.explained,
-            gateway.model_resolver.names,
-            gateway.prover.trust,
-            check_context=hello.settings.tokens.context_check,
         )
 
     def _watching(self, hello: Hello, gateway: Gateway, segment: MetricsSegment) -> StallMonitor:
@@ -244,9 +229,9 @@ class Worker:
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
 
-    def _explain(self, number: int, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> None:
+    def _explain(self, question: Explain) -> None:
         if self._explainer is not None:
-            self._explainer.ask(number, headers, body)
+            self._explainer.ask(question)
 
     def _reload(self, message: Reload) -> None:
         if self._in_force is None:

@@ -12,7 +12,6 @@ from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.tracing.exporter import Tracer
-from tokenlane.tokens.service import TokenService
 
 
 class Part(NamedTuple):
@@ -25,13 +24,12 @@ class Part(NamedTuple):
 def memory_parts(
     gateway: Gateway,
     server: HttpServer,
-    tokens: TokenService,
     access: AccessLog | None,
     tracer: Tracer | None,
 ) -> dict[str, Part]:
     """By name (metric label)."""
     bodies, homes = server.state.body_memory, gateway.kept.homes
-    shadows = gateway.model_resolver.shadows
+    shadows, tokens = gateway.shadows, gateway.tokens
     parts = {
         f"{kind}-cache": Part(budget.size_bytes, budget.limit_bytes)
         for kind, budget in tokens.budgets.by_kind().items()

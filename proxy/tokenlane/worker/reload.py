@@ -16,7 +16,6 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import LogSettings, Settings
 from tokenlane.config.tls import renew, tls_files
 from tokenlane.errors import ConfigError
-from tokenlane.gateway.explain import Explainer
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
@@ -47,14 +46,12 @@ class WorkerReload:
         server: HttpServer,
         recorder: Recorder,
         gauges: Gauges,
-        explainer: Explainer,
     ) -> None:
         self._number = number
         self._gateway = gateway
         self._server = server
         self._recorder = recorder
         self._gauges = gauges
-        self._explainer = explainer
         self._one_at_a_time = asyncio.Lock()
         self._stamps = stamps(tls_files(settings.server, settings.upstream))
         self.settings = settings
@@ -108,5 +105,4 @@ class WorkerReload:
         recorder.configure(settings.prices, made.access, settings.log)
         if made.access is not self.resources.access:
             self._gauges.access.follow(made.access)
-        self._explainer.names = self._gateway.model_resolver.names
         self.settings = settings

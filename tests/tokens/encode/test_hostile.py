@@ -9,7 +9,7 @@ import pytest
 from bench.loads.prompts import HOSTILE, hostile, ids_of, raw
 from tests.support import demo_tokenizer
 from tokenlane.config.settings import TokenSettings
-from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.service import ModelTokenizers, TokenService
 
 LIMIT_BYTES = 4_000_000
 SETTINGS = TokenSettings(threads=2, cache_limit_bytes=LIMIT_BYTES)
@@ -24,7 +24,7 @@ async def test_hostile_text_leaves_memory_bounded(
     earlier text."""
     size, rounds = (1_000_000, 60) if long else (50_000, 6)
     process = psutil.Process()
-    service = TokenService(SETTINGS, {"m": demo_tokenizer()}, 16)
+    service = TokenService(SETTINGS, ModelTokenizers({"m": demo_tokenizer()}), 16)
     peaks: list[int] = []
     held: dict[str, int] = {}
     try:

@@ -21,7 +21,7 @@ from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made
-from tokenlane.tokens.service import TokenService
+from tokenlane.tokens.service import ModelTokenizers, TokenService
 
 # Nothing is short, and every render is too long for a thread.
 TO_PROCESSES: dict[str, Any] = {"thread_hop_s": 0.0, "stall_budget_s": 1e-9}
@@ -39,7 +39,7 @@ async def service(processes: int = 1, **fields: Any) -> AsyncIterator[TokenServi
     settings = TokenSettings(
         processes=processes, folders={"demo": str(demo_folder())}, **TO_PROCESSES, **fields
     )
-    made = TokenService(settings, {"demo": demo_tokenizer()}, 16)
+    made = TokenService(settings, ModelTokenizers({"demo": demo_tokenizer()}), 16)
     try:
         await until(lambda: made.processes.ready_count == processes)
         yield made
@@ -61,7 +61,7 @@ BODIES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("value", BODIES, ids=lambda value: json.dumps(value)[:40])
 async def test_the_same_ids_as_in_this_process(value: dict[str, Any]) -> None:
-    plain = TokenService(TokenSettings(), {"demo": demo_tokenizer()}, 16)
+    plain = TokenService(TokenSettings(), ModelTokenizers({"demo": demo_tokenizer()}), 16)
     async with service() as tokens:
         outcome = await tokens.prompt("demo", body_of(value))
         assert outcome.rung in (Rung.PROCESSES, Rung.TOKEN_INPUT)

@@ -6,6 +6,7 @@ import sys
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from tokenlane.cli.verbs.admin_client import (
     Unreachable,
@@ -32,6 +33,8 @@ def explain_flags(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="a header of it; once for each",
     )
+    parser.add_argument("--path", default="", help="asked for; else what its body is for")
+    parser.add_argument("--tenant", default="", help="whose request it is, where there are tenants")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     admin_flags(parser, token=True)
 
@@ -50,8 +53,9 @@ def explain(args: argparse.Namespace) -> int:
     body = _read(args.file)
     where = address(args.admin, admin)
     try:
+        about = urlencode({"path": args.path, "tenant": args.tenant})
         status, answer = ask(
-            where, "POST", "/explain", timeout_s=_TIMEOUT_S, body=body, headers=headers
+            where, "POST", f"/explain?{about}", timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
     except Unreachable as error:
         complain(str(error))
@@ -96,7 +100,7 @@ def table(told: dict[str, Any]) -> str:
     head = [
         (
             f"{told['model'] or 'any model'}: {about}{told['tokens']:,} tokens, {told['blocks']:,}"
-            f" full blocks of {told['block_tokens']} (by {told['rung']})"
+            f" full blocks of {told['block_tokens']} (by {told['rung'] or 'its size'})"
         ),
         f"{told['policy']} chooses {told['replica']}: {told['meaning']} ({told['reason']})",
     ]

@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from tokenlane import __version__
+from tokenlane.channel.messages import Explain
 from tokenlane.config.settings import Settings
 from tokenlane.control import fleet_table
 from tokenlane.control.dashboard.history import RateHistory
@@ -145,13 +146,11 @@ class View:
             return "No replica is up."
         return None
 
-    async def explain(
-        self, headers: tuple[tuple[bytes, bytes], ...], body: bytes
-    ) -> tuple[int, bytes]:
+    async def explain(self, question: Explain) -> tuple[int, bytes]:
         """Where a request would go, as a worker says. TimeoutError, ConnectionError."""
         if self.pool is None:
             raise ConnectionError("no worker is ready")
-        return await self.pool.explain(headers, body)
+        return await self.pool.explain(question)
 
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas as JSON, with what this gateway has in flight at each."""

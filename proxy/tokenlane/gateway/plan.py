@@ -1,0 +1,79 @@
+"""What is decided of a request before a replica is: whose it is, what it asks for, by which ids it
+is routed, what of its body changes.
+
+Invariants:
+- A plan belongs to one request, or one explanation, or one copy; `tokenlane.gateway.planner` fills
+  it in from top to bottom, and nobody else.
+- The model and the salt in `request` are those in `body`.
+"""
+
+import copy
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from tokenlane.gateway.id_trust import Claim
+from tokenlane.gateway.query_builder import Field
+from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.protocols.bodies import Body, OtherBody
+from tokenlane.protocols.routes import Route
+from tokenlane.routing.decision import Query
+from tokenlane.telemetry.metrics import families
+from tokenlane.tokens.service import Outcome
+
+_NO_BODY = ReplicaBody(b"")
+_UNREAD = OtherBody()
+_NO_QUERY = Query(b"", 16, 0, 0)
+
+
+class Plan:
+    """One request's. headers: with lower-case names. Times: time.monotonic() seconds at the end of
+    a stage, 0.0 before.
+
+    named: the response that the request is about, or continues.
+    alias: the name of the settings under which the model was asked for. label: the model's, for
+    metrics.
+    tokens: how its ids were had. claim: of these, where a replica could be asked about them.
+    forwards: replicas that have proven the ids get them instead of the text.
+    shadow: the model that gets a copy.
+    """
+
+    __slots__ = (
+        "alias", "body", "claim", "forwards", "headers", "inspected_s", "label", "model", "named",
+        "path", "query", "request", "request_id", "route", "shadow", "tenant", "tokens", "tokens_s",
+    )  # fmt: skip
+
+    def __init__(
+        self, route: Route, path: str, headers: Sequence[Field], request_id: bytes, tenant: str
+    ) -> None:
+        self.route = route
+        self.path = path
+        self.headers = headers
+        self.request_id = request_id
+        self.tenant = tenant
+        self.body: ReplicaBody = _NO_BODY
+        self.request: Body = _UNREAD
+        self.named = ""
+        self.alias: str | None = None
+        self.model: str | None = None
+        self.label = families.OTHER
+        self.shadow: str | None = None
+        self.tokens: Outcome | None = None
+        self.claim: Claim | None = None
+        self.forwards = False
+        self.query: Query = _NO_QUERY
+        self.inspected_s = self.tokens_s = 0.0
+
+    def rename(self, model: str) -> None:
+        """Ask for this model instead."""
+        self.request.model = self.model = model
+        self.body.put("model", msgspec.json.encode(model))
+
+    def copy_for(self, model: str) -> "Plan":
+        """Return a plan for a copy of the request, for another model, up to its ids."""
+        made = Plan(self.route, self.path, self.headers, self.request_id, self.tenant)
+        made.request, made.body = copy.copy(self.request), self.body.copy()
+        made.rename(model)
+        made.inspected_s = time.monotonic()
+        return made

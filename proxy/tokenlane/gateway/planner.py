@@ -1,0 +1,167 @@
+"""From a request to its query and the decision on it: the one way for requests, explanations and
+shadow traffic.
+
+Invariants:
+- Nothing is leased, sent or counted here: a plan that is thrown away leaves no trace but ids in
+  the caches.
+- The name comes before the ids, since it says whose tokenizer reads the prompt, and the tenant's
+  salt before both are hashed: from there on the prompt shares nothing with equal ones of others.
+"""
+
+import time
+
+import msgspec
+from msgspec import UNSET
+
+from tokenlane.admission.auth import tenant_salt
+from tokenlane.config.settings import Settings
+from tokenlane.errors import RequestError
+from tokenlane.gateway import body_reader, refusals
+from tokenlane.gateway.body_reader import LONG_BODY_BYTES
+from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.kept_responses import KeptResponses
+from tokenlane.gateway.model_names import ModelNames
+from tokenlane.gateway.plan import Plan
+from tokenlane.gateway.prompt_reader import PromptReader
+from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.protocols.bodies import OtherBody, goes_on_from, inspect, inspect_fields
+from tokenlane.protocols.field_rules import FieldRules
+from tokenlane.protocols.routes import Action, kept_name
+from tokenlane.routing.candidates import Eligible
+from tokenlane.routing.decision import Decision
+from tokenlane.routing.router import Router
+from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+
+
+class Planner:
+    """A worker's plans. kept: what is known of responses."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        router: Router,
+        prompts: PromptReader,
+        names: ModelNames,
+        kept: KeptResponses,
+    ) -> None:
+        self._fleet = fleet
+        self._router = router
+        self._prompts = prompts
+        self._names = names
+        self._kept = kept
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Replace the settings for new plans."""
+        self._rules = FieldRules(settings.requests)
+
+    async def make(self, plan: Plan, raw: bytes) -> None:
+        """Fill in the plan for a body. Raise RequestError for what is not sent to any replica."""
+        if plan.route.action is Action.KEPT:
+            plan.body, plan.named = ReplicaBody(raw), kept_name(plan.path)
+            await self._own(plan)
+            plan.inspected_s = time.monotonic()
+            await self.read(plan)
+            return
+        # A few typed fields, the rest raw.
+        await self._inspect(plan, raw)
+        plan.named = goes_on_from(plan.request)
+        if plan.named:
+            await self._own(plan)
+        # Unknown models end here, before they cost a render.
+        self._resolve(plan)
+        if plan.tenant:
+            _salt(plan)
+        plan.inspected_s = time.monotonic()
+        await self.read(plan)
+
+    async def read(self, plan: Plan) -> None:
+        """Fill in the prompt's ids, and the query by them."""
+        await self._prompts.read(plan)
+        plan.tokens_s = time.monotonic()
+
+    def eligible(self, plan: Plan, now_s: float) -> Eligible:
+        """Return who may serve it now. Raise RequestError where nobody may."""
+        among = self._router.eligible(plan.model, now_s)
+        if among.nobody is not None:
+            raise refusals.nobody(among)
+        return among
+
+    def decide(self, plan: Plan, among: Eligible, now_s: float) -> Decision:
+        """Choose one of these: the replica that keeps the response named, else the policy's."""
+        likely = self._kept.homes.first(plan.named, among, plan.tenant) if plan.named else among
+        return self._router.decide(plan.query, likely, now_s)
+
+    async def _inspect(self, plan: Plan, raw: bytes) -> None:
+        kind = plan.route.kind
+        if not (self._rules.on or self._names.on or plan.tenant or self._prompts.may_forward(kind)):
+            plan.body = ReplicaBody(raw)
+            if len(raw) <= LONG_BODY_BYTES:
+                plan.request = inspect(kind, raw)
+            else:
+                plan.request = await body_reader.read(lambda long: inspect(kind, long), raw)
+            return
+        plan.body = await body_reader.read(ReplicaBody.taken_apart, raw)
+        fields = plan.body.fields
+        if fields is None:
+            # It may be fit for a replica, where nothing has to be found in it.
+            plan.request = await body_reader.read(lambda long: inspect(kind, long), raw)
+            if self._rules.on:
+                raise _unreadable()
+            return
+        if self._rules.on:
+            plan.body.change(self._rules.changes(fields, kind))
+        plan.request = inspect_fields(kind, fields)
+
+    async def _own(self, plan: Plan) -> None:
+        """Raise RequestError 404 for a response that is not known to be this tenant's."""
+        if plan.tenant:
+            LOOP.mark(OTHER)
+            owned = await self._kept.owns(plan.named, plan.tenant)
+            LOOP.mark(INSPECT)
+            if not owned:
+                raise refusals.unknown_response(plan.named)
+
+    def _resolve(self, plan: Plan) -> None:
+        """Find the model that is meant, and who gets a copy."""
+        names, name = self._names, plan.request.model
+        if names.on and name is not None:
+            model, key = name, 0
+            if names.needs_key(name):
+                key = self._key(plan)
+            if name in names:
+                plan.alias = name
+                model = names.model(name, key, self._fleet.ready)
+            if model != name:
+                plan.rename(model)
+            if names.shadowed(model):
+                plan.shadow = names.shadow(model, key or self._key(plan))
+            name = model
+        if name not in self._fleet.models:
+            name = self._fleet.resolve(name, names)
+        plan.model = name
+        if name is not None and name in self._fleet.models:
+            plan.label = name
+
+    def _key(self, plan: Plan) -> int:
+        return self._names.key(plan.request, plan.headers, plan.request_id, plan.tenant)
+
+
+def _salt(plan: Plan) -> None:
+    """Give the prompt its tenant's cache_salt. Raise RequestError 400."""
+    request = plan.request
+    if isinstance(request, OtherBody):
+        return
+    given = request.cache_salt
+    if given is not UNSET and plan.body.fields is None:
+        # A replica that reads the first of repeated keys must not find its client's own.
+        raise _unreadable()
+    request.cache_salt = tenant_salt(plan.tenant, given or None)
+    plan.body.put("cache_salt", msgspec.json.encode(request.cache_salt))
+
+
+def _unreadable() -> RequestError:
+    return RequestError(
+        400, "The body has too many fields, or one with a name that is no text.", code="fields"
+    )
