@@ -25,6 +25,7 @@ from tokenlane.config.settings import (
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, ReplicaState
 from tokenlane.routing.candidates import LEFT_WORDS, Left
+from tokenlane.telemetry.stalls.stages import LOOP, OTHER
 
 KEYS = {"alice": ALICE, "bob": BOB}
 SLOTS = 5
@@ -178,9 +179,12 @@ async def prepare(bench: Bench, scene: Scene) -> dict[int, int]:
 @given(scene=scenes, asked=requests)
 async def test_explained_is_done(scene: Scene, asked: Asked) -> None:
     headers = bearer(KEYS[asked.tenant])
-    lower = ((b"x-session-affinity", asked.session.encode()),) if asked.session else ()
+    # The id decides where nothing else tells the conversation.
+    about = {"x-request-id": "one"}
     if asked.session:
-        headers += f"x-session-affinity: {asked.session}\r\n"
+        about["x-session-affinity"] = asked.session
+    headers += "".join(f"{name}: {value}\r\n" for name, value in about.items())
+    lower = tuple((name.encode(), value.encode()) for name, value in about.items())
     async with (
         Upstream(answering(ok(b'{"id":"resp_3"}'))) as upstream,
         gateway(
@@ -198,7 +202,9 @@ async def test_explained_is_done(scene: Scene, asked: Asked) -> None:
             told = await explainer(bench).explain(question)
         except RequestError as error:
             refused = error
+        assert LOOP.stage == OTHER
         answer = await bench.ask(post(asked.path, asked.body, headers))
+        assert LOOP.stage == OTHER
         if refused is not None:
             assert answer.status == refused.status
             assert refused.message in json.loads(answer.body)["error"]["message"]

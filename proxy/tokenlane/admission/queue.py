@@ -14,6 +14,7 @@ from typing import Self
 from tokenlane.admission.policy import CLASSES, Admission, Refusal, State, Ticket
 from tokenlane.config.settings import AdmissionSettings, Tenant
 from tokenlane.errors import RequestError
+from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 from tokenlane.tokens.blocks import TEXT_BYTES_PER_TOKEN
 
 OnShed = Callable[[str, str], object]
@@ -84,7 +85,8 @@ class Permit:
         if ticket.state is State.GONE:
             raise queue.refuse(ticket, Refusal.FULL)
         if ticket.state is State.WAITING:
-            await self._wait(queue, ticket)
+            with AWAITING[INSPECT]:
+                await self._wait(queue, ticket)
         queue.on_admitted(CLASSES[ticket.line.rank], time.monotonic() - now_s)
         return self
 

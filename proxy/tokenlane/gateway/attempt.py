@@ -32,7 +32,7 @@ from tokenlane.routing.lease import Lease
 from tokenlane.routing.retry import Ending, Phase, RetryBudget, Step, may_replace, next_step
 from tokenlane.routing.router import Router
 from tokenlane.runtime.cohorts import step_aside
-from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY, ROUTE
+from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, RELAY, ROUTE
 from tokenlane.telemetry.tracing.trace_context import TraceContext
 
 log = logging.getLogger(__name__)
@@ -139,16 +139,14 @@ class Attempts:
         record.replica, record.attempts = replica.state.id, attempt.number
         record.routed_s = now_s = time.monotonic()
         with self._router.attempt(choice, query, now_s) as lease:
-            LOOP.mark(OTHER)
-            await step_aside()
-            LOOP.mark(ROUTE)
+            with AWAITING[ROUTE]:
+                await step_aside()
             connection = replica.pool.idle()
             if connection is None:
-                LOOP.mark(OTHER)
                 try:
-                    connection = await replica.pool.connect()
+                    with AWAITING[ROUTE]:
+                        connection = await replica.pool.connect()
                 except UpstreamError as error:
-                    LOOP.mark(ROUTE)
                     self.unreachable(replica, error)
                     return self.after(attempt, Phase.UNSENT, error.reason)
             LOOP.mark(RELAY)
@@ -164,9 +162,8 @@ class Attempts:
                 record.sent_s = time.monotonic()
                 if query.inexact is None and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks, query.tenant)
-                LOOP.mark(OTHER)
-                await relay.done
-                LOOP.mark(ROUTE)
+                with AWAITING[ROUTE]:
+                    await relay.done
             except asyncio.CancelledError:
                 connection.abort(relay)
                 raise

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from tokenlane.protocols.bodies import Body, Kind, inspect
-from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 
 # Up to 3 ns a byte, where it is nothing but brackets or keys.
 LONG_BODY_BYTES: Final = 1024 * 1024
@@ -28,8 +28,5 @@ async def read(reader: Callable[[bytes], _Read], body: bytes) -> _Read:
     """What the reader makes of a body, here or beside the loop. Raises as it does."""
     if len(body) <= LONG_BODY_BYTES:
         return reader(body)
-    LOOP.mark(OTHER)
-    try:
+    with AWAITING[INSPECT]:
         return await asyncio.get_running_loop().run_in_executor(_thread, reader, body)
-    finally:
-        LOOP.mark(INSPECT)

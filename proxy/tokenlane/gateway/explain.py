@@ -25,6 +25,7 @@ from tokenlane.protocols.routes import Action, route_of
 from tokenlane.routing.candidates import LEFT_WORDS
 from tokenlane.routing.decision import Decision, Reason
 from tokenlane.routing.router import Router
+from tokenlane.telemetry.stalls.stages import DURING, INSPECT
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +111,11 @@ class Explainer:
 
     async def explain(self, question: Explain) -> dict[str, Any]:
         """Return the decision as JSON. Raise RequestError as the request would be refused."""
-        plan = await self.plan(question)
-        now_s = time.monotonic()
-        among = self._planner.eligible(plan, now_s)
-        decision = self._planner.decide(plan, among, now_s)
+        with DURING[INSPECT]:
+            plan = await self.plan(question)
+            now_s = time.monotonic()
+            among = self._planner.eligible(plan, now_s)
+            decision = self._planner.decide(plan, among, now_s)
         query, tokens = plan.query, plan.tokens
         return {
             "model": plan.model,
@@ -148,7 +150,9 @@ class Explainer:
         route = route_of(path)
         if route.action not in _ROUTED:
             raise RequestError(400, "No replica is chosen for this path.", param="path")
-        plan = Plan(route, path, question.headers, b"", question.tenant)
+        headers = question.headers
+        request_id = next((value for name, value in headers if name == b"x-request-id"), b"")
+        plan = Plan(route, path, headers, request_id, question.tenant)
         await self._planner.make(plan, question.body)
         return plan
 

@@ -25,7 +25,7 @@ from tokenlane.http.headers import Field
 from tokenlane.protocols.bodies import MessagesBody, kinds_of
 from tokenlane.protocols.routes import Action, Route
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.service import ModelTokenizers
 
@@ -93,16 +93,14 @@ class LocalAnswers:
             make = partial(tokenize_answers.count, tokenizer, request, context_tokens)
         else:
             make = partial(tokenize_answers.tokenize, tokenizer, request, context_tokens)
-        LOOP.mark(OTHER)
+        thread = _thread if len(body) > LONG_BODY_BYTES else None
         try:
-            thread = _thread if len(body) > LONG_BODY_BYTES else None
-            answer = await asyncio.get_running_loop().run_in_executor(thread, make)
+            with AWAITING[INSPECT]:
+                answer = await asyncio.get_running_loop().run_in_executor(thread, make)
         except Exception as problem:
             if isinstance(Tokenized.failed(problem, 0.0).error, RequestError):
                 raise
             return False
-        finally:
-            LOOP.mark(INSPECT)
         await _send(exchange, answer)
         return True
 
@@ -115,8 +113,7 @@ async def _send(exchange: Exchange, answer: bytes) -> None:
     exchange.begin(200, _JSON, length_bytes=len(answer))
     for at in range(0, len(answer), _PIECE_BYTES):
         exchange.write(answer[at : at + _PIECE_BYTES])
-        LOOP.mark(OTHER)
-        await exchange.drain()
-        await asyncio.sleep(0)
-        LOOP.mark(INSPECT)
+        with AWAITING[INSPECT]:
+            await exchange.drain()
+            await asyncio.sleep(0)
     exchange.finish()

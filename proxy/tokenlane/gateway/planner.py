@@ -30,7 +30,7 @@ from tokenlane.protocols.routes import Action, kept_name
 from tokenlane.routing.candidates import Eligible
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
-from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER
+from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 
 
 class Planner:
@@ -117,9 +117,8 @@ class Planner:
     async def _own(self, plan: Plan) -> None:
         """Raise RequestError 404 for a response that is not known to be this tenant's."""
         if plan.tenant:
-            LOOP.mark(OTHER)
-            owned = await self._kept.owns(plan.named, plan.tenant)
-            LOOP.mark(INSPECT)
+            with AWAITING[INSPECT]:
+                owned = await self._kept.owns(plan.named, plan.tenant)
             if not owned:
                 raise refusals.unknown_response(plan.named)
 

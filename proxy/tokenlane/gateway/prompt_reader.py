@@ -20,7 +20,7 @@ from tokenlane.relay.usage import Usage
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
 from tokenlane.runtime.cohorts import step_aside
-from tokenlane.telemetry.stalls.stages import LOOP, OTHER, ROUTE, TOKENIZE_LOCAL
+from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
 from tokenlane.tokens.service import TokenService
 
 
@@ -83,8 +83,8 @@ class PromptReader:
             known = await self._tokens.make(
                 model, request, known, limit_tokens=limit_tokens, tenant=tenant
             )
-            LOOP.mark(OTHER)
-            await step_aside()
+            with AWAITING[ROUTE]:
+                await step_aside()
         else:
             known.run_s = time.monotonic() - plan.inspected_s
         LOOP.mark(ROUTE)

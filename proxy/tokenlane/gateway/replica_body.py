@@ -15,7 +15,7 @@ import msgspec
 
 from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, is_ids
-from tokenlane.telemetry.stalls.stages import LOOP, OTHER, ROUTE
+from tokenlane.telemetry.stalls.stages import AWAITING, ROUTE
 from tokenlane.tokens.ids import unpack
 
 # Fields that look at the prompt's text, or that make vLLM count or cut tokens of its own.
@@ -165,8 +165,5 @@ def _json_ids(ids: bytes) -> bytes:
 async def _made(make: Callable[[], bytes], short: bool) -> bytes:
     if short:
         return make()
-    LOOP.mark(OTHER)
-    try:
+    with AWAITING[ROUTE]:
         return await asyncio.get_running_loop().run_in_executor(None, make)
-    finally:
-        LOOP.mark(ROUTE)

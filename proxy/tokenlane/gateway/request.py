@@ -41,7 +41,7 @@ from tokenlane.routing.lease import LoadBoard
 from tokenlane.routing.retry import Ending, Step
 from tokenlane.routing.router import Router
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, METRICS, OTHER, ROUTE
+from tokenlane.telemetry.stalls.stages import AWAITING, DURING, INSPECT, LOOP, METRICS, ROUTE
 from tokenlane.tokens.service import ModelTokenizers, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -155,13 +155,12 @@ class Gateway:
 
     def update(self, state: FleetState) -> None:
         """Adopt a new snapshot of the replicas."""
-        LOOP.mark(ROUTE)
-        self.fleet.update(state)
-        self.router.update(state)
-        self._tokenizers.adopt(self.fleet.bases)
-        self.prover.trust.update(state)
-        self.tokens.rehash(self.router.block_tokens())
-        LOOP.mark(OTHER)
+        with DURING[ROUTE]:
+            self.fleet.update(state)
+            self.router.update(state)
+            self._tokenizers.adopt(self.fleet.bases)
+            self.prover.trust.update(state)
+            self.tokens.rehash(self.router.block_tokens())
 
     def close(self) -> None:
         """Close the connections to replicas. Requests in flight are lost."""
@@ -193,11 +192,10 @@ class Gateway:
             record.outcome = "gateway_error"
             exchange.fail(INTERNAL)
         finally:
-            LOOP.mark(METRICS)
-            del self.in_hand[record]
-            record.ended_s = time.monotonic()
-            self._recorder.record(record, exchange.status or 499)
-            LOOP.mark(OTHER)
+            with DURING[METRICS]:
+                del self.in_hand[record]
+                record.ended_s = time.monotonic()
+                self._recorder.record(record, exchange.status or 499)
 
     async def _serve(self, exchange: Exchange, record: RequestRecord) -> None:
         # Dispatch first: an unknown path costs neither a body nor a tokenizer.
@@ -290,7 +288,5 @@ class Gateway:
 
 async def _body(exchange: Exchange) -> bytes:
     """Read a body that did not come with its head."""
-    LOOP.mark(OTHER)
-    body = await exchange.read_body()
-    LOOP.mark(INSPECT)
-    return body
+    with AWAITING[INSPECT]:
+        return await exchange.read_body()

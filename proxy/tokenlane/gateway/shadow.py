@@ -22,6 +22,7 @@ from tokenlane.http.headers import request_head
 from tokenlane.http.heads import RequestHead, ResponseHead
 from tokenlane.routing.lease import Lease
 from tokenlane.routing.router import Router
+from tokenlane.telemetry.stalls.stages import DURING, ROUTE
 
 log = logging.getLogger(__name__)
 
@@ -124,13 +125,14 @@ class ShadowTraffic:
     async def _send(self, head: RequestHead, plan: Plan) -> str:
         """Send one request to one replica; return what became of it. Raise RequestError,
         UpstreamError."""
-        await self._planner.read(plan)
-        now_s = time.monotonic()
-        among = self._router.eligible(plan.model, now_s)
-        if among.nobody is not None:
-            return "nobody"
-        decision = self._planner.decide(plan, among, now_s)
-        body = await plan.body.text()
+        with DURING[ROUTE]:
+            await self._planner.read(plan)
+            now_s = time.monotonic()
+            among = self._router.eligible(plan.model, now_s)
+            if among.nobody is not None:
+                return "nobody"
+            decision = self._planner.decide(plan, among, now_s)
+            body = await plan.body.text()
         pool = self._fleet[decision.choice.slot].pool
         sent = request_head(
             head.method,

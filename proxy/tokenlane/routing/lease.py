@@ -98,6 +98,7 @@ class Lease:
         board: LoadBoard,
         slot: int,
         uncached_tokens: int,
+        *,
         epoch: Epoch | None = None,
         progress: Progress | None = None,
         now: float = 0.0,

@@ -59,7 +59,7 @@ class Ranks:
         self._choices += 1
         self._chosen[key] = self._choices
         epoch = self._pending.insert(key, query.blocks, now)
-        return Lease(self._board, key, uncached_tokens, epoch)
+        return Lease(self._board, key, uncached_tokens, epoch=epoch)
 
     def sweep(self, now: float) -> None:
         """Drops what has run out."""

@@ -196,13 +196,13 @@ class Router:
             self._board,
             slot,
             uncached_tokens,
-            epoch,
-            self.progress,
-            now,
-            rank,
-            at_rank,
-            self.siblings if query.parent else None,
-            query.parent,
+            epoch=epoch,
+            progress=self.progress,
+            now=now,
+            rank=rank,
+            at_rank=at_rank,
+            siblings=self.siblings if query.parent else None,
+            parent=query.parent,
         )
 
     def learn(self, slot: int, blocks: bytes, now: float = 0.0, tenant: str = "") -> None:

@@ -19,7 +19,7 @@ from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
-from tokenlane.telemetry.stalls.stages import LOOP, OTHER, TOKENIZE_LOCAL
+from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
@@ -196,10 +196,10 @@ class TokenService:
     async def _asked(self, model: str, body: Prompted, key: bytes) -> Outcome:
         assert self._ask is not None
         tokenizer = self._tokenizers.get(model)
-        LOOP.mark(OTHER)
         began_s = time.perf_counter()
         try:
-            prompt = await self._ask(model, body, tokenizer, self._block_tokens)
+            with AWAITING[TOKENIZE_LOCAL]:
+                prompt = await self._ask(model, body, tokenizer, self._block_tokens)
         except Exception as problem:  # noqa: BLE001 - it is the result
             return _outcome(Tokenized.failed(problem, time.perf_counter() - began_s), Rung.REPLICA)
         if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
@@ -228,18 +228,19 @@ class TokenService:
                 self._finished(job, result)
                 return _outcome(result, rung)
             rung = ladder.choose(view, look, self._settings, begun=True)
-        LOOP.mark(OTHER)
         if self._has_its_share(job):
             if job.size_bytes <= job.limit_tokens:
                 return Outcome(None, Rung.BAIL, "tenant-share")
             self._room.made()
             raise uncounted()
         if rung is Rung.THREADS:
-            done = await self.threads.submit(job, view.total_s, short=is_short)
+            with AWAITING[TOKENIZE_LOCAL]:
+                done = await self.threads.submit(job, view.total_s, short=is_short)
             return _outcome(done.result, rung, done.queue_s)
         if rung is Rung.PROCESSES:
             try:
-                done = await self.processes.submit(job, view.total_s)
+                with AWAITING[TOKENIZE_LOCAL]:
+                    done = await self.processes.submit(job, view.total_s)
             except LostError:
                 return Outcome(None, Rung.BAIL, "process-lost")
             return _outcome(done.result, rung, done.queue_s)
@@ -261,7 +262,9 @@ class TokenService:
         again = False
         while True:
             left_s = until_s - time.monotonic()
-            if left_s <= 0.0 or not await self._room.wait(left_s, again=again):
+            with AWAITING[TOKENIZE_LOCAL]:
+                roomy = left_s > 0.0 and await self._room.wait(left_s, again=again)
+            if not roomy:
                 raise uncounted()
             waited_s = time.monotonic() - began_s
             outcome = await self._climb(model, job, view)
@@ -284,12 +287,15 @@ class TokenService:
 
     async def _local(self, job: TokenJob) -> Outcome:
         queued_s = time.perf_counter()
-        async with self._permit:
-            LOOP.mark(TOKENIZE_LOCAL)
+        with AWAITING[TOKENIZE_LOCAL]:
+            await self._permit.acquire()
+        try:
             started_s = time.perf_counter()
             budget_s = self._settings.stall_budget_s
             steps = job.steps(piece_limit_s=budget_s)
             result = await _in_slices(steps, started_s, budget_s)
+        finally:
+            self._permit.release()
         self._finished(job, result)
         return _outcome(result, Rung.LOCAL, started_s - queued_s)
 
@@ -316,9 +322,8 @@ async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokeniz
             now_s = time.perf_counter()
             longest_s = max(longest_s, now_s - before_s)
             if now_s - slice_s + longest_s > budget_s:
-                LOOP.mark(OTHER)
-                await asyncio.sleep(0)
-                LOOP.mark(TOKENIZE_LOCAL)
+                with AWAITING[TOKENIZE_LOCAL]:
+                    await asyncio.sleep(0)
                 slice_s = time.perf_counter()
     except StopIteration as end:
         return Tokenized(end.value, None, time.perf_counter() - started_s)

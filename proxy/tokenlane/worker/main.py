@@ -44,7 +44,7 @@ from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.stalls import planted
 from tokenlane.telemetry.stalls.monitor import StallMonitor
-from tokenlane.telemetry.stalls.stages import LOOP, METRICS, OTHER
+from tokenlane.telemetry.stalls.stages import DURING, METRICS
 from tokenlane.worker.gauges import Gauges
 from tokenlane.worker.reload import WorkerReload
 from tokenlane.worker.resources import Resources, Tokenizers, load_tokenizers
@@ -197,12 +197,11 @@ class Worker:
         )
 
     def _sample(self, gauges: Gauges, recorder: Recorder) -> None:
-        LOOP.mark(METRICS)
-        gauges.sample()
-        samples = recorder.take_samples(_SHOWN_COUNT)
-        if samples:
-            self._end.routed(samples)
-        LOOP.mark(OTHER)
+        with DURING[METRICS]:
+            gauges.sample()
+            samples = recorder.take_samples(_SHOWN_COUNT)
+            if samples:
+                self._end.routed(samples)
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:

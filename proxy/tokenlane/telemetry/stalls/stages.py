@@ -2,7 +2,8 @@
 
 Invariants:
 - One data loop in a process, and only its thread marks. Whoever marks a stage marks OTHER before
-  it returns to the loop or awaits, so what is not marked is never charged to what was.
+  it returns to the loop, and awaits `with AWAITING[stage]`, so what is not marked is never charged
+  to what was.
 - A mark looks at the clock: a stretch in one stage that was long is known exactly, even if no
   other thread could run meanwhile (a C call that holds the GIL) or none was given a CPU.
 - What listens to marks costs those that nobody listens to nothing: a stretch longer than
@@ -90,3 +91,25 @@ class LoopStage:
 
 
 LOOP: Final = LoopStage()
+
+
+class _Switch:
+    """`with` it, the loop is in one stage, and in another behind it."""
+
+    __slots__ = ("_behind", "_within")
+
+    def __init__(self, within: int, behind: int) -> None:
+        self._within = within
+        self._behind = behind
+
+    def __enter__(self) -> None:
+        LOOP.mark(self._within)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        LOOP.mark(self._behind)
+
+
+# By stage: `with AWAITING[ROUTE]: await …` leaves a stage for as long as others have the loop, and
+# `with DURING[ROUTE]: …` is in it for as long as the work takes.
+AWAITING: Final = tuple([_Switch(OTHER, stage) for stage in range(len(CAUSES))])
+DURING: Final = tuple([_Switch(stage, OTHER) for stage in range(len(CAUSES))])
