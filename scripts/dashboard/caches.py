@@ -73,8 +73,13 @@ _LEFT_OUT = Row(
         Panel(
             "Replicas left out",
             "short",
-            (Query(total("tokenlane_replica_ejected", "replica"), "{{replica}}"),),
-            "Workers that send a replica nothing now, because it failed its requests.",
+            (
+                Query(
+                    total("tokenlane_replica_left_out", "replica, reason"),
+                    "{{replica}}: {{reason}}",
+                ),
+            ),
+            "Workers that send a replica nothing now, or only a part, and why.",
             width=12,
         ),
         Panel(

@@ -48,6 +48,9 @@ PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/respons
 MODELS = ("demo", "usual", "mixed", "both", "sql", "x")
 TROUBLES = (None, None, Left.DOWN, Left.DRAINING, Left.REFUSED, Left.EJECTED, Left.FULL)
 
+# What the gateway finds out by itself, and the page is told by its workers.
+SEEN_HERE = (Left.REFUSED, Left.EJECTED, Left.FULL)
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -169,6 +172,8 @@ async def prepare(bench: Bench, scene: Scene) -> dict[int, int]:
         elif trouble is Left.FULL:
             bench.board.add(slot, FULL_COUNT, 0)
             loads[slot] = FULL_COUNT
+    passive = {slot: why for slot, why in enumerate(scene.troubles) if why in SEEN_HERE}
+    assert router.left_out(now_s) == passive
     slot, tenant = scene.kept
     bench.gateway.kept.made(slot, tenant, "resp_1")
     return loads

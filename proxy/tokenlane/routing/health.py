@@ -10,7 +10,7 @@ Invariants:
 - What probes say comes first: one that they call up again has a clean record.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tokenlane.config.settings import HealthSettings
 from tokenlane.routing.candidates import Left
@@ -105,6 +105,11 @@ class Health:
             elif self._random() >= max(risen, _FIRST_SHARE):
                 out.setdefault(slot, Left.STARTING)
         return out
+
+    @property
+    def rising(self) -> Collection[int]:
+        """Slots that start slowly."""
+        return self._rising.keys()
 
     def _look(self) -> None:
         self.troubled = bool(self._failures or self._until or self._rising or self._ejections)

@@ -19,7 +19,15 @@ from random import Random
 
 from tokenlane.config.settings import HealthSettings, RoutingSettings
 from tokenlane.fleet_state import CacheChange, FleetState, Standing
-from tokenlane.routing.candidates import Eligible, Marks, eligible, restarted, roomy, undoubted
+from tokenlane.routing.candidates import (
+    Eligible,
+    Left,
+    Marks,
+    eligible,
+    restarted,
+    roomy,
+    undoubted,
+)
 from tokenlane.routing.cost import cached_limit_tokens
 from tokenlane.routing.decision import Candidates, Choice, Decision, Query
 from tokenlane.routing.health import Health
@@ -151,6 +159,17 @@ class Router:
             out = {**self.health.out(now), **out}
         among = undoubted(known, out)
         return among if not self._replica_limit else self._roomy(among)
+
+    def left_out(self, now: float) -> dict[int, Left]:
+        """Who is left out now whatever the request, though it is up, and why."""
+        left = dict.fromkeys(self.health.rising, Left.STARTING)
+        if self._replica_limit and self._slots:
+            slots = sorted(self._slots)
+            counts = self._board.columns(slots)[0]
+            full = [slot for slot, n in zip(slots, counts) if n >= self._replica_limit]
+            left |= dict.fromkeys(full, Left.FULL)
+        left |= dict.fromkeys(self.health.ejected(now), Left.EJECTED)
+        return {**left, **self._marks.out(now)}
 
     def _roomy(self, among: Eligible) -> Eligible:
         return roomy(among, self._board.columns(among.slots)[0], self._replica_limit)

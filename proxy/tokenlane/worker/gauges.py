@@ -113,6 +113,7 @@ class Gauges:
             segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED
         )
         self._memory = MemoryWatch(server.state.settings.memory_limit_ratio)
+        self._left: set[tuple[str, str]] = set()
         self._connections = segment.gauge(families.CONNECTIONS)
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
@@ -131,7 +132,7 @@ class Gauges:
         if gateway.admission_queue is not None:
             segment.gauge(families.ADMITTED).set(gateway.admission_queue.admission.running)
             segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
-        self._ejections()
+        self._left_out()
         for cache, counts in gateway.tokens.cache_counts().items():
             self._caches.write(cache, counts)
         self.access.write()
@@ -145,8 +146,13 @@ class Gauges:
             if part.limit_bytes:
                 self._segment.gauge(families.MEMORY_LIMIT, name).set(part.limit_bytes)
 
-    def _ejections(self) -> None:
-        out = self._gateway.router.health.ejected(time.monotonic())
+    def _left_out(self) -> None:
+        out = self._gateway.router.left_out(time.monotonic())
+        now: set[tuple[str, str]] = set()
         for replica in self._gateway.fleet.state.replicas:
             self._segment.counter(families.EJECTIONS, replica.id)  # from 0 on, for rates
-            self._segment.gauge(families.EJECTED, replica.id).set(float(replica.slot in out))
+            if replica.slot in out:
+                now.add((replica.id, out[replica.slot].value))
+        for labels in self._left | now:
+            self._segment.gauge(families.LEFT_OUT, *labels).set(float(labels in now))
+        self._left |= now

@@ -21,7 +21,7 @@ COUNTS = {
     "tokenlane_accept_queue_connections",
     "tokenlane_connections",
     "tokenlane_upstream_connections",
-    "tokenlane_replica_ejected",
+    "tokenlane_replica_left_out",
     "tokenlane_replica_up",
     "tokenlane_workers",
     "tokenlane_id_proof",

@@ -105,6 +105,7 @@ class RateHistory:
     ) -> Live:
         """Everything, as it is now."""
         window = self._window()
+        left = rows.left_out(window)
         return Live(
             version=__version__,
             url=url,
@@ -116,7 +117,9 @@ class RateHistory:
             period_s=PERIOD_S,
             now=self._now(window),
             series={name: list(points) for name, points in self._series.items()},
-            replicas=[self._replica(replica) for replica in self._table.replicas],
+            replicas=[
+                self._replica(replica, left.get(replica.id)) for replica in self._table.replicas
+            ],
             workers=[rows.worker(one, window) for one in workers],
             stalls=rows.stalls(window),
             rungs=rows.rungs(window),
@@ -163,9 +166,9 @@ class RateHistory:
             late_worst_s=late.worst,
         )
 
-    def _replica(self, replica: ReplicaState) -> ReplicaRow:
+    def _replica(self, replica: ReplicaState, left: str | None) -> ReplicaRow:
         load = self._board.load(replica.slot)
-        state = "draining" if replica.draining else "up" if replica.up else "down"
+        state = "draining" if replica.draining else left or "up" if replica.up else "down"
         blocks, block_tokens = replica.cache_blocks, replica.block_tokens
         hit_tokens, queried_tokens = self._hits(replica.id)
         return ReplicaRow(

@@ -117,6 +117,10 @@ class Window:
         """The values of a label that were ever counted, sorted."""
         return sorted({given[label] for given, _ in self._rows(name, {}) if label in given})
 
+    def gauges(self, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
+        """Each child of a gauge now, by its labels' values."""
+        return ((values, cells[0]) for (given, values), cells in self._now.items() if given == name)
+
     def total(self, name: str, **labels: str) -> float:
         """A counter since the start, or a gauge now."""
         family = BY_NAME.get(name)

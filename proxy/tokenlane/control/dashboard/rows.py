@@ -40,6 +40,13 @@ def failed(window: Window) -> float:
     return found
 
 
+def left_out(window: Window) -> dict[str, str]:
+    """Why workers leave out a replica that is up, by its id."""
+    return {
+        replica: why for (replica, why), count in window.gauges(families.LEFT_OUT.name) if count
+    }
+
+
 def ids(proofs: Iterable[Proof]) -> str:
     """Whether a replica makes the gateway's ids: proven, unproven, or what it makes others of."""
     refuted, proven = IdKind(0), False

@@ -18,7 +18,7 @@ _CODES = {"good": "32", "warn": "33", "bad": "31", "quiet": "90", "bold": "1", "
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _STATES = {
     "up": "good", "ready": "good", "draining": "warn", "starting": "warn", "down": "bad",
-    "dead": "bad",
+    "dead": "bad", "ejected": "bad", "refused": "bad", "full": "warn",
 }  # fmt: skip
 _LATE_S = 0.01
 _VERY_LATE_S = 0.05

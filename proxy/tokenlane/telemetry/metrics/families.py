@@ -131,9 +131,10 @@ RETRIES_DENIED = Family("counter", "tokenlane_retries_denied_total",
 EJECTIONS = Family("counter", "tokenlane_replica_ejections_total",
     "Times a replica was left out for failing its requests, summed over the workers.",
     ("replica",), child_limit=1024)
-EJECTED = Family("gauge", "tokenlane_replica_ejected",
-    "Workers that leave the replica out now for failing its requests.",
-    ("replica",), child_limit=1024)
+LEFT_OUT = Family("gauge", "tokenlane_replica_left_out",
+    "Workers that leave the replica out of requests now: refused (a connection), ejected (for its "
+    "failures), starting (it gets a part) or full.",
+    ("replica", "reason"), child_limit=4096)
 CONNECTIONS = Family("gauge", "tokenlane_connections",
     "Open client connections, summed over the workers.")
 ACCEPT_QUEUE = Family("gauge", "tokenlane_accept_queue_connections",

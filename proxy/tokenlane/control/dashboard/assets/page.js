@@ -105,7 +105,9 @@ function replicas() {
     seen.push(row.in_flight);
     loads.set(row.id, seen.slice(-60));
   }
-  const level = { up: "good", draining: "warn", down: "bad" };
+  const level = {
+    up: "good", draining: "warn", down: "bad", ejected: "bad", refused: "bad", full: "warn", starting: "warn",
+  };
   const usage = (row) => (row.kv_usage > 0.95 ? "bad" : row.kv_usage > 0.8 ? "warn" : "");
   table("replicas", [
     ["Replica", "head", (row) => row.id],
