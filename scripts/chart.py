@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from tokenlane.config.loading import schema
+from tokenlane.config.settings import Settings
 
 CHART = Path(__file__).parents[1] / "deploy" / "helm" / "tokenlane"
 SCHEMA = CHART / "values.schema.json"
@@ -35,9 +36,9 @@ def _shape(name: str, value: Any) -> dict[str, Any]:
     }
 
 
-def values_schema() -> dict[str, Any]:
+def values_schema(kind: type[Settings] = Settings) -> dict[str, Any]:
     """As it is written."""
-    own = schema()
+    own = schema(kind)
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     made = _shape("", values)
     made["properties"]["settings"] = {"$ref": own["$ref"]}

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from tokenlane.config.options import ALIASES, OPTIONS, Option, wanted
+from tokenlane.config.options import Option, options_of, wanted
 from tokenlane.config.settings import Settings
 
 _HEAD = """# Configuration reference
@@ -31,14 +31,14 @@ or in files that settings name; of clients' keys only digests are known.
 """
 
 
-def _sections() -> Iterator[tuple[str, str, list[Option]]]:
+def _sections(kind: type[Settings]) -> Iterator[tuple[str, str, list[Option]]]:
     """Path, docstring and settings of each section, in the order of the file."""
-    options = list(OPTIONS.values())
+    options = list(options_of(kind).values())
     yield "", "", [option for option in options if not option.section]
-    for name, kind in get_type_hints(Settings).items():
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    for name, section in get_type_hints(kind).items():
+        if isinstance(section, type) and issubclass(section, msgspec.Struct):
             own = [option for option in options if option.section == name]
-            yield name, inspect.cleandoc(kind.__doc__ or ""), own
+            yield name, inspect.cleandoc(section.__doc__ or ""), own
 
 
 def _cell(text: str) -> str:
@@ -49,17 +49,17 @@ def _row(option: Option) -> str:
     unit: Any = option.unit
     kind = unit or wanted(option.type)
     default = option.default_text
-    flags = ", ".join(f"`{flag}`" for flag in (option.flag, *ALIASES.get(option.path, ())))
+    flags = ", ".join(f"`{flag}`" for flag in option.flags)
     shown = f"`{_cell(default)}`" if default else ""
     name = option.path.rpartition(".")[2]
     what = _cell(option.help) + ("" if option.live else "; *restart*")
     return f"| `{name}` | {what} | {_cell(kind)} | {shown} | {flags} | `{option.variable}` |"
 
 
-def markdown() -> str:
+def markdown(kind: type[Settings] = Settings) -> str:
     """The page."""
     lines = [_HEAD]
-    for name, about, options in _sections():
+    for name, about, options in _sections(kind):
         lines += [f"## {name or 'At the top'}", ""]
         if about:
             lines += [about, ""]

@@ -93,6 +93,8 @@ LAUGHS = "".join(
         ("server: 7", ":1: server: must be a mapping, and is a number"),
         ("tokens: {fallback: perhaps}", "tokens.fallback: must be one of: wait, bail, and is text"),
         ("tokens: {fast_engines: 3}", "tokens.fast_engines: must be true or false"),
+        ("log:\n  sample_ratio: 2", ":2: log.sample_ratio: Expected `float` <= 1.0"),
+        ("upstream: {head_limit_bytes: -1}", ":1: upstream.head_limit_bytes: Expected `int` >= 0"),
         ("backends: http://a", "backends: must be a list, and is text"),
         ("backends:\n  - http://a\n  - 1", ":3: backends[1]: must be text, and is a number"),
         ("prices:\n  m:\n    output_per_milion: 1", f":3: prices.m.output_per_milion: {NONE}"),

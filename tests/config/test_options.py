@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlane.config.help import HELP
 from tokenlane.config.options import (
     OPTIONS,
     Option,
@@ -30,10 +29,6 @@ def test_every_setting_is_an_option_and_no_two_share_a_name() -> None:
         {one.variable for one in OPTIONS.values()},
     ):
         assert len(names) == len(OPTIONS)
-
-
-def test_every_setting_has_a_line_of_help() -> None:
-    assert set(HELP) == set(OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import RoutingSettings, Settings
 
 
@@ -15,30 +16,20 @@ def test_names_carry_their_units() -> None:
     """Numbers that are neither counts nor names say what they are in."""
     plain = "port workers threads processes alpha idle_alpha sibling_alpha".split()
     plain += ["host_block_worth", "load_factor"]
-    for section in Settings().__struct_fields__:
-        values = getattr(Settings(), section)
-        if not isinstance(values, msgspec.Struct):
-            continue
-        for name in values.__struct_fields__:
-            if type(getattr(values, name)) in (int, float) and name not in plain:
-                units = (
-                    "_ratio",
-                    "_lines",
-                    "_s",
-                    "_bytes",
-                    "_count",
-                    "_tokens",
-                    "_entries",
-                    "_jobs",
-                    "_blocks",
-                )
-                assert name.endswith(units), f"{section}.{name}"
+    units = {"seconds": "_s", "bytes": "_bytes", "tokens": "_tokens", "blocks": "_blocks"}
+    units |= {"jobs": "_jobs"}
+    for path, option in OPTIONS.items():
+        name = path.rpartition(".")[2]
+        if option.unit is not None:
+            assert name.endswith(units[option.unit]), path
+        elif type(option.default) in (int, float) and name not in plain:
+            assert name.endswith(("_ratio", "_lines", "_count")), path
 
 
 @pytest.mark.parametrize(
     ("routing", "said"),
     [
-        ({"load_factor": 0.9}, "load_factor must be at least 1"),
+        ({"load_factor": 0.9}, r"Expected `float` >= 1.0 - at `\$.load_factor`"),
         ({"alpha": 0.6}, "0 <= alpha <= idle_alpha <= 1"),
         ({"idle_alpha": 2}, "0 <= alpha <= idle_alpha <= 1"),
     ],

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from tokenlane.errors import ConfigError
 from tokenlane.simulator.profile import SimulatorSettings
 
 
@@ -20,8 +20,8 @@ from tokenlane.simulator.profile import SimulatorSettings
     ],
 )
 def test_refused(fields: dict[str, Any], name: str) -> None:
-    with pytest.raises(ConfigError, match=name):
-        SimulatorSettings(**fields)
+    with pytest.raises(msgspec.ValidationError, match=name):
+        msgspec.convert(fields, SimulatorSettings)
 
 
 def test_context_is_bounded_by_model_and_cache() -> None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
+from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw
 from tokenlane.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tokenlane.config.options import OPTIONS, leaves
+from tokenlane.config.options import leaves, options_of
 from tokenlane.config.settings import Settings
 
 
@@ -24,16 +24,17 @@ class Differences(msgspec.Struct, frozen=True):
 
 def changed(now: Settings, read: Settings) -> Differences:
     """now: in force. read: as they would be at a start."""
+    options = options_of(type(now))
     before = dict(leaves(now))
     different = [path for path, value in leaves(read) if value != before[path]]
     values: dict[str, Any] = msgspec.structs.asdict(now)
     for path in different:
-        if OPTIONS[path].live:
+        if options[path].live:
             _put(values, read, path.split("."))
     return Differences(
-        Settings(**values),
-        tuple(path for path in different if OPTIONS[path].live),
-        tuple(path for path in different if not OPTIONS[path].live),
+        type(now)(**values),
+        tuple(path for path in different if options[path].live),
+        tuple(path for path in different if not options[path].live),
     )
 
 

@@ -7,69 +7,25 @@ Invariants:
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from tokenlane.config import options
 from tokenlane.config.loading import LoadedSettings, load
-from tokenlane.config.options import ALIASES, FORMS, OPTIONS, Option
-
-CONFIG_VARIABLE = "TOKENLANE_CONFIG"
-_USUAL = (
-    "backends",
-    "server.host",
-    "server.port",
-    "server.workers",
-    "admin.host",
-    "admin.port",
-    "routing.policy",
-    "tokens.folders",
-)
-_METAVARS: dict[Any, str] = {
-    "backends": "URL",
-    "server.host": "H",
-    "admin.host": "H",
-    "server.port": "P",
-    "admin.port": "P",
-    "routing.policy": "NAME",
-    **FORMS,
-    int: "N",
-    float: "X",
-    bool: "BOOL",
-}
+from tokenlane.config.options import CONFIG_VARIABLE, OPTIONS, Option, read, unknown_variables
 
 
-def _option(parser: Any, option: Option, flags: Sequence[str] = (), about_it: str = "") -> None:
-    """The flag of a setting. Its help, which may be other than the setting's own, ends in unit,
-    default, variable and path in the file."""
-    about = [text for text in (option.unit, _default(option)) if text]
-    shown = f" ({'; '.join(about)})" if about else ""
+def _option(parser: Any, option: Option, about_it: str = "") -> None:
+    """Add the flags of a setting. Its help, which may be other than the setting's own, ends in
+    unit, default, variable and path in the file."""
     where = f" [{option.variable}, {option.path}]"
     parser.add_argument(
-        *(flags or (option.flag,)),
+        *option.flags,
         dest=option.path,
-        metavar=_metavar(option),
-        help=((about_it or option.help) + shown + where).replace("%", "%%"),
+        metavar=option.metavar,
+        help=((about_it or option.help) + option.facts + where).replace("%", "%%"),
         **({"action": "extend", "nargs": "+"} if option.many else {}),
     )
-
-
-def _metavar(option: Option) -> str:
-    """What to type."""
-    known = _METAVARS.get(option.path) or _METAVARS.get(option.type)
-    if known is not None:
-        return known
-    if option.path.endswith("_file"):
-        return "FILE"
-    if get_origin(option.type) is Literal:
-        return "|".join(map(str, get_args(option.type)))
-    return "WORD" if option.words or isinstance(option.default, str) else "JSON"
-
-
-def _default(option: Option) -> str:
-    text = option.default_text
-    return f"default: {text}" if text else ""
 
 
 def config_flag(parser: argparse.ArgumentParser) -> None:
@@ -82,19 +38,20 @@ def config_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def setting_flags(parser: argparse.ArgumentParser, hidden: Sequence[str] = ()) -> None:
-    """Flags of all settings but those hidden: the usual ones first, the rest by section."""
-    parser.usage = "%(prog)s [flags]"  # seventy of them, listed below
-    groups: dict[str, Any] = {}
-    wanted = [option for option in OPTIONS.values() if option.path not in hidden]
-    for option in sorted(wanted, key=lambda option: option.path not in _USUAL):
-        if option.path in _USUAL:
-            aliases = ALIASES.get(option.path, ())
-            _option(parser, option, (option.flag, *aliases))
-            continue
-        section = option.section or "more"
+def setting_flags(
+    parser: argparse.ArgumentParser,
+    hidden: Sequence[str] = (),
+    options: Mapping[str, Option] = OPTIONS,
+) -> None:
+    """Add the flags of all settings but those hidden: those with flags of their own first, the
+    rest by section."""
+    parser.usage = "%(prog)s [flags]"  # more than a hundred of them, listed below
+    groups: dict[str, Any] = {"": parser}
+    wanted = [option for option in options.values() if option.path not in hidden]
+    for option in sorted(wanted, key=lambda option: not option.own_flags):
+        section = "" if option.own_flags else option.section or "more"
         if section not in groups:
-            groups[section] = parser.add_argument_group(f"{section}")
+            groups[section] = parser.add_argument_group(section)
         _option(groups[section], option)
 
 
@@ -129,12 +86,12 @@ def loaded(args: argparse.Namespace) -> LoadedSettings:
         option = OPTIONS.get(path)
         if option is not None and value is not None:
             texts = value if isinstance(value, list) else [value]
-            flags[path] = option.flag, options.read(option, texts, option.flag)
+            flags[path] = option.flag, read(option, texts, option.flag)
     return load(file, flags, os.environ)
 
 
 def misspelt_variables() -> Iterator[str]:
     """A sentence for each variable that looks like a setting and is none."""
-    for name, meant in options.unknown_variables(os.environ).items():
+    for name, meant in unknown_variables(os.environ).items():
         said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists all"
         yield f"the variable {name} means nothing; {said}"

@@ -14,12 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from tokenlane.config.secret import Secret
+from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE, Secret
 from tokenlane.config.settings import AdminSettings, AuthSettings, Key, UpstreamSettings
 from tokenlane.errors import ConfigError
 
-REPLICA_KEY_VARIABLE = "TOKENLANE_UPSTREAM_API_KEY"
-ADMIN_TOKEN_VARIABLE = "TOKENLANE_ADMIN_TOKEN"
 # Of the hub's client, which only the control plane runs.
 _HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")

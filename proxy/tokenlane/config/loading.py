@@ -9,6 +9,7 @@ Invariants:
 import difflib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,14 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
-from tokenlane.config.options import OPTIONS, REPLACED, from_environment, leaves, wanted
+from tokenlane.config.options import (
+    OPTIONS,
+    REPLACED,
+    from_environment,
+    leaves,
+    options_of,
+    wanted,
+)
 from tokenlane.config.settings import Settings
 from tokenlane.config.yaml_size import bound
 from tokenlane.errors import ConfigError
@@ -157,8 +165,9 @@ class _File:
             try:
                 msgspec.convert(filled, kind)
             except msgspec.ValidationError as error:
-                dotted = f"{_dotted(path)}: " if path else ""
-                yield f"{self.where(path)}: {dotted}{str(error).partition(' - at `')[0]}"
+                said, _, at = str(error).partition(" - at `$.")
+                here = (*path, *re.findall(r"^\w+", at))
+                yield ": ".join(filter(None, (self.where(here), _dotted(here), said)))
 
     def _wrong(self, value: Any, kind: Any, path: Path_) -> str:
         given = "empty" if value is None else {bool: "true or false", int: "a number",
@@ -314,12 +323,12 @@ def printed(loaded: LoadedSettings) -> str:
     return "\n".join(lines)
 
 
-def schema() -> dict[str, Any]:
+def schema(kind: type[Settings] = Settings) -> dict[str, Any]:
     """JSON Schema of the file, for editors."""
-    made = msgspec.json.schema(Settings)
+    made = msgspec.json.schema(kind)
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tokenlane", **made}
-    for option in OPTIONS.values():
-        place: Any = made["$defs"]["Settings"]
+    for option in options_of(kind).values():
+        place: Any = made["$defs"][kind.__name__]
         *sections, name = option.path.split(".")
         for section in sections:
             reference = place["properties"][section].get("$ref")

@@ -1,8 +1,7 @@
-"""Every setting as an option: its path in the file, its flag, its variable, its default, its unit.
+"""Every setting as an option: its path in the file, its flags, its variable, its default, its unit.
 
 Invariants:
-- The table is read off the settings' own types, so no setting can be forgotten here; only the
-  words of the help (tokenlane.config.help) are written by hand.
+- The table is read off the fields of the settings, so no setting can be forgotten here.
 - A flag, a variable and a line of the file mean the same and are checked by the same rule.
 """
 
@@ -10,53 +9,21 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tokenlane.config.help import HELP
-from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
+from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
 from tokenlane.config.settings import Settings
 from tokenlane.errors import ConfigError
 
 PREFIX = "TOKENLANE_"
-# Read elsewhere: by the command line, and when the package is built.
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+# Read elsewhere: by the command line, when the package is built, and where secrets are used.
 _OTHER_VARIABLES = frozenset(
-    {PREFIX + "CONFIG", PREFIX + "COMPILE", REPLICA_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE}
+    {CONFIG_VARIABLE, PREFIX + "COMPILE", REPLICA_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE}
 )
-# Flags that people type; all others are named after the setting's path.
-_FLAGS = {
-    "backends": "--backend",
-    "server.host": "--host",
-    "server.port": "--port",
-    "server.workers": "--workers",
-    "routing.policy": "--policy",
-    "tokens.folders": "--tokenizer",
-}
-# Settings, or sections of them, that a reload puts in force; all others need a restart.
-_LIVE = (
-    "backends", "admin.token_file", "admin.read_needs_token", "admin.hosts", "upstream", "auth",
-    "admission", "requests", "models", "control", "discovery", "log", "health", "prices",
-    *(
-        f"server.{name}"
-        for name in (
-            "head_limit_bytes", "header_limit_count", "target_limit_bytes", "body_limit_bytes",
-            "pipelined_limit_bytes", "write_high_water_bytes", "idle_deadline_s",
-            "head_deadline_s", "body_deadline_s", "write_stall_deadline_s", "drain_deadline_s",
-            "drain_linger_s", "orphan_s", "trusted_peers",
-        )
-    ),
-    *(
-        f"routing.{name}"
-        for name in (
-            "policy", "alpha", "idle_alpha", "sibling_alpha", "session_headers", "parent_headers",
-            "head_limit_tokens", "load_factor", "replica_limit_count", "refused_out_s",
-            "host_block_worth", "tenant_keep_s",
-        )
-    ),
-)  # fmt: skip
-# Other routers' words for the same.
-ALIASES = {"backends": ("--worker-urls", "--static-backends")}
 # Settings that there were once, and what does their work now.
 REPLACED = {"tokens.cache_limit_entries": "tokens.cache_limit_bytes"} | {
     f"tokens.{kind}_{of}": f"tokens.cache_{now}"
@@ -67,20 +34,21 @@ REPLACED = {"tokens.cache_limit_entries": "tokens.cache_limit_bytes"} | {
         ("entry_limit_bytes", "entry_limit_bytes"),
     )
 }
-# What a mapping of texts looks like where it is typed.
-FORMS = {"tokens.folders": "MODEL=DIR", "models.aliases": "NAME=MODEL"}
-_UNITS = {
-    "_s": "seconds", "_bytes": "bytes", "_tokens": "tokens", "_blocks": "blocks",
-    "_entries": "entries", "_jobs": "jobs", "_per_million": "per million tokens",
-}  # fmt: skip
 
 
-class Option(msgspec.Struct, frozen=True):
-    """A setting. type: of its value. default: msgspec.NODEFAULT never occurs."""
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting. type: of its value, without ranges. help: one line, without default and unit.
+    live: a reload puts it in force; else a restart is needed. own_flags: those that people type,
+    where it has any. metavar: what its value looks like where it is typed."""
 
     path: str
     type: Any
     default: Any
+    help: str
+    live: bool
+    own_flags: tuple[str, ...]
+    metavar: str
+    unit: str | None = None
 
     @property
     def section(self) -> str:
@@ -88,27 +56,19 @@ class Option(msgspec.Struct, frozen=True):
         return self.path.rpartition(".")[0]
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """Return all spellings on the command line."""
+        return self.own_flags or ("--" + self.path.replace(".", "-").replace("_", "-"),)
+
+    @property
     def flag(self) -> str:
-        """On the command line."""
-        named = "--" + self.path.replace(".", "-").replace("_", "-")
-        return _FLAGS.get(self.path, named)
+        """Return the usual spelling on the command line."""
+        return self.flags[0]
 
     @property
     def variable(self) -> str:
         """In the environment."""
-        return PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
-
-    @property
-    def unit(self) -> str | None:
-        """What its number is in."""
-        if isinstance(self.default, str):
-            return None
-        return next((unit for end, unit in _UNITS.items() if self.path.endswith(end)), None)
-
-    @property
-    def live(self) -> bool:
-        """A reload puts it in force; else a restart is needed."""
-        return any(self.path == one or self.path.startswith(one + ".") for one in _LIVE)
+        return _variable(self.flag.removeprefix("--"))
 
     @property
     def many(self) -> bool:
@@ -121,20 +81,34 @@ class Option(msgspec.Struct, frozen=True):
         return bool(self.type == tuple[str, ...])
 
     @property
-    def help(self) -> str:
-        """One line, without default and unit."""
-        return HELP[self.path]
-
-    @property
     def default_text(self) -> str | None:
         """The default as it would be typed; None for none."""
         if isinstance(self.default, tuple):
             return ",".join(map(str, self.default)) or None
-        return None if isinstance(self.default, dict) else _typed(self.default)
+        return None if isinstance(self.default, dict | None) else _typed(self.default)
+
+    @property
+    def facts(self) -> str:
+        """Return unit and default as the help has them: ` (seconds; default: 4.0)`."""
+        default = f"default: {self.default_text}" if self.default_text else None
+        known = "; ".join(filter(None, (self.unit, default)))
+        return f" ({known})" if known else ""
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.replace("-", "_").replace(".", "_").upper()
 
 
 def _typed(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _metavar(kind: Any) -> str:
+    """Return what stands for a value of a type in the help."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    known = {int: "N", float: "X", bool: "BOOL", str: "WORD", tuple[str, ...]: "WORD"}
+    return known.get(kind, "JSON")
 
 
 def leaves(settings: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -147,20 +121,26 @@ def leaves(settings: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + name, value
 
 
-def _types(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, kind in get_type_hints(struct).items():
-        if name not in struct.__struct_fields__:
+def _options(settings: msgspec.Struct, prefix: str = "") -> Iterator[Option]:
+    types = get_type_hints(type(settings))
+    for field in msgspec.structs.fields(settings):
+        path, default = prefix + field.name, getattr(settings, field.name)
+        if isinstance(default, msgspec.Struct):
+            yield from _options(default, path + ".")
             continue
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            yield from _types(kind, f"{prefix}{name}.")
-        else:
-            yield prefix + name, kind
+        said: dict[str, Any] = {"metavar": _metavar(types[field.name])}
+        for meta in getattr(field.type, "__metadata__", ()):
+            said |= meta.extra or {}
+        yield Option(path=path, type=types[field.name], default=default, **said)
 
 
-_DEFAULTS = dict(leaves(Settings()))
-OPTIONS: dict[str, Option] = {
-    path: Option(path, kind, _DEFAULTS[path]) for path, kind in _types(Settings)
-}
+@cache
+def options_of(kind: type[msgspec.Struct]) -> dict[str, Option]:
+    """Return every setting by its path, in the order of the file."""
+    return {option.path: option for option in _options(kind())}
+
+
+OPTIONS = options_of(Settings)
 
 
 def shown(settings: Settings) -> Iterator[tuple[str, str, bool]]:
@@ -168,7 +148,7 @@ def shown(settings: Settings) -> Iterator[tuple[str, str, bool]]:
     for path, value in leaves(settings):
         # Digests are no secrets, and nobody's business either.
         shown_value = f"{len(value)} keys" if path == "auth.keys" else value
-        yield path, msgspec.json.encode(shown_value).decode(), value == _DEFAULTS[path]
+        yield path, msgspec.json.encode(shown_value).decode(), value == OPTIONS[path].default
 
 
 def wanted(kind: Any) -> str:
@@ -198,7 +178,7 @@ def read(option: Option, texts: list[str], source: str) -> Any:
     """A value as typed. source: the flag or variable, for the ConfigError if it is none."""
     if option.many:
         words = [word for text in texts for word in text.replace(",", " ").split()]
-        return words if option.words else _pairs(words, source, FORMS[option.path])
+        return words if option.words else _pairs(words, source, option.metavar)
     text = texts[-1]
     value: Any = text
     if get_origin(option.type) in (dict, tuple):
@@ -213,9 +193,11 @@ def read(option: Option, texts: list[str], source: str) -> Any:
     return msgspec.to_builtins(made)
 
 
-def from_environment(environ: Mapping[str, str]) -> Iterator[tuple[Option, Any]]:
+def from_environment(
+    environ: Mapping[str, str], options: Mapping[str, Option] = OPTIONS
+) -> Iterator[tuple[Option, Any]]:
     """Settings given as variables. Empty ones count as not given. ConfigError names a wrong one."""
-    for option in OPTIONS.values():
+    for option in options.values():
         text = environ.get(option.variable, "")
         # Kubernetes puts TOKENLANE_PORT=tcp://… there for a Service of that name.
         if text and not (option.type is int and text.startswith("tcp://")):
@@ -235,7 +217,7 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
         and not value.startswith("tcp://")
         and not any(part in name for part in (*services, "_TCP"))
     )
-    replaced = {Option(old, int, 0).variable: OPTIONS[now] for old, now in REPLACED.items()}
+    replaced = {_variable(old): OPTIONS[now] for old, now in REPLACED.items()}
     bare = [name.removeprefix(PREFIX) for name in known]
 
     def meant(name: str) -> str:

@@ -8,6 +8,10 @@ Invariants:
 import hmac
 from typing import NoReturn
 
+# Read where no setting names a file with the secret.
+REPLICA_KEY_VARIABLE = "TOKENLANE_UPSTREAM_API_KEY"
+ADMIN_TOKEN_VARIABLE = "TOKENLANE_ADMIN_TOKEN"
+
 
 class Secret:
     """Bytes not to be seen. Equal to itself alone, so that nothing compares it byte by byte."""

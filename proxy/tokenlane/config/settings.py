@@ -1,196 +1,216 @@
-"""Settings: frozen after load, units in the names, defaults that serve.
+"""The settings: a field is a setting, and all that is said of one stands in its line.
+
+    idle_deadline_s: Annotated[Seconds, live("idle connections are closed after this")] = 75.0
 
 Invariants:
-- Types, names and defaults only: how they are read is tokenlane.config.loading's matter, what flags
-  and variables they have is tokenlane.config.options'.
+- Frozen after load, units in the names, defaults that serve.
+- A setting is said once. Its flag, its variable, the schema, the pages and what a reload puts in
+  force are read off the field (tokenlane.config.options); msgspec checks its range at load.
+- Every setting is `live` or `restart`: the import fails for one that is neither.
 """
 
 from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
+
+from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
+
+KIB = 1024
+MIB = 1024 * KIB
+_POD = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+Words = tuple[str, ...]
+Count = Annotated[int, Meta(ge=0)]
+CountFromOne = Annotated[int, Meta(ge=1)]
+Jobs = Annotated[int, Meta(ge=0, extra={"unit": "jobs"})]
+Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+Tokens = Annotated[int, Meta(ge=0, extra={"unit": "tokens"})]
+Blocks = Annotated[int, Meta(ge=0, extra={"unit": "blocks"})]
+Seconds = Annotated[float, Meta(ge=0, extra={"unit": "seconds"})]
+SecondsAboveZero = Annotated[float, Meta(gt=0, extra={"unit": "seconds"})]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Host = Annotated[str, Meta(extra={"metavar": "H"})]
+Port = Annotated[int, Meta(extra={"metavar": "P"})]
+File = Annotated[str, Meta(extra={"metavar": "FILE"})]
+
+
+def live(about: str, *flags: str, **more: str) -> Meta:
+    """Describe a setting that a reload puts in force. flags: those that people type instead of the
+    one made from its path; the first names its variable too. more: metavar, where the type does
+    not give it."""
+    return Meta(extra={"help": about, "live": True, "own_flags": flags, **more})
+
+
+def restart(about: str, *flags: str, **more: str) -> Meta:
+    """Describe a setting that only a restart puts in force; otherwise as `live`."""
+    return Meta(extra={"help": about, "live": False, "own_flags": flags, **more})
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of settings."""
 
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
+# A table: a setting takes one line, or two if its help needs them.
+# fmt: off
 class ServerSettings(Section, frozen=True):
-    """The data port: where it listens and what one connection may cost. tls_…: a certificate
-    chain and its key in PEM; with them the port speaks TLS alone. trusted_peers: networks (CIDR)
-    whose `Forwarded` and `X-Forwarded-…` fields replicas get; of others they are dropped.
-    bodies_limit_bytes: of all bodies held at once, workers sharing it evenly (0: any); beyond it,
-    and while more than `memory_limit_ratio` of the cgroup's memory is used (0: never), a request
-    that brings a body gets 503 before it is read. share_port: another gateway of the same user may
-    serve on the port too, as while one takes over from the other. orphan_s: so long workers whose
-    supervisor died serve on, unless a new one takes over; then they drain. cors_origins: of pages
-    that browsers let ask, `*` for all. accept_wait_limit_s: while more clients connect than can be
-    served, who waited so long to be accepted gets 503 (0: waits on)."""
+    """The data port: where it listens and what one connection may cost."""
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    share_port: bool = False
-    workers: int = 1
-    head_limit_bytes: int = 64 * 1024
-    header_limit_count: int = 128
-    target_limit_bytes: int = 8 * 1024
-    body_limit_bytes: int = 32 * 1024 * 1024
-    bodies_limit_bytes: Count = 1024 * 1024 * 1024
-    memory_limit_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.9
-    pipelined_limit_bytes: int = 64 * 1024
-    write_high_water_bytes: int = 256 * 1024
-    accept_wait_limit_s: Annotated[float, msgspec.Meta(ge=0)] = 0.05
-    idle_deadline_s: float = 75.0
-    head_deadline_s: float = 10.0
-    body_deadline_s: float = 60.0
-    write_stall_deadline_s: float = 120.0
-    drain_deadline_s: float = 30.0
-    drain_linger_s: float = 1.0
-    orphan_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
-    tls_cert_file: str = ""
-    tls_key_file: str = ""
-    trusted_peers: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ()
+    host: Annotated[Host, restart("address of the data port", "--host")] = "127.0.0.1"
+    port: Annotated[Port, restart("data port; 0 picks one", "--port")] = 8080
+    share_port: Annotated[bool, restart(
+        "another gateway of the same user may serve on the data port too, and take over")] = False
+    workers: Annotated[int, restart("data plane processes", "--workers")] = 1
+    head_limit_bytes: Annotated[Bytes, live("largest head of a request")] = 64 * KIB
+    header_limit_count: Annotated[Count, live("most header fields of a request")] = 128
+    target_limit_bytes: Annotated[Bytes, live("longest path with its query")] = 8 * KIB
+    body_limit_bytes: Annotated[Bytes, live("largest body of a request")] = 32 * MIB
+    bodies_limit_bytes: Annotated[Bytes, restart(
+        "most bytes of bodies held at once, by all workers; more gets 503; 0: any")] = 1024 * MIB
+    memory_limit_ratio: Annotated[Ratio, restart(
+        "share of the cgroup's memory above which bodies get 503; 0: any")] = 0.9
+    pipelined_limit_bytes: Annotated[Bytes, live(
+        "most bytes held of requests behind the one being served")] = 64 * KIB
+    write_high_water_bytes: Annotated[Bytes, live(
+        "unsent bytes of an answer above which its replica waits")] = 256 * KIB
+    accept_wait_limit_s: Annotated[Seconds, restart(
+        "in overload, clients that waited this long to be accepted get 503; 0: all wait")] = 0.05
+    idle_deadline_s: Annotated[Seconds, live("closes idle client connections")] = 75.0
+    head_deadline_s: Annotated[Seconds, live("time for a request's head to arrive")] = 10.0
+    body_deadline_s: Annotated[Seconds, live("time for a request's body to arrive")] = 60.0
+    write_stall_deadline_s: Annotated[Seconds, live("a client may read nothing this long")] = 120.0
+    drain_deadline_s: Annotated[Seconds, live("time running requests have at a stop")] = 30.0
+    drain_linger_s: Annotated[Seconds, live("at a stop, idle connections serve this long")] = 1.0
+    orphan_s: Annotated[Seconds, live("workers outlive a supervisor by this, then drain")] = 60.0
+    tls_cert_file: Annotated[File, restart(
+        "certificate chain of the data port (PEM); it then speaks TLS alone")] = ""
+    tls_key_file: Annotated[File, restart("its key (PEM), if not in the same file")] = ""
+    trusted_peers: Annotated[Words, live("networks whose forwarded headers pass (CIDR)")] = ()
+    cors_origins: Annotated[Words, restart(
+        "pages of these origins may ask, as https://app.example; * for all")] = ()
 
 
 class AdminSettings(Section, frozen=True):
-    """The admin port (control plane). token_file: holds what changes over it have to show (else
-    TOKENLANE_ADMIN_TOKEN); without either nothing can be changed there. read_needs_token: so do
-    all requests but those for /livez and /readyz. hosts: names that it may be asked under, besides
-    localhost, addresses and `host`."""
+    """The admin port (control plane). Without a token nothing can be changed there."""
 
-    host: str = "127.0.0.1"
-    port: int = 8081
-    token_file: str = ""
-    read_needs_token: bool = False
-    hosts: tuple[str, ...] = ()
+    host: Annotated[Host, restart("address of the admin port", "--admin-host")] = "127.0.0.1"
+    port: Annotated[Port, restart("admin port; 0 picks one", "--admin-port")] = 8081
+    token_file: Annotated[File, live(
+        f"file with the token for changes (or set {ADMIN_TOKEN_VARIABLE})")] = ""
+    read_needs_token: Annotated[bool, live("reading needs it, but for /livez and /readyz")] = False
+    hosts: Annotated[Words, live(
+        "further names under which the admin port may be asked, as gateway.example")] = ()
 
 
 class UpstreamSettings(Section, frozen=True):
-    """Connections to replicas. `idle_deadline_s` must stay below the replica's keep-alive
-    (vLLM: 5 s), or requests race with its close. `retry_budget_ratio`: attempts beyond the first
-    per request, in the long run; `retry_budget_burst_count` may be saved up. api_key_file: holds
-    the key that replicas are shown in the place of clients' (else TOKENLANE_UPSTREAM_API_KEY).
-    tls_…: for https:// backends, PEM: whom to believe, and what to show."""
+    """Connections to replicas."""
 
-    connect_deadline_s: float = 2.0
-    first_byte_deadline_s: float = 600.0
-    between_chunks_deadline_s: float = 120.0
-    idle_deadline_s: float = 4.0
-    idle_limit_count: int = 256
-    head_limit_bytes: int = 64 * 1024
-    retry_limit_count: int = 2
-    retry_unanswered: bool = False
-    retry_budget_ratio: float = 0.2
-    retry_budget_burst_count: int = 20
-    api_key_file: str = ""
-    tls_ca_file: str = ""
-    tls_cert_file: str = ""
-    tls_key_file: str = ""
+    connect_deadline_s: Annotated[Seconds, live("time to connect to a replica")] = 2.0
+    first_byte_deadline_s: Annotated[Seconds, live("time until a replica begins to answer")] = 600.0
+    between_chunks_deadline_s: Annotated[Seconds, live(
+        "longest pause inside an answer, or in taking a request")] = 120.0
+    idle_deadline_s: Annotated[Seconds, live(
+        "closes idle connections to replicas; keep it below their keep-alive (vLLM: 5 s)")] = 4.0
+    idle_limit_count: Annotated[Count, live("most idle connections kept to each replica")] = 256
+    head_limit_bytes: Annotated[Bytes, live("largest head of an answer")] = 64 * KIB
+    retry_limit_count: Annotated[Count, live("most further replicas tried for a request")] = 2
+    retry_unanswered: Annotated[bool, live("retry what a replica may have begun")] = False
+    retry_budget_ratio: Annotated[float, live("retries allowed, as a share of requests")] = 0.2
+    retry_budget_burst_count: Annotated[Count, live("retries allowed beside that share")] = 20
+    api_key_file: Annotated[File, live(
+        f"file with the key shown to replicas (or set {REPLICA_KEY_VARIABLE})")] = ""
+    tls_ca_file: Annotated[File, live("CAs of replicas' certificates, PEM; else the system's")] = ""
+    tls_cert_file: Annotated[File, live("certificate shown to replicas (PEM)")] = ""
+    tls_key_file: Annotated[File, live("its key (PEM), if not in the same file")] = ""
 
 
 class TokenSettings(Section, frozen=True):
-    """The ladder.
+    """The ladder. Where nothing wants ids, the policy included, none are made."""
 
-    folders: model name -> folder with tokenizer.json. discover: look for other models' tokenizers
-    where the replica says the model is, and in the local hub cache. fetch: and from the hub, what
-    has a name there, before anything is served. ask_replicas: where a tokenizer is found nowhere,
-    and where vLLM renders with code of its own, ask replicas (`/tokenize`) for a prompt's ids, at
-    most ask_limit_count at once in a worker, each for ask_deadline_s. fast_engines: fastokens and
-    minijinja, where a probe shows them equal to the reference. cache_limit_bytes: what a worker
-    (and each tokenizer process) remembers of prompts of all models: whole requests, beginnings,
-    stretches of text, how conversations render, words; each kind has a fixed part of it.
-    cache_entry_limit_bytes: of one entry, which takes no more than a sixteenth of its kind's part.
-    threads: 0 for as many as cores, at least 2, at most 8. processes: tokenizer processes, for jobs
-    that would hold the GIL too long and for when the threads have all they take;
-    process_limit_bytes: prompts under way in each. short_lane_s: jobs predicted shorter than this
-    never wait behind longer ones. thread_hop_s: what it costs to hand a job to a thread and wake up
-    for its result; shorter ones run on the loop. forward_tokens: which requests' ids go to the
-    replica instead of their text, so that it need not tokenize again; as_text_ratio: of these,
-    how many go as text nevertheless, so that the replica counts them itself. check_ratio: of all
-    whose ids are known, how many are asked about afterwards. context_check: refuse
-    what no replica has room for. needed_wait_s: a prompt that may be too long waits so long for its
-    ids where the ladder is full, and is then turned away. Where nothing wants ids, the policy
-    included, none are made.
-    """
-
-    folders: dict[str, str] = {}
-    discover: bool = True
-    ask_replicas: bool = True
-    ask_deadline_s: Annotated[float, msgspec.Meta(gt=0)] = 2.0
-    ask_limit_count: Count = 16
-    fetch: bool = True
-    fetch_deadline_s: float = 60.0
-    fast_engines: bool = True
-    cache_limit_bytes: Count = 192 * 1024 * 1024
-    cache_entry_limit_bytes: Count = 8 * 1024 * 1024
-    threads: int = 0
-    queue_limit_jobs: int = 256
-    queue_limit_bytes: int = 64 * 1024 * 1024
-    queue_wait_limit_s: float = 1.0
-    processes: int = 0
-    process_limit_bytes: int = 32 * 1024 * 1024
-    dispatch: Literal["p2c", "round-robin"] = "p2c"
-    short_lane_s: float = 0.001
-    thread_hop_s: float = 0.0003
-    stall_budget_s: float = 0.002
-    fallback: Literal["wait", "bail"] = "bail"
-    context_check: bool = True
-    needed_wait_s: float = 10.0
-    forward_tokens: Literal["off", "completions", "all"] = "completions"
-    as_text_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
-    check_ratio: Annotated[float, msgspec.Meta(ge=0, le=0.01)] = 0.005
+    folders: Annotated[dict[str, str], restart(
+        "MODEL=DIR, the folder with a model's tokenizer.json; once for each model",
+        "--tokenizer", metavar="MODEL=DIR")] = {}
+    discover: Annotated[bool, restart("look for other models' tokenizers on this machine")] = True
+    ask_replicas: Annotated[bool, restart("ask replicas for ids that cannot be made here")] = True
+    ask_deadline_s: Annotated[SecondsAboveZero, restart(
+        "time a replica has to answer with a prompt's ids")] = 2.0
+    ask_limit_count: Annotated[Count, restart("most such questions a worker asks at once")] = 16
+    fetch: Annotated[bool, restart("fetch missing tokenizers from the hub, at the start")] = True
+    fetch_deadline_s: Annotated[Seconds, restart(
+        "time a tokenizer has to be fetched; then the start goes on without")] = 60.0
+    fast_engines: Annotated[bool, restart(
+        "fastokens and minijinja, where a probe shows them equal to the usual engines")] = True
+    cache_limit_bytes: Annotated[Bytes, restart(
+        "memory of a worker, or tokenizer process, for what is known of prompts")] = 192 * MIB
+    cache_entry_limit_bytes: Annotated[Bytes, restart(
+        "most that is remembered of one prompt by one kind of cache")] = 8 * MIB
+    threads: Annotated[int, restart("tokenizer threads; 0: as many as cores, from 2 to 8")] = 0
+    queue_limit_jobs: Annotated[Jobs, restart("most prompts waiting for a thread")] = 256
+    queue_limit_bytes: Annotated[Bytes, restart(
+        "most bytes of prompts in line for threads; half of it for each tenant")] = 64 * MIB
+    queue_wait_limit_s: Annotated[Seconds, restart("longest expected wait for a thread")] = 1.0
+    processes: Annotated[int, restart("tokenizer processes for long prompts")] = 0
+    process_limit_bytes: Annotated[Bytes, restart(
+        "most bytes of prompts under way in each tokenizer process")] = 32 * MIB
+    dispatch: Annotated[Literal["p2c", "round-robin"], restart("how one of them is chosen")] = "p2c"
+    short_lane_s: Annotated[Seconds, restart(
+        "prompts predicted to take less never wait behind longer ones")] = 0.001
+    thread_hop_s: Annotated[Seconds, restart(
+        "price of handing a prompt to a thread; shorter work runs on the loop")] = 0.0003
+    stall_budget_s: Annotated[Seconds, restart("longest piece of tokenizing on the loop")] = 0.002
+    fallback: Annotated[Literal["wait", "bail"], restart(
+        "what happens to a prompt that no rung takes")] = "bail"
+    context_check: Annotated[bool, restart("refuse prompts that no replica has room for")] = True
+    needed_wait_s: Annotated[Seconds, restart(
+        "longest wait of prompts that may be too long, where the ladder is full")] = 10.0
+    forward_tokens: Annotated[Literal["off", "completions", "all"], restart(
+        "which requests' ids go to the replica instead of their text")] = "completions"
+    as_text_ratio: Annotated[Ratio, restart(
+        "share of these that go as text, and are counted by replicas")] = 0.01
+    check_ratio: Annotated[float, Meta(ge=0, le=0.01), restart(
+        "share of prompts whose ids are compared with the replicas', at most 1 %")] = 0.005
 
 
 class Price(Section, frozen=True):
-    """What a model's tokens cost, in one currency unit per million. Prompt tokens that the
-    replica had cached cost `cached_input_per_million`."""
+    """What a model's tokens cost, in one currency unit per million."""
 
     input_per_million: float = 0.0
-    cached_input_per_million: float = 0.0
+    cached_input_per_million: Annotated[float, Meta(description="prompt tokens found cached")] = 0.0
     output_per_million: float = 0.0
 
 
 class RoutingSettings(Section, frozen=True):
-    """The policy.
+    """The policy, and what it knows of replicas."""
 
-    replica_limit_count: most requests in flight to a replica; 0: any.
-    alpha, idle_alpha: what a queued token counts beside an own one, while all replicas are busy and
-    while all are idle. sibling_alpha: in the place of idle_alpha while other requests are in flight
-    that the same parent waits for. session_headers, parent_headers: those that name a session, and
-    who waits for a request; the first that is there counts.
-    head_limit_tokens: what prefix-hash hashes where it does not know where a prompt's common
-    beginning ends. load_factor: policies that hash give no replica more than so many times its
-    share of the requests. block_tokens: 0 for as the replicas report it. cache_blocks: KV blocks of
-    each replica that does not report them; 0: unknown. tenant_keep_s: what a tenant used so lately
-    stays known, up to its share, whatever other tenants send; 0: it goes by age alone.
-    refused_out_s: how long a replica that refused a connection is left out unless a probe clears
-    it. host_block_worth: what a cached block in memory other than the GPU's is worth of one on the
-    GPU, 0 to 1.
-    """
-
-    policy: str = "affinity"
-    alpha: float = 0.1
-    idle_alpha: float = 0.5
-    sibling_alpha: float = 1.0
-    session_headers: tuple[str, ...] = ("x-session-affinity",)
-    parent_headers: tuple[str, ...] = ("x-correlation-id",)
-    head_limit_tokens: int = 2048
-    load_factor: float = 1.25
-    replica_limit_count: Count = 0
-    block_tokens: int = 0
-    cache_blocks: int = 0
-    index_limit_blocks: int = 1_000_000
-    tenant_keep_s: Annotated[float, msgspec.Meta(ge=0)] = 120.0
-    refused_out_s: float = 2.0
-    host_block_worth: float = 0.9
+    policy: Annotated[str, live("how replicas are chosen", "--policy", metavar="NAME")] = "affinity"
+    alpha: Annotated[float, live(
+        "what a queued token counts beside one's own while all replicas are busy")] = 0.1
+    idle_alpha: Annotated[float, live("the same while all are idle")] = 0.5
+    sibling_alpha: Annotated[float, live(
+        "the same beside requests in flight that the same parent waits for")] = 1.0
+    session_headers: Annotated[Words, live(
+        "headers that name a session; the first one present counts")] = ("x-session-affinity",)
+    parent_headers: Annotated[Words, live(
+        "headers that name a request's parent; the first one present counts"
+    )] = ("x-correlation-id",)
+    head_limit_tokens: Annotated[Tokens, live(
+        "what prefix-hash hashes where no common beginning is known")] = 2048
+    load_factor: Annotated[float, Meta(ge=1), live(
+        "most a hash may give a replica, in times its share of the requests")] = 1.25
+    replica_limit_count: Annotated[Count, live("most requests in flight to a replica; 0: any")] = 0
+    block_tokens: Annotated[Tokens, restart(
+        "size of the blocks that prefixes are compared by; 0: the replicas'")] = 0
+    cache_blocks: Annotated[Blocks, restart(
+        "KV blocks of replicas that do not report them; 0: unknown")] = 0
+    index_limit_blocks: Annotated[Blocks, restart("most blocks known of a replica")] = 1_000_000
+    tenant_keep_s: Annotated[Seconds, live(
+        "what a tenant used this lately stays known, up to its share; 0: no shares")] = 120.0
+    refused_out_s: Annotated[Seconds, live(
+        "a replica that refuses a connection is left out for this long, or until a probe")] = 2.0
+    host_block_worth: Annotated[Ratio, live("worth of a block off the GPU, beside one on it")] = 0.9
 
     def __post_init__(self) -> None:
-        if self.load_factor < 1:
-            raise ValueError("load_factor must be at least 1")
         if not 0 <= self.alpha <= self.idle_alpha <= 1:
             raise ValueError("alpha and idle_alpha must be 0 <= alpha <= idle_alpha <= 1")
         if not self.alpha <= self.sibling_alpha <= 1:
@@ -198,75 +218,66 @@ class RoutingSettings(Section, frozen=True):
 
 
 class KvSource(Section, frozen=True):
-    """Where one replica publishes its KV events (ZMQ): rank r at the ports plus r. bind: listen
-    there, because the replica connects to it."""
+    """Where one replica publishes its KV events (ZMQ)."""
 
-    endpoint: str
+    endpoint: Annotated[str, Meta(description="of rank 0; rank r is at the port plus r")]
     replay_endpoint: str = ""
     topic: str = ""
     data_parallel_ranks: int = 1
-    bind: bool = False
+    bind: Annotated[bool, Meta(description="listen, because the replica connects")] = False
 
 
 class KvEventSettings(Section, frozen=True):
-    """KV events. discover: ask replicas where they publish (`/kv_event_sources`). sources: by the
-    backend's URL, for those that do not say. check_interval_s: after so long without a message
-    a publisher is asked whether there was one; two answers later than answer_deadline_s and it
-    counts as silent. flush_interval_s: changes are collected for so long before workers are told.
-    """
+    """KV events. A publisher that is silent is asked whether it published anything; after two late
+    answers it counts as gone."""
 
-    discover: bool = True
-    sources: dict[str, KvSource] = {}
-    check_interval_s: float = 5.0
-    answer_deadline_s: float = 2.0
-    flush_interval_s: float = 0.01
+    discover: Annotated[bool, restart("ask replicas where they publish KV events")] = True
+    sources: Annotated[dict[str, KvSource], restart(
+        "where replicas publish that do not say so, by the backend's URL, as JSON")] = {}
+    check_interval_s: Annotated[Seconds, restart("silence after which a publisher is asked")] = 5.0
+    answer_deadline_s: Annotated[Seconds, restart("time it has to answer")] = 2.0
+    flush_interval_s: Annotated[Seconds, restart(
+        "changes are collected for this long before workers are told")] = 0.01
 
 
 class HealthSettings(Section, frozen=True):
-    """When a replica that probes call up is left out for failing its requests: after so many
-    failures in a row, for `ejection_s` times the ejections in a row (up to `ejection_limit_s`),
-    but never more than a share of the replicas. One that comes back, or restarted, gets its share
-    of the requests by degrees over `slow_start_s` (0: at once)."""
+    """When a replica that probes call up is left out for failing its requests, and how one that
+    comes back gets its share."""
 
-    failure_limit_count: int = 5
-    ejection_s: float = 30.0
-    ejection_limit_s: float = 300.0
-    ejection_limit_ratio: float = 0.5
-    slow_start_s: float = 10.0
+    failure_limit_count: Annotated[Count, live("failures in a row that leave a replica out")] = 5
+    ejection_s: Annotated[Seconds, live("for this long, times the ejections in a row")] = 30.0
+    ejection_limit_s: Annotated[Seconds, live("and at most for this long")] = 300.0
+    ejection_limit_ratio: Annotated[float, live("most replicas left out, as a share of all")] = 0.5
+    slow_start_s: Annotated[Seconds, live(
+        "a replica that comes back gets its share by degrees in this time; 0: at once")] = 10.0
 
 
 class ControlSettings(Section, frozen=True):
     """Probes and scrapes of the replicas."""
 
-    probe_interval_s: float = 1.0
-    probe_deadline_s: float = 2.0
-    fall_count: int = 2
-    rise_count: int = 1
+    probe_interval_s: Annotated[Seconds, live("time between two probes of a replica")] = 1.0
+    probe_deadline_s: Annotated[Seconds, live("time a replica has to answer a probe")] = 2.0
+    fall_count: Annotated[Count, live("failed probes in a row after which a replica is down")] = 2
+    rise_count: Annotated[Count, live("good probes in a row after which it is up")] = 1
 
 
 class DiscoverySettings(Section, frozen=True):
-    """Where replicas are found besides `backends`.
+    """Where replicas are found besides `backends`."""
 
-    file: YAML or JSON, a list of URLs, read when it changes. dns: names whose addresses are
-    replicas, http://NAME:PORT; without a port, http://_SERVICE._tcp.NAME by its SRV records.
-    dns_absence_limit_count: answers in a row that may lack an address before it leaves.
-    kubernetes_service: NAMESPACE/SERVICE, whose endpoint slices are watched; kubernetes_port: the
-    name or number of its port, the first one if empty. The other kubernetes_…: the API server, as
-    a pod finds it.
-    """
-
-    file: str = ""
-    dns: tuple[str, ...] = ()
-    dns_interval_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
-    dns_deadline_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
-    dns_absence_limit_count: Count = 2
-    dns_servers: tuple[str, ...] = ()
-    kubernetes_service: str = ""
-    kubernetes_port: str = ""
-    kubernetes_scheme: Literal["http", "https"] = "http"
-    kubernetes_url: str = "https://kubernetes.default.svc"
-    kubernetes_token_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    kubernetes_ca_file: str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    file: Annotated[File, live("YAML or JSON, a list of replicas, read when it changes")] = ""
+    dns: Annotated[Words, live(
+        "names whose addresses are replicas, http://NAME:PORT; without a port by SRV records")] = ()
+    dns_interval_s: Annotated[SecondsAboveZero, live("time between two look-ups of a name")] = 5.0
+    dns_deadline_s: Annotated[SecondsAboveZero, live("time a look-up may take")] = 5.0
+    dns_absence_limit_count: Annotated[Count, live("answers in a row that may lack a replica")] = 2
+    dns_servers: Annotated[Words, live("HOST or HOST:PORT of DNS servers; else the system's")] = ()
+    kubernetes_service: Annotated[str, live("NAMESPACE/SERVICE whose endpoints are replicas")] = ""
+    kubernetes_port: Annotated[str, live("its port, by name or number; empty: the first")] = ""
+    kubernetes_scheme: Annotated[Literal["http", "https"], live("scheme of their URLs")] = "http"
+    kubernetes_url: Annotated[str, live("the API server")] = "https://kubernetes.default.svc"
+    kubernetes_token_file: Annotated[File, live(
+        "token shown to it, read again for each request")] = f"{_POD}/token"
+    kubernetes_ca_file: Annotated[File, live("CAs of its certificate (PEM)")] = f"{_POD}/ca.crt"
 
     @property
     def on(self) -> bool:
@@ -275,116 +286,104 @@ class DiscoverySettings(Section, frozen=True):
 
 
 class LogSettings(Section, frozen=True):
-    """The access log: a line for a request, written beside the loop.
+    """The access log: a line for a request, written beside the loop."""
 
-    access: stdout, stderr, off, or a file. format: auto is text on a terminal, else JSON. What
-    failed, or took `slow_s` to its first token (its end, if it does not stream), is always
-    written; of the rest a share of `sample_ratio`. queue_limit_lines: beyond it lines are dropped.
-    prefix_block_tokens: a line names its prompt's beginning, by a hash for each so many tokens, so
-    that the log can be replayed; 0: it does not.
-    """
-
-    access: str = "stdout"
-    format: Literal["auto", "json", "text"] = "auto"
-    sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
-    slow_s: float = 10.0
-    queue_limit_lines: Annotated[int, msgspec.Meta(ge=1)] = 8192
-    prefix_block_tokens: Count = 0
+    access: Annotated[str, live("where the lines go: stdout, stderr, off, or a file")] = "stdout"
+    format: Annotated[Literal["auto", "json", "text"], live(
+        "of the access log; auto: text on a terminal, else JSON")] = "auto"
+    sample_ratio: Annotated[Ratio, live("share of unremarkable requests that get a line")] = 0.01
+    slow_s: Annotated[Seconds, live("requests this slow to a first token always get a line")] = 10.0
+    queue_limit_lines: Annotated[CountFromOne, live(
+        "most lines waiting to be written; more are dropped and counted")] = 8192
+    prefix_block_tokens: Annotated[Tokens, live(
+        "lines hold a hash for every so many tokens of the prompt, for `replay`; 0: none")] = 0
 
 
 class StallSettings(Section, frozen=True):
-    """The stall monitor. beat_s: between the heartbeats of a working loop, which is woken for one
-    after three times that; idle_beat_s: of one with little to do. threshold_s: a beat this late is
-    a stall, and charged to a cause."""
+    """The stall monitor."""
 
-    beat_s: float = 0.005
-    idle_beat_s: float = 0.020
-    threshold_s: float = 0.002
+    beat_s: Annotated[Seconds, restart("time between heartbeats of a working event loop")] = 0.005
+    idle_beat_s: Annotated[Seconds, restart("the same of an idle one")] = 0.020
+    threshold_s: Annotated[Seconds, restart("a heartbeat this late is a stall")] = 0.002
 
 
 class TracingSettings(Section, frozen=True):
-    """OpenTelemetry traces (needs the extra `otel`).
+    """OpenTelemetry traces (needs the extra `otel`). What a client began is recorded as it says."""
 
-    endpoint: base URL of a collector that takes OTLP over HTTP, as http://collector:4318; empty:
-    off. sample_ratio: of the traces that begin here; what a client began is recorded as it says.
-    """
-
-    endpoint: str = ""
-    service_name: str = "tokenlane"
-    sample_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    endpoint: Annotated[str, restart("OTLP collector, http://HOST:4318; empty: no traces")] = ""
+    service_name: Annotated[str, restart("what traces call this gateway")] = "tokenlane"
+    sample_ratio: Annotated[Ratio, restart("share of the traces that begin here")] = 1.0
+    queue_limit_count: Annotated[CountFromOne, restart(
+        "most traces waiting to be sent; more are dropped and counted")] = 4096
 
 
 class Key(Section, frozen=True):
-    """A client's key, known by its digest: SHA-256 in hexadecimal. tenant: whose it is. expires:
-    from then on it is refused; with a zone, as 2027-01-31T00:00:00Z."""
+    """A client's key, known by its digest."""
 
-    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    tenant: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256 in hexadecimal")]
+    tenant: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    expires: Annotated[datetime, Meta(
+        tz=True, description="when it is refused, as 2027-01-31T00:00:00Z")] | None = None
 
 
 class Tenant(Section, frozen=True):
-    """What a tenant may have at once (0: any): requests, and prompt tokens not computed yet.
-    priority: of two that wait, the better class goes first."""
+    """What a tenant may have at once (0: any), and its class among those that wait."""
 
     concurrency_limit_count: Count = 0
-    queued_limit_tokens: Count = 0
+    queued_limit_tokens: Annotated[Count, Meta(description="prompt tokens not computed yet")] = 0
     priority: Literal["interactive", "standard", "batch"] = "standard"
 
 
 class AuthSettings(Section, frozen=True):
-    """Keys of clients. Without any, all may come in. keys_file: YAML, a list of more of them.
-    tenants: what each may have, by name."""
+    """Keys of clients. Without any, all may come in."""
 
-    keys: tuple[Key, ...] = ()
-    keys_file: str = ""
-    tenants: dict[str, Tenant] = {}
+    keys: Annotated[tuple[Key, ...], live(
+        "clients' keys as digests, as JSON; without any, all may come in")] = ()
+    keys_file: Annotated[File, live("YAML file with a list of more of them")] = ""
+    tenants: Annotated[dict[str, Tenant], live("what each tenant may have, as JSON")] = {}
 
 
 class AdmissionSettings(Section, frozen=True):
-    """What the gateway takes on at once (0: any): requests, and prompt tokens that replicas have
-    not computed yet, guessed by the size of bodies. More wait, so many and so long. Workers share
-    the limits evenly. Tenants have limits of their own (`auth.tenants`). long_prompt_tokens: what
-    is guessed longer waits in class batch, whoever asks; 0: nothing. sibling_lead_s: what a parent
-    waits for (`routing.parent_headers`) counts as having come with the first of it, so much
-    earlier at most; 0: all in the order they came."""
+    """What the gateway takes on at once; workers share it evenly. Tenants have limits of their own
+    (`auth.tenants`)."""
 
-    concurrency_limit_count: Count = 0
-    queued_limit_tokens: Count = 0
-    queue_limit_count: Annotated[int, msgspec.Meta(ge=1)] = 1000
-    queue_deadline_s: float = 5.0
-    long_prompt_tokens: Count = 0
-    sibling_lead_s: Annotated[float, msgspec.Meta(ge=0)] = 5.0
+    concurrency_limit_count: Annotated[Count, live("most requests in hand at once; 0: any")] = 0
+    queued_limit_tokens: Annotated[Tokens, live(
+        "most prompt tokens not yet computed, guessed by the size of bodies; 0: any")] = 0
+    queue_limit_count: Annotated[CountFromOne, live("most requests that wait for a place")] = 1000
+    queue_deadline_s: Annotated[Seconds, live("longest wait for a place")] = 5.0
+    long_prompt_tokens: Annotated[Tokens, live(
+        "prompts guessed longer than this wait in class batch; 0: none")] = 0
+    sibling_lead_s: Annotated[Seconds, live(
+        "a request counts as old as its parent's first, by this much at most; 0: as it is")] = 5.0
 
 
 class RequestSettings(Section, frozen=True):
-    """What bodies may not ask of replicas. stripped_fields: dropped; refused_fields: 400.
-    output_limit_tokens, choice_limit_count: what asks for more (`n`, `best_of`) gets so many."""
+    """What bodies may not ask of replicas."""
 
-    stripped_fields: tuple[str, ...] = ()
-    refused_fields: tuple[str, ...] = ()
-    output_limit_tokens: Count = 0
-    choice_limit_count: Count = 0
+    stripped_fields: Annotated[Words, live("fields dropped from bodies")] = ()
+    refused_fields: Annotated[Words, live("fields that make a request a 400")] = ()
+    output_limit_tokens: Annotated[Tokens, live("most tokens a request gets; 0: any")] = 0
+    choice_limit_count: Annotated[Count, live("most choices of a request (n, best_of); 0: any")] = 0
 
 
 class Shadow(Section, frozen=True):
-    """A copy of some requests for another model. ratio: of the conversations."""
+    """A copy of some requests for another model."""
 
     to: str
-    ratio: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    ratio: Annotated[float, Meta(gt=0, le=1, description="of the conversations")]
 
 
 class ModelSettings(Section, frozen=True):
-    """Models under other names. aliases: the model that a name means. splits: the models that
-    share a name's conversations, by weight. shadows: by model, who gets copies of its requests;
-    nobody waits for what becomes of them. shadow_limit_...: of copies under way in each worker."""
+    """Models under other names."""
 
-    aliases: dict[str, str] = {}
-    splits: dict[str, dict[str, Annotated[float, msgspec.Meta(ge=0)]]] = {}
-    shadows: dict[str, Shadow] = {}
-    shadow_limit_count: Count = 32
-    shadow_limit_bytes: Count = 64 * 1024 * 1024
+    aliases: Annotated[dict[str, str], live(
+        "NAME=MODEL, another name for a model; once for each", metavar="NAME=MODEL")] = {}
+    splits: Annotated[dict[str, dict[str, Annotated[float, Meta(ge=0)]]], live(
+        "names that several models share, by weight, as JSON")] = {}
+    shadows: Annotated[dict[str, Shadow], live("models whose requests are copied, as JSON")] = {}
+    shadow_limit_count: Annotated[Count, live("most copies under way in a worker")] = 32
+    shadow_limit_bytes: Annotated[Bytes, live("most bytes of their bodies")] = 64 * MIB
 
     def __post_init__(self) -> None:
         for name in self.splits:
@@ -407,9 +406,12 @@ class ModelSettings(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """Everything. `backends`: base URLs of the replicas. `prices`: by model name."""
+    """Everything."""
 
-    backends: tuple[str, ...] = ()
+    backends: Annotated[Words, live(
+        "a replica, http://HOST:PORT; once for each, or several with commas",
+        # The latter two are other routers' words.
+        "--backend", "--worker-urls", "--static-backends", metavar="URL")] = ()
     server: ServerSettings = ServerSettings()
     admin: AdminSettings = AdminSettings()
     upstream: UpstreamSettings = UpstreamSettings()
@@ -426,4 +428,4 @@ class Settings(Section, frozen=True):
     health: HealthSettings = HealthSettings()
     stalls: StallSettings = StallSettings()
     tracing: TracingSettings = TracingSettings()
-    prices: dict[str, Price] = {}
+    prices: Annotated[dict[str, Price], live("what tokens cost, by model, as JSON")] = {}

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from tokenlane.config.keyring import ADMIN_TOKEN_VARIABLE
-from tokenlane.config.secret import Secret
+from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, Secret
 from tokenlane.config.settings import AdminSettings
 from tokenlane.control.admin_answers import refusal
 

@@ -14,12 +14,8 @@ from pathlib import Path
 
 from aiohttp import http_parser
 
-from tokenlane.config.keyring import (
-    ADMIN_TOKEN_VARIABLE,
-    admin_token,
-    client_keys,
-    replica_key,
-)
+from tokenlane.config.keyring import admin_token, client_keys, replica_key
+from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import server_context, tls_files, upstream_context
 from tokenlane.control.discovery.sources import check as check_discovery
@@ -73,8 +69,6 @@ def check_settings(settings: Settings) -> FleetTable:
                 f"server.cors_origins: {origin!r} must look like https://app.example, or be *"
             )
     table = FleetTable(settings.backends, settings.control)
-    if not 0.0 <= settings.routing.host_block_worth <= 1.0:
-        raise ConfigError("routing.host_block_worth must be between 0 and 1")
     for backend, source in settings.kv_events.sources.items():
         configured(source)
         known = {replica.url for replica in table.replicas}

@@ -40,7 +40,8 @@ from tokenlane.channel.messages import (
     WhoseResponse,
     WorkerReady,
 )
-from tokenlane.config.keyring import REPLICA_KEY_VARIABLE, environment
+from tokenlane.config.keyring import environment
+from tokenlane.config.secret import REPLICA_KEY_VARIABLE
 from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess

@@ -5,82 +5,58 @@ Invariants:
 - Times are simulated on the wall clock, so a replica is never faster than its real work.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from tokenlane.errors import ConfigError
+from tokenlane.config.settings import (
+    MIB,
+    Bytes,
+    CountFromOne,
+    File,
+    Seconds,
+    SecondsAboveZero,
+    restart,
+)
+
+Rate = Annotated[float, Meta(gt=0)]
 
 
+# A table, as tokenlane.config.settings.
+# fmt: off
 class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A replica's model, cache, speeds and limits. The defaults are instant and unlimited.
+    """A replica's model, cache, speeds and limits. The defaults are instant and unlimited."""
 
-    model: served name. adapters: LoRA adapters loaded from the start, names with commas between
-    them; more at run time, by vLLM's `/v1/load_lora_adapter`.
-    folder: the tokenizer's folder (None: the demo model shipped here).
-    max_model_tokens: prompt and answer together.
-    block_tokens, cache_blocks: KV cache geometry; cache_blocks None never evicts.
-    cache_generated: full blocks of generated tokens are cached too (they are in vLLM).
-    prefill_tokens_per_s: one prompt after the other; None: instant.
-    token_interval_s: between two tokens of one stream; 0: instant.
-    running_limit: sequences in prefill or decode; queue_limit: sequences waiting, beyond which
-    requests get 503 (None: no limit).
-    frontend_bytes_per_s: template and tokenize, by bytes of the request body (a token is about
-    four of them); None: instant. frontend_processes: how many bodies at once.
-    output_tokens: length of an answer whose request does not say.
-    report_cached_tokens: vLLM's --enable-prompt-tokens-details.
-    echo_request_id: vLLM's --enable-request-id-headers.
-    keep_alive_s: idle connections are closed after this.
-    tokenize_threads: real tokenization of long bodies happens there.
-    prompt_cache_bytes: memory for prompts already tokenized, for the whole fleet.
-    kv_events: publish what the cache holds over ZMQ, as vLLM does: off, maps (vLLM 0.32), or
-    arrays (earlier versions).
-    store_responses: vLLM's VLLM_ENABLE_RESPONSES_API_STORE: requests may go on from a response.
-    execution_log: a file that gets a line for each generating request the engine took: the port,
-    the request's x-request-id, and when its body was there (monotonic seconds); empty: none.
-    """
-
-    model: str = "demo"
-    adapters: str = ""
-    folder: str | None = None
-    max_model_tokens: int = 131_072
-    block_tokens: int = 16
-    cache_blocks: int | None = None
-    cache_generated: bool = False
-    prefill_tokens_per_s: float | None = None
-    token_interval_s: float = 0.0
-    running_limit: int = 256
-    queue_limit: int | None = None
-    frontend_bytes_per_s: float | None = None
-    frontend_processes: int = 1
-    output_tokens: int = 16
-    report_cached_tokens: bool = True
-    echo_request_id: bool = False
-    keep_alive_s: float = 5.0
-    tokenize_threads: int = 2
-    prompt_cache_bytes: int = 256 * 1024 * 1024
-    kv_events: Literal["off", "maps", "arrays"] = "off"
-    store_responses: bool = False
-    execution_log: str = ""
-
-    def __post_init__(self) -> None:
-        counts = (
-            "max_model_tokens",
-            "block_tokens",
-            "running_limit",
-            "frontend_processes",
-            "output_tokens",
-            "tokenize_threads",
-        )
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"simulator: {name} must be at least 1")
-        for name in ("prefill_tokens_per_s", "frontend_bytes_per_s", "cache_blocks"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigError(f"simulator: {name} must be positive, or null for no limit")
-        if self.token_interval_s < 0 or self.keep_alive_s <= 0:
-            raise ConfigError("simulator: token_interval_s and keep_alive_s cannot be negative")
+    model: Annotated[str, restart("served name")] = "demo"
+    folder: Annotated[str | None, restart("the tokenizer's folder; without it the demo's")] = None
+    adapters: Annotated[str, restart("LoRA adapters loaded from the start", metavar="A,B")] = ""
+    max_model_tokens: Annotated[CountFromOne, restart("most tokens of prompt and answer")] = 131_072
+    block_tokens: Annotated[CountFromOne, restart("tokens in a block of the KV cache")] = 16
+    cache_blocks: Annotated[CountFromOne | None, restart(
+        "blocks in the KV cache; without it nothing is evicted", metavar="N")] = None
+    cache_generated: Annotated[bool, restart("cache generated tokens too, as vLLM does")] = False
+    prefill_tokens_per_s: Annotated[Rate | None, restart(
+        "one prompt after the other; without it instant", metavar="X")] = None
+    token_interval_s: Annotated[Seconds, restart("time between two tokens of a stream")] = 0.0
+    running_limit: Annotated[CountFromOne, restart("most sequences in prefill or decode")] = 256
+    queue_limit: Annotated[int | None, restart(
+        "most sequences waiting, more get 503; without it any", metavar="N")] = None
+    frontend_bytes_per_s: Annotated[Rate | None, restart(
+        "template and tokenizing, by bytes of bodies; without it instant", metavar="X")] = None
+    frontend_processes: Annotated[CountFromOne, restart("how many bodies at once")] = 1
+    output_tokens: Annotated[CountFromOne, restart("tokens of an answer, if not asked for")] = 16
+    report_cached_tokens: Annotated[bool, restart("vLLM's --enable-prompt-tokens-details")] = True
+    echo_request_id: Annotated[bool, restart("vLLM's --enable-request-id-headers")] = False
+    keep_alive_s: Annotated[SecondsAboveZero, restart("closes idle connections")] = 5.0
+    tokenize_threads: Annotated[CountFromOne, restart("threads that tokenize long bodies")] = 2
+    prompt_cache_bytes: Annotated[Bytes, restart(
+        "memory for prompts tokenized before, of all replicas")] = 256 * MIB
+    kv_events: Annotated[Literal["off", "maps", "arrays"], restart(
+        "tell over ZMQ what the cache holds: as vLLM 0.32, or earlier")] = "off"
+    store_responses: Annotated[bool, restart("vLLM's VLLM_ENABLE_RESPONSES_API_STORE")] = False
+    execution_log: Annotated[File, restart(
+        "gets a line for each request the engine took: port, x-request-id, monotonic seconds")] = ""
 
     @property
     def adapter_names(self) -> list[str]:

@@ -8,37 +8,9 @@ from typing import Any
 
 import msgspec
 
+from tokenlane.config.options import options_of
 from tokenlane.errors import ConfigError
 
-# What each setting of a replica is: the placeholder of its value, and a line of help.
-ABOUT = {
-    "adapters": ("A,B", "LoRA adapters loaded from the start"),
-    "max_model_tokens": ("N", "longest prompt and answer together, tokens"),
-    "block_tokens": ("N", "a block of the KV cache, tokens"),
-    "cache_blocks": ("N", "blocks in the KV cache; without it nothing is evicted"),
-    "cache_generated": ("BOOL", "full blocks of generated tokens are cached too, as in vLLM"),
-    "prefill_tokens_per_s": ("X", "one prompt after the other; without it instant"),
-    "token_interval_s": ("X", "seconds between two tokens of a stream; 0: instant"),
-    "running_limit": ("N", "most sequences in prefill or decode"),
-    "queue_limit": ("N", "most sequences waiting, more get 503; without it any"),
-    "frontend_bytes_per_s": (
-        "X",
-        "template and tokenizing, by bytes of bodies; without it instant",
-    ),
-    "frontend_processes": ("N", "how many bodies at once"),
-    "output_tokens": ("N", "tokens of an answer whose request does not say"),
-    "report_cached_tokens": ("BOOL", "vLLM's --enable-prompt-tokens-details"),
-    "echo_request_id": ("BOOL", "vLLM's --enable-request-id-headers"),
-    "keep_alive_s": ("X", "idle connections are closed after so many seconds"),
-    "tokenize_threads": ("N", "threads for the real tokenizing of long bodies"),
-    "prompt_cache_bytes": ("N", "memory for prompts tokenized before, of all replicas, bytes"),
-    "kv_events": (
-        "off|maps|arrays",
-        "tell over ZMQ what the cache holds: as vLLM 0.32, or earlier",
-    ),
-    "store_responses": ("BOOL", "vLLM's VLLM_ENABLE_RESPONSES_API_STORE"),
-    "execution_log": ("FILE", "gets a line for each request that the engine took"),
-}
 # Where the arguments keep what is a setting of the simulator.
 _OWN = "sim:"
 
@@ -65,16 +37,14 @@ def simulate_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     group = parser.add_argument_group("each replica; by default instant and unlimited")
-    defaults = {field.name: field.default for field in msgspec.structs.fields(SimulatorSettings)}
-    for name, (metavar, about) in ABOUT.items():
-        default = str(defaults[name]) if defaults[name] not in (None, "") else ""
-        shown = f" (default: {default.lower()})" if default else ""
-        group.add_argument(
-            "--" + name.replace("_", "-"),
-            dest=_OWN + name,
-            metavar=metavar,
-            help=about.replace("%", "%%") + shown,
-        )
+    for option in options_of(SimulatorSettings).values():
+        if option.path not in {"model", "folder"}:  # those are --tokenizer
+            group.add_argument(
+                option.flag,
+                dest=_OWN + option.path,
+                metavar=option.metavar,
+                help=(option.help + option.facts).replace("%", "%%"),
+            )
 
 
 def simulate(args: argparse.Namespace) -> int:
