@@ -7,7 +7,7 @@ counted.
 
 Invariants:
 - Every test that starts a gateway is judged, by pytest_runtest_call in conftest: it asks nobody.
-- What a test plants with TOKENLANE_PLANT_STALL is not held against it.
+- What a test plants with PLANT_STALL is not held against it.
 - Time that the hypervisor took from this machine may have been taken from any piece of work.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.tools.client import fetch
-from tokenlane.telemetry.stalls.planted import VARIABLE
+from bench.tools.planted import VARIABLE
 from tokenlane.telemetry.stalls.stages import CAUSES, LOOP, OTHER
 
 LIMIT_S = 0.05

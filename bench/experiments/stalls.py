@@ -3,13 +3,12 @@
     python -m bench stalls [--trials 200] [--only STAGE:KIND ...] [--plain] [--json FILE]
 
 Each cell is a gateway of its own under a steady load, whose worker is held again and again in one
-stage in one way (see proxy/tokenlane/telemetry/stalls/planted.py). The worker writes down when; a
-trial is right if the stall that the gateway shows at that time has the cause that was planted. A
-stall that was to work, and was given a CPU for less than a third of its time, was the machine's: it
-counts as starved where the gateway says `os`, and in no share. What was seen of those that are not
-right is in the JSON, with the numbers that decided it. Then the monitor's own price is measured:
-idle and under load, by its own counter, and as the difference that it makes to the CPU of the
-gateway.
+stage in one way (see bench.tools.planted). The worker writes down when; a trial is right if the
+stall that the gateway shows at that time has the cause that was planted. A stall that was to work,
+and was given a CPU for less than a third of its time, was the machine's: it counts as starved where
+the gateway says `os`, and in no share. What was seen of those that are not right is in the JSON,
+with the numbers that decided it. Then the monitor's own price is measured: idle and under load, by
+its own counter, and as the difference that it makes to the CPU of the gateway.
 """
 
 import argparse
@@ -27,7 +26,7 @@ import msgspec
 
 from bench.loads.generator import evenly, generate, lateness_s
 from bench.loads.openloop import Flow, Plan
-from bench.tools import machine
+from bench.tools import machine, planted
 from bench.tools.canned import Canned
 from bench.tools.client import fetch
 from bench.tools.processes import BenchError, free_ports, need_tools, pause, say, two_cores
@@ -35,7 +34,6 @@ from bench.tools.report import finish
 from bench.tools.scrape import samples
 from bench.tools.statistics import Cell, median, table
 from bench.tools.systems import Proxy, gateway
-from tokenlane.telemetry.stalls import planted
 from tokenlane.telemetry.stalls.stall import Stall
 
 CHAT = "/v1/chat/completions"
@@ -151,7 +149,7 @@ def trial(
         stalls: set[Stall] = set()
         with (
             planting(f"{stage}:{kind}:{SECONDS}:{every}:{log}"),
-            gateway(urls, None, plain=plain) as proxy,
+            gateway(urls, None, program=planted.PLANTED_GATEWAY, plain=plain) as proxy,
         ):
             with load(proxy, RATE_PER_S, seconds_s, core) as remarks:
                 until_s = time.monotonic() + seconds_s + 1.0

@@ -9,7 +9,7 @@ import msgspec
 from bench.tools.build import compiled
 from bench.tools.client import fetch
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
-from bench.tools.processes import BenchError, Process, free_ports, module, pause
+from bench.tools.processes import BenchError, Process, free_ports, module, pause, python_path
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -47,21 +47,24 @@ def gateway(
     core: int | None,
     *extra: str,
     name: str = "tokenlane",
+    program: str = "tokenlane",
     plain: bool = False,
 ) -> Iterator[Proxy]:
     """The gateway, one worker, tokenization and `affinity` on, once it serves the demo model.
 
-    The whole of it, supervisor included, runs on that core. extra: more of its flags. plain: as
-    plain Python even where the compiled build can be made.
+    The whole of it, supervisor included, runs on that core. extra: more of its flags. program: a
+    module with the same command line. plain: as plain Python even where the compiled build can be
+    made.
     """
     folder = None if plain else compiled()
     port, admin_port = free_ports(2)
-    argv = module(
-        "tokenlane", "serve", "--port", str(port), "--admin-port", str(admin_port),
+    argv = [
+        "env", f"PYTHONPATH={python_path(folder)}",
+        *module(program, "serve", "--port", str(port), "--admin-port", str(admin_port)),
         "--workers", "1",
         "--policy", "affinity", "--tokenizer", f"{MODEL}={MODEL_FOLDER}",
         *backends(urls), *extra,
-    )  # fmt: skip
+    ]  # fmt: skip
     with Process(name, argv, core=core, folder=folder) as process:
         process.wait_listening(port, 60)
         wait_ready(process, admin_port)

@@ -241,9 +241,11 @@ async def test_who_tokenizes() -> None:
     said = {
         "good": ok(b'{"count": 1, "tokens": [7]}'),
         "bad": ok(b'{"count": 1}'),
+        "other": ok(b'{"tokens": []}'),
         "none": ok(b"{}").replace(b"200 OK", b"404 Not Found"),
     }
-    expected = {"good": "", "bad": "no answer that can be read", "none": "status 404"}
+    unread = "no answer that can be read"
+    expected = {"good": "", "bad": unread, "other": unread, "none": "status 404"}
     async with open_session(ControlSettings()) as session:
         for name, answer in said.items():
             async with Upstream(answering(answer)) as replica:

@@ -29,12 +29,19 @@ PATIENCE_S = 30.0
 
 
 class Gateway:
-    """`python -m tokenlane VERB ...` until it has said that it serves. prefix: what starts it."""
+    """`python -m tokenlane VERB ...` until it has said that it serves. prefix: what starts it.
+    program: a module with the same command line."""
 
-    def __init__(self, *argv: str, port: int = 0, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        *argv: str,
+        port: int = 0,
+        prefix: tuple[str, ...] = (),
+        program: str = "tokenlane",
+    ) -> None:
         ports = ("--port", str(port), "--admin-port", "0")
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "tokenlane", *argv, *ports],
+            [*prefix, sys.executable, "-m", program, *argv, *ports],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.tools.planted import PLANTED_GATEWAY, VARIABLE
 from tests.control.test_supervisor import Gateway
 from tests.raw import CHAT, Client, Peer, Upstream, chat, json_bytes, ok, post
-from tokenlane.telemetry.stalls.planted import VARIABLE
 
 FORGED = "2026-01-01 00:00:00,000 ERROR"
 ODD = f"m\r\n{FORGED} forged \x1b[2J\x00\x07\x7f\x85\u2028\u202e"
@@ -79,7 +79,9 @@ async def test_nobody_else_writes_in_a_log(
     monkeypatch.setenv(VARIABLE, "inspect:spin:0.02:1")
     options = ("--log-access", str(log), "--log-format", form, "--log-sample-ratio", "1")
     async with Upstream(replica) as upstream:
-        gate = await asyncio.to_thread(Gateway, "serve", "--backend", upstream.url, *options)
+        gate = await asyncio.to_thread(
+            Gateway, "serve", "--backend", upstream.url, *options, program=PLANTED_GATEWAY
+        )
         with gate:
             await send_odd(gate)
             stalls = (await asyncio.to_thread(gate.ask, "/stalls", admin=True))[1].decode()

@@ -165,7 +165,9 @@ IDS = json_bytes({"count": 3, "tokens": [1, 2, 3]})
         (ok(IDS).replace(b"200 OK", b"404 Not Found"), "replica-refused", True),
         (ok(IDS).replace(b"200 OK", b"500 Error"), "replica-refused", True),
         (ok(IDS).replace(b"200 OK", b"400 Bad Request"), "replica-refused", False),
-        (ok(b"{}"), "replica-failed", False),
+        (ok(b"{}"), "replica-failed", True),
+        # llama.cpp's server, which does not know `prompt`.
+        (ok(b'{"tokens":[]}'), "replica-failed", True),
         (b"SSH-2.0-x\r\n\r\n", "replica-failed", True),
         (None, "replica-late", True),
     ],

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from bench.tools.planted import PLANTED_GATEWAY, VARIABLE
 from tests.control.test_supervisor import Gateway, until
 from tests.held import told
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.telemetry.stalls.planted import VARIABLE
 from tokenlane.tokens.demo import demo_folder
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def test_a_planted_stall_is_shown_with_its_cause_and_its_request(
     monkeypatch.setenv(VARIABLE, "inspect:sleep:0.2:2")
     with FleetProcess(1, free_ports(1)) as fleet:
         argv = ["serve", "--backend", fleet.urls[0], "--tokenizer", f"demo={demo_folder()}"]
-        with Gateway(*argv) as gateway:
+        with Gateway(*argv, program=PLANTED_GATEWAY) as gateway:
 
             def stalls() -> list[dict[str, Any]]:
                 found = json.loads(gateway.ask("/stalls", admin=True)[1])["stalls"]
@@ -66,7 +66,7 @@ def test_a_planted_stall_is_shown_with_its_cause_and_its_request(
 def test_a_spec_that_is_not_understood_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "inspect:nap:0.2:2")
     with FleetProcess(1, free_ports(1)) as fleet:
-        with Gateway("serve", "--backend", fleet.urls[0]) as gateway:
-            assert gateway.process.wait(30) == 2
+        with Gateway("serve", "--backend", fleet.urls[0], program=PLANTED_GATEWAY) as gateway:
+            assert gateway.process.wait(30) == 1
             assert gateway.process.stderr is not None
             assert "STAGE:KIND:SECONDS:EVERY" in gateway.process.stderr.read()

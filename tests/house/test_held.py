@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.tools.planted import PLANTED_GATEWAY, VARIABLE
 from tests.control.test_supervisor import Gateway, until
 from tests.held import LIMIT_S, Gate, Held, told
 from tests.paths import ROOT
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
-from tokenlane.telemetry.stalls.planted import VARIABLE
 from tokenlane.telemetry.stalls.stages import INSPECT, LOOP, OTHER, PARSE
 
 TESTS = """
@@ -110,7 +110,7 @@ def test_a_process_that_holds_its_loop_is_refused(monkeypatch: pytest.MonkeyPatc
     # A spin ends by the clock: on a busy machine it has a CPU for a part of that.
     monkeypatch.setenv(VARIABLE, "inspect:spin:0.3:2")
     with FleetProcess(1, free_ports(1)) as fleet:
-        with Gateway("serve", "--backend", fleet.urls[0]) as gateway:
+        with Gateway("serve", "--backend", fleet.urls[0], program=PLANTED_GATEWAY) as gateway:
 
             def refused() -> bool:
                 assert gateway.chat() == 200

@@ -8,9 +8,8 @@ import pytest
 
 from tests.replay.workloads import conversations
 from tokenlane.config.settings import RoutingSettings
-from tokenlane.replay.kv_cache import BlockCache
 from tokenlane.replay.run import FleetShape, RoutedRequest, new_router
-from tokenlane.replay.timed_fleet import Held, TimedFleet, TimedReplica
+from tokenlane.replay.timed_fleet import Held, TimedFleet
 from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
 from tokenlane.replay.trace import Request, packed
 
@@ -89,7 +88,7 @@ def test_a_saturated_replica_loses_its_affinity_before_its_queue_doubles() -> No
     """Everybody asks with one long prefix that one replica holds, faster than it can answer."""
     router = new_router(RoutingSettings())
     router.update(SHAPE.state(BLOCK))
-    fleet = TimedFleet([TimedReplica(BlockCache(4000), 10_000.0) for _ in range(REPLICAS)], BLOCK)
+    fleet = SHAPE.fleet(BLOCK)
     queued_tokens: list[int] = []
     homes: list[int] = []
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tests.replay.workloads import conversations
 from tokenlane.replay.bounds import oracle, pooled_hit
-from tokenlane.replay.kv_cache import BlockCache
 from tokenlane.replay.run import Figures, FleetShape
 from tokenlane.replay.timed_fleet import ADDED_S, TOKEN_INTERVAL_S, Held
 from tokenlane.replay.trace import Request, Trace, packed
+from tokenlane.simulator.prefix_cache import BoundedBlockCache
 
 BLOCK = 512
 
@@ -68,24 +68,23 @@ def test_answers_under_way_slow_a_prefill_where_told_so() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=40))
 def test_a_cache_is_an_exact_lru_of_whole_prefixes(prompts: list[list[int]]) -> None:
-    cache, order = BlockCache(8), list[int]()
+    cache, order = BoundedBlockCache[int](8), list[int]()
     for ids in prompts:
-        blocks = packed(ids)
-        hashes = list(memoryview(blocks).cast("Q"))
+        hashes = list(memoryview(packed(ids)).cast("Q"))
         held = 0
         while held < len(hashes) and hashes[held] in order:
             held += 1
-        assert cache.match(blocks) == held
-        cache.insert(blocks)
+        assert cache.match(hashes, len(hashes)) == held
+        cache.insert(hashes)
         order = ([one for one in order if one not in hashes] + hashes[::-1])[-8:]
         assert len(cache) == len(order)
 
 
 def test_the_head_of_a_prompt_longer_than_the_cache_stays() -> None:
-    cache = BlockCache(3)
-    cache.insert(packed([1, 2, 3, 4, 5]))
-    assert cache.match(packed([1, 2, 3, 4])) == 3
-    cache.clear()
+    cache = BoundedBlockCache[int](3)
+    cache.insert([1, 2, 3, 4, 5])
+    assert cache.match([1, 2, 3, 4], 4) == 3
+    assert cache.clear()
     assert len(cache) == 0
 
 

@@ -99,7 +99,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = BoundedBlockCache(12)
+        self.cache: BoundedBlockCache[bytes] = BoundedBlockCache(12)
         self.started: list[tuple[tuple[bytes, ...], tuple[bytes, ...], int]] = []
         self.running: list[tuple[tuple[bytes, ...], int]] = []
         self.seen: set[tuple[bytes, ...]] = set()

@@ -56,6 +56,8 @@ class _Version(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     tokens: list[int]
+    # llama.cpp's server does not know `prompt`, and answers 200 with an empty list and no count.
+    count: int
 
 
 class _ProbeFailed(Exception):

@@ -77,8 +77,7 @@ class ReplicaTokenizer:
             ids = await _beside(size_bytes, tokenize_requests.given_ids, request)
         else:
             body = await _beside(size_bytes, tokenize_requests.question, model, request, tokenizer)
-            told = await self._asked(model, body, self._claim(model, kinds_of(request)).refuted)
-            ids = await _beside(len(told), tokenize_requests.answer, told)
+            ids = await self._asked(model, body, self._claim(model, kinds_of(request)).refuted)
         blocks = await _beside(len(ids), block_hashes, ids, block_tokens, salt(model, request))
         return Prompt((ids,), blocks, block_tokens, len(ids) // 4)
 
@@ -99,7 +98,10 @@ class ReplicaTokenizer:
             raise Unrenderable("replica-refused")
         if status != 200:
             raise self._rest(replica, "replica-refused", f"status {status}")
-        return told
+        try:
+            return await _beside(len(told), tokenize_requests.answer, told)
+        except Unrenderable as error:
+            raise self._rest(replica, error.reason, "no answer that can be read") from None
 
     def _replica(self, model: str, refuted: frozenset[int]) -> Replica:
         """Whose turn it is, of those that can be asked."""

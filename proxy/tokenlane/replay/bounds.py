@@ -8,22 +8,21 @@ request goes to the replica that would begin it first.
 
 from functools import partial
 
-from tokenlane.replay.kv_cache import BlockCache
 from tokenlane.replay.run import FleetShape
-from tokenlane.replay.timed_fleet import Held, Served, TimedFleet, TimedReplica
+from tokenlane.replay.timed_fleet import Held, Served, TimedFleet, TimedReplica, cached_tokens
 from tokenlane.replay.trace import Request, Trace
 from tokenlane.routing.lease import Lease, LocalBoard
+from tokenlane.simulator.prefix_cache import BoundedBlockCache
 
 
 def pooled_hit(trace: Trace, cache_blocks: int) -> float:
     """The share of prompt tokens found in one LRU cache of so many blocks."""
-    cache, size = BlockCache(cache_blocks), trace.block_tokens
-    cached_tokens = 0
+    cache: BoundedBlockCache[int] = BoundedBlockCache(cache_blocks)
+    hit_tokens = 0
     for request in trace.requests:
-        blocks = min(cache.match(request.blocks), (request.prompt_tokens - 1) // size)
-        cached_tokens += blocks * size
-        cache.insert(request.blocks)
-    return cached_tokens / trace.prompt_tokens
+        hit_tokens += cached_tokens(cache, request, trace.block_tokens)
+        cache.insert(request.block_numbers)
+    return hit_tokens / trace.prompt_tokens
 
 
 class _Oracle:
@@ -45,7 +44,7 @@ class _Oracle:
 
 def oracle(trace: Trace, shape: FleetShape) -> list[Served]:
     """The trace through the oracle."""
-    shared = BlockCache(shape.replicas * shape.cache_blocks)
+    shared: BoundedBlockCache[int] = BoundedBlockCache(shape.replicas * shape.cache_blocks)
     replicas = [
         TimedReplica(shared, shape.prefill_tokens_per_s, shape.decode_cost)
         for _ in range(shape.replicas)

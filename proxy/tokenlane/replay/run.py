@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.fleet_state import FleetState, ReplicaState
-from tokenlane.replay.kv_cache import BlockCache
 from tokenlane.replay.timed_fleet import (
     PREFILL_TOKENS_PER_S,
     Held,
@@ -27,6 +26,7 @@ from tokenlane.routing.decision import Query
 from tokenlane.routing.lease import LocalBoard
 from tokenlane.routing.policies import Policy
 from tokenlane.routing.router import Router
+from tokenlane.simulator.prefix_cache import BoundedBlockCache
 
 WINDOW_S = 60.0
 
@@ -42,7 +42,9 @@ class FleetShape(NamedTuple):
     def fleet(self, block_tokens: int) -> TimedFleet:
         """Idle replicas with empty caches of their own."""
         replicas = [
-            TimedReplica(BlockCache(self.cache_blocks), self.prefill_tokens_per_s, self.decode_cost)
+            TimedReplica(
+                BoundedBlockCache(self.cache_blocks), self.prefill_tokens_per_s, self.decode_cost
+            )
             for _ in range(self.replicas)
         ]
         return TimedFleet(replicas, block_tokens)

@@ -17,8 +17,8 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
-from tokenlane.replay.kv_cache import BlockCache
 from tokenlane.replay.trace import Request
+from tokenlane.simulator.prefix_cache import BoundedBlockCache, matchable_blocks
 
 ADDED_S = 0.02
 TOKEN_INTERVAL_S = 0.02
@@ -66,7 +66,10 @@ class TimedReplica:
     when the prefill under way ends, while it is `busy`. decoding: answers under way."""
 
     def __init__(
-        self, cache: BlockCache, prefill_tokens_per_s: float, decode_cost: float = 0.0
+        self,
+        cache: BoundedBlockCache[int],
+        prefill_tokens_per_s: float,
+        decode_cost: float = 0.0,
     ) -> None:
         self.cache = cache
         self.prefill_tokens_per_s = prefill_tokens_per_s
@@ -109,13 +112,8 @@ class TimedFleet:
         self._enqueue(place, _Job(request, held))
 
     def cached_tokens(self, place: int, request: Request) -> int:
-        """Prompt tokens that a replica would not have to compute now: whole blocks, and never
-        the last token."""
-        size = self._block_tokens
-        blocks = min(
-            self.replicas[place].cache.match(request.blocks), (request.prompt_tokens - 1) // size
-        )
-        return blocks * size
+        """Prompt tokens that a replica would not have to compute now."""
+        return cached_tokens(self.replicas[place].cache, request, self._block_tokens)
 
     def _until(self, limit_s: float) -> None:
         events = self._events
@@ -145,7 +143,7 @@ class TimedFleet:
     def _computed(self, place: int, job: _Job, cached_tokens: int) -> None:
         request = job.request
         replica = self.replicas[place]
-        replica.cache.insert(request.blocks)
+        replica.cache.insert(request.block_numbers)
         replica.decoding += 1
         first_s = self.now_s + ADDED_S
         self.served.append(Served(request, place, cached_tokens, first_s - request.arrival_s))
@@ -157,6 +155,12 @@ class TimedFleet:
     def _decoded(self, replica: TimedReplica, job: _Job) -> None:
         replica.decoding -= 1
         job.held.end()
+
+
+def cached_tokens(cache: BoundedBlockCache[int], request: Request, block_tokens: int) -> int:
+    """Tokens of the prompt's blocks that are in the cache."""
+    limit_blocks = matchable_blocks(request.prompt_tokens, block_tokens)
+    return cache.match(request.block_numbers, limit_blocks) * block_tokens
 
 
 def split(trace_blocks: int, share: float, replicas: int) -> int:

@@ -13,7 +13,7 @@ Invariants:
 
 import gzip
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +39,11 @@ class Request(NamedTuple):
     blocks: bytes
     parent: int = 0
 
+    @property
+    def block_numbers(self) -> Sequence[int]:
+        """The hashes one by one."""
+        return memoryview(self.blocks).cast("Q")
+
 
 class Trace(NamedTuple):
     """A trace and the size of its blocks. seen_hit: the share of its prompt tokens that caches had
@@ -59,7 +64,7 @@ class Trace(NamedTuple):
         """Distinct blocks: what a cache that never evicts would hold in the end."""
         distinct: set[int] = set()
         for request in self.requests:
-            distinct.update(memoryview(request.blocks).cast("Q"))
+            distinct.update(request.block_numbers)
         return len(distinct)
 
     def faster(self, speed: float) -> "Trace":

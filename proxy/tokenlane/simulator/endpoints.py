@@ -115,6 +115,8 @@ class Endpoints:
         self._replica = replica
         self._siblings = siblings
         self._service = Inference(replica)
+        lacked = replica.settings.lacked
+        self._methods = {path: methods for path, methods in _METHODS.items() if path not in lacked}
 
     async def handle(self, exchange: Exchange) -> None:
         """One request."""
@@ -128,7 +130,7 @@ class Endpoints:
             fault = self._replica.faults.take(path, time.monotonic())
             if fault is not None and await self._fail(exchange, reply, fault):
                 return
-            methods = _METHODS.get(path) or _response_methods(path)
+            methods = self._methods.get(path) or _response_methods(path)
             if methods is None:
                 reply.respond(404, JSON, vllm_errors.detail("Not Found"))
             elif exchange.method not in methods:
@@ -213,7 +215,8 @@ class Endpoints:
             reply.respond(200, JSON, b'{"server_load":%d}' % replica.in_flight)
         elif path == "/v1/models":
             created = int(replica.drive.started_s)
-            model, most = settings.model, settings.context_tokens
+            most = None if "max_model_len" in settings.lacked else settings.context_tokens
+            model = settings.model
             root = settings.folder or model  # as vLLM: what it was told to load
             listed = payloads.models(model, root, created, most, replica.adapters)
             reply.respond(200, JSON, listed)

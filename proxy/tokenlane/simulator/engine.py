@@ -7,8 +7,7 @@ Invariants:
   does not fit (slots, blocks) holds up those behind it, as in vLLM.
 - The prefill is never idle while a sequence waits that could start.
 - A sequence reserves the blocks of its whole answer when it starts: nothing is preempted.
-- The last prompt token is always computed: a hit is at most (prompt_tokens - 1) rounded down
-  to whole blocks. Computed blocks become visible when the prefill ends.
+- The last prompt token is always computed. Computed blocks become visible when the prefill ends.
 """
 
 import heapq
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tokenlane.simulator.cache_log import CacheLog
-from tokenlane.simulator.prefix_cache import Blocks, prefix_cache
+from tokenlane.simulator.prefix_cache import Blocks, matchable_blocks, prefix_cache
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.stats import EngineStats
 
@@ -187,7 +186,8 @@ class Engine:
     def _place(self, sequence: Sequence) -> bool:
         """Takes the blocks of the whole sequence; False while there is no room."""
         width = self.settings.block_tokens
-        matched = self.cache.match(sequence.blocks, (sequence.prompt_tokens - 1) // width)
+        limit_blocks = matchable_blocks(sequence.prompt_tokens, width)
+        matched = self.cache.match(sequence.blocks, limit_blocks)
         # The last token of an answer is never fed back, so it needs no place.
         total = -(-(sequence.prompt_tokens + sequence.output_tokens - 1) // width)
         held = sequence.blocks[:matched]

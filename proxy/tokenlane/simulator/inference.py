@@ -96,7 +96,8 @@ class Inference:
             return MessageShapes("chatcmpl-" + name, model, job.prompts[0].tokens)
         chat = exchange.path == "/v1/chat/completions"
         name = ("chatcmpl-" if chat else "cmpl-") + name
-        return Shapes(chat=chat, id=name, created=created, model=model)
+        says_usage = "usage" not in self._settings.lacked
+        return Shapes(chat=chat, id=name, created=created, model=model, says_usage=says_usage)
 
     async def embed(self, exchange: Exchange, reply: Reply) -> None:
         """Vectors that depend on the ids alone. They use the front end and the prefill."""

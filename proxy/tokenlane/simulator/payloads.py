@@ -93,23 +93,33 @@ def _event(chunk: _Chunk) -> bytes:
 
 
 class Shapes:
-    """The answers to one request. chat: else completions. framed: events with a token's text
-    differ in nothing but the text."""
+    """The answers to one request. chat: else completions. says_usage: else it is null. framed:
+    events with a token's text differ in nothing but the text."""
 
     framed = True
 
-    def __init__(self, *, chat: bool, id: str, created: int, model: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        *,
+        chat: bool,
+        id: str,  # noqa: A002
+        created: int,
+        model: str,
+        says_usage: bool = True,
+    ) -> None:
         self.chat = chat
         self.id = id
         self.created = created
         self.model = model
+        self.says_usage = says_usage
 
     def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
         """The answer to a request that does not stream."""
         head = {"id": self.id, "object": "text_completion", "created": self.created}
         rest: dict[str, Any] = {
             "model": self.model, "choices": [self._choice(one) for one in choices],
-            "service_tier": None, "system_fingerprint": FINGERPRINT, "usage": usage,
+            "service_tier": None, "system_fingerprint": FINGERPRINT,
+            "usage": usage if self.says_usage else None,
         }  # fmt: skip
         if self.chat:
             head["object"] = "chat.completion"
@@ -170,7 +180,9 @@ class Shapes:
 
     def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
         """The events that come after the last token."""
-        return [DONE] if usage is None else [self.usage(usage), DONE]
+        if usage is None or not self.says_usage:
+            return [DONE]
+        return [self.usage(usage), DONE]
 
     def failure(self, message: str) -> list[bytes]:
         """The events of a dead engine; none where the connection just ends."""
@@ -187,7 +199,8 @@ class Shapes:
         self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: UsagePayload | UnsetType
     ) -> _Chunk:
         name = "chat.completion.chunk" if self.chat else "text_completion"
-        return _Chunk(self.id, name, self.created, self.model, choices, usage)
+        said = usage if self.says_usage else UNSET
+        return _Chunk(self.id, name, self.created, self.model, choices, said)
 
 
 def embeddings(
@@ -204,7 +217,7 @@ def embeddings(
 
 
 def models(
-    model: str, root: str, created: int, max_model_tokens: int, adapters: dict[str, str]
+    model: str, root: str, created: int, max_model_tokens: int | None, adapters: dict[str, str]
 ) -> bytes:
     """The answer of /v1/models. adapters: by name, where each is from."""
     permission = {

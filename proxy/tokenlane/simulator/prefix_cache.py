@@ -1,4 +1,7 @@
-"""The block cache of one replica: which prompt blocks are there, and which may go.
+"""The prefix cache of one vLLM replica: which prompt blocks are there, and which may go.
+
+Shared by the simulated server and the replays of traces. A block is whatever names a whole prefix:
+a hash of the simulator's, or a number of the gateway's index.
 
 Invariants:
 - Blocks in all states together never exceed the capacity.
@@ -11,10 +14,12 @@ Invariants:
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 import xxhash
 
+Block = TypeVar("Block", bound=Hashable)
 Blocks = tuple[bytes, ...]
 
 
@@ -31,6 +36,11 @@ def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") ->
         hashed = digest(hashed + ids[end - width : end])
         blocks.append(hashed)
     return tuple(blocks)
+
+
+def matchable_blocks(prompt_tokens: int, block_tokens: int) -> int:
+    """How many blocks of a prompt may be found: its last token is always computed, as in vLLM."""
+    return (prompt_tokens - 1) // block_tokens
 
 
 class EndlessBlockCache:
@@ -80,19 +90,19 @@ class EndlessBlockCache:
         return True
 
 
-class BoundedBlockCache:
+class BoundedBlockCache(Generic[Block]):
     """As EndlessBlockCache, of so many blocks: LRU over the idle ones, counts of holders for the
     others. on_evicted: told of each block that made room."""
 
     def __init__(
-        self, capacity_blocks: int, on_evicted: Callable[[bytes], None] | None = None
+        self, capacity_blocks: int, on_evicted: Callable[[Block], None] | None = None
     ) -> None:
         self._on_evicted = on_evicted
         self.capacity_blocks = capacity_blocks
         self.evicted_blocks = 0
         self._private_blocks = 0
-        self._held: dict[bytes, int] = {}
-        self._idle: OrderedDict[bytes, None] = OrderedDict()
+        self._held: dict[Block, int] = {}
+        self._idle: OrderedDict[Block, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._held) + len(self._idle) + self._private_blocks
@@ -102,11 +112,11 @@ class BoundedBlockCache:
         """Blocks that running sequences hold (vLLM's kv_cache_usage)."""
         return len(self._held) + self._private_blocks
 
-    def match(self, blocks: Sequence[bytes], limit: int) -> int:
+    def match(self, blocks: Sequence[Block], limit: int) -> int:
         held, idle = self._held, self._idle
         return _longest_prefix(blocks, limit, lambda block: block in held or block in idle)
 
-    def take(self, blocks: Sequence[bytes], private: int) -> bool:
+    def take(self, blocks: Sequence[Block], private: int) -> bool:
         idle_wanted = sum(block in self._idle for block in blocks)
         if private > self.capacity_blocks - self.used_blocks - idle_wanted:
             return False
@@ -119,11 +129,11 @@ class BoundedBlockCache:
                 self._on_evicted(block)
         return True
 
-    def publish(self, blocks: Sequence[bytes]) -> int:
+    def publish(self, blocks: Sequence[Block]) -> int:
         self._private_blocks -= len(blocks)
         return self._hold(blocks)
 
-    def release(self, blocks: Sequence[bytes], private: int) -> None:
+    def release(self, blocks: Sequence[Block], private: int) -> None:
         self._private_blocks -= private
         held, idle = self._held, self._idle
         for block in reversed(blocks):
@@ -140,7 +150,16 @@ class BoundedBlockCache:
         self._idle.clear()
         return True
 
-    def _hold(self, blocks: Sequence[bytes]) -> int:
+    def insert(self, blocks: Sequence[Block]) -> None:
+        """Publish the blocks of a sequence that ends at once. Of one longer than the cache the
+        head stays."""
+        blocks = blocks[: self.capacity_blocks]
+        matched = self.match(blocks, len(blocks))
+        self.take(blocks[:matched], len(blocks) - matched)
+        self.publish(blocks[matched:])
+        self.release(blocks, 0)
+
+    def _hold(self, blocks: Sequence[Block]) -> int:
         """Holds these blocks; returns how many of them are new."""
         held, idle = self._held, self._idle
         before = len(held) + len(idle)
@@ -153,7 +172,7 @@ class BoundedBlockCache:
         return len(held) + len(idle) - before
 
 
-def _longest_prefix(blocks: Sequence[bytes], limit: int, visible: Callable[[bytes], bool]) -> int:
+def _longest_prefix(blocks: Sequence[Block], limit: int, visible: Callable[[Block], bool]) -> int:
     """By halving: of a sequence, a prefix is visible and nothing behind it."""
     low, high = 0, max(0, min(limit, len(blocks)))
     while low < high:
@@ -167,7 +186,7 @@ def _longest_prefix(blocks: Sequence[bytes], limit: int, visible: Callable[[byte
 
 def prefix_cache(
     capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
-) -> EndlessBlockCache | BoundedBlockCache:
+) -> EndlessBlockCache | BoundedBlockCache[bytes]:
     """A cache of so many blocks; None: one that never evicts."""
     if capacity_blocks is None:
         return EndlessBlockCache()

@@ -54,6 +54,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         "memory for prompts tokenized before, of all replicas")] = 256 * MIB
     kv_events: Annotated[Literal["off", "maps", "arrays"], restart(
         "tell over ZMQ what the cache holds: as vLLM 0.32, or earlier")] = "off"
+    lacks: Annotated[str, restart(
+        "paths that answer 404, and of answers usage and max_model_len", metavar="A,B")] = ""
     store_responses: Annotated[bool, restart("vLLM's VLLM_ENABLE_RESPONSES_API_STORE")] = False
     execution_log: Annotated[File, restart(
         "gets a line for each request the engine took: port, x-request-id, monotonic seconds")] = ""
@@ -61,7 +63,12 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     @property
     def adapter_names(self) -> list[str]:
         """Those of `adapters`."""
-        return [name.strip() for name in self.adapters.split(",") if name.strip()]
+        return _names(self.adapters)
+
+    @property
+    def lacked(self) -> frozenset[str]:
+        """Those of `lacks`."""
+        return frozenset(_names(self.lacks))
 
     @property
     def context_tokens(self) -> int:
@@ -69,3 +76,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         if self.cache_blocks is None:
             return self.max_model_tokens
         return min(self.max_model_tokens, self.cache_blocks * self.block_tokens)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

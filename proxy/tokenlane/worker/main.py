@@ -42,7 +42,6 @@ from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.log.setup import setup_logs
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import MetricsSegment
-from tokenlane.telemetry.stalls import planted
 from tokenlane.telemetry.stalls.monitor import StallMonitor
 from tokenlane.telemetry.stalls.stages import DURING, METRICS
 from tokenlane.worker.gauges import Gauges
@@ -97,7 +96,6 @@ class Worker:
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = reuse_port_socket(hello.host, hello.port)
             self._port = hello.port
-            planted.install()
         except (ConfigError, OSError) as error:
             self._end.failed(str(error))
             self._end.close()

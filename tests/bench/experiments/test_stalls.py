@@ -3,7 +3,7 @@
 import pytest
 
 from bench.experiments.stalls import CELLS, STARVED, UNSEEN, Planted, judge, planting, seen
-from tokenlane.telemetry.stalls.planted import KINDS, STAGES, VARIABLE, Plan
+from bench.tools.planted import KINDS, STAGES, VARIABLE, Plan
 from tokenlane.telemetry.stalls.stall import Stall
 
 

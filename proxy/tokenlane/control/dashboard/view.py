@@ -224,9 +224,10 @@ class View:
             yield families.REPLICA_UP, labels, [float(row["up"])]
             yield families.IN_FLIGHT, labels, [float(row["in_flight_requests"])]
             yield families.QUEUED_TOKENS, labels, [float(row["queued_tokens"])]
-            yield families.REPLICA_RUNNING, labels, [float(row["running"])]
-            yield families.REPLICA_WAITING, labels, [float(row["waiting"])]
-            yield families.REPLICA_KV_USAGE, labels, [row["kv_usage"]]
+            if row["block_tokens"] is not None:  # its /metrics was read, and is vLLM's
+                yield families.REPLICA_RUNNING, labels, [float(row["running"])]
+                yield families.REPLICA_WAITING, labels, [float(row["waiting"])]
+                yield families.REPLICA_KV_USAGE, labels, [row["kv_usage"]]
             for model, kinds in row["ids"].items():
                 for kind, standing in kinds.items():
                     yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]

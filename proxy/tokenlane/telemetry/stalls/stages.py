@@ -72,7 +72,7 @@ class LoopStage:
         self.work_s = _NEVER_S if call is None else after_s
 
     def on_mark(self, call: Callable[[int], object] | None) -> None:
-        """Calls this after each mark: for tests that plant stalls."""
+        """Calls this after each mark."""
         self._on_mark = call
         self.limit_s = LONG_S if call is None else -1.0
 

@@ -1,6 +1,6 @@
-"""Planted stalls: a switch for tests and benches, which must know why a loop was late.
+"""Planted stalls, for benches and tests that must know why a loop was late.
 
-    TOKENLANE_PLANT_STALL=STAGE:KIND:SECONDS:EVERY[:LOG]
+    PLANT_STALL=STAGE:KIND:SECONDS:EVERY[:LOG]      (see bench.tools.planted_gateway)
 
 Every EVERY-th time a worker's loop enters STAGE it is held for SECONDS, in one of these ways:
 
@@ -15,7 +15,7 @@ LOG: a file that gets a line for each when it is over, `BEGAN_S ENDED_S CPU_S`: 
 time.monotonic(), and what it used of a CPU meanwhile.
 
 Invariants:
-- Without the variable nothing of this is installed, and a mark costs what it costs.
+- The product does not know of this: the plant listens to the marks of its loop.
 - The length of a C call or a collection is measured first: the first plant is late by that.
 """
 
@@ -31,10 +31,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from tokenlane.errors import ConfigError
-from tokenlane.telemetry.stalls.stages import CAUSES, LOOP, METRICS
+from bench.tools.processes import BenchError
+from tokenlane.telemetry.stalls.stages import CAUSES, METRICS
 
-VARIABLE = "TOKENLANE_PLANT_STALL"
+PLANTED_GATEWAY = "bench.tools.planted_gateway"
+VARIABLE = "PLANT_STALL"
 STAGES = CAUSES[: METRICS + 1]
 CAUSE_OF = {"hog": "gil", "collect": "gc", "stop": "os"}
 KINDS = ("sleep", "spin", "hold", *CAUSE_OF)
@@ -73,7 +74,7 @@ class Plan(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
-        """ConfigError where it cannot be read."""
+        """Raises BenchError where it cannot be read."""
         words = text.split(":", 4)
         try:
             stage, kind, seconds, every = words[:4]
@@ -87,7 +88,7 @@ class Plan(NamedTuple):
             or plan.every < 1
             or not 0.0 < plan.seconds <= 60.0
         ):
-            raise ConfigError(
+            raise BenchError(
                 f"{VARIABLE}={text} is not STAGE:KIND:SECONDS:EVERY[:LOG] with a stage of "
                 f"{', '.join(STAGES)} and a kind of {', '.join(KINDS)}"
             )
@@ -235,10 +236,3 @@ def _collects_s() -> float:
 
 def _append(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-def install() -> None:
-    """Plants what the environment asks for, if it does. ConfigError where it is not understood."""
-    text = os.environ.get(VARIABLE)
-    if text:
-        LOOP.on_mark(Plant(Plan.parse(text)).marked)

@@ -1,4 +1,4 @@
-"""The switch that plants stalls, and the monitor's verdicts: a whole monitor on a real loop.
+"""What plants stalls, and the monitor's verdicts: a whole monitor on a real loop.
 
 The stalls are long and each is tried a few times, since the machine may be busy; what needs a CPU
 and got none for two thirds of its time is no trial.
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from bench.experiments.stalls import ASLEEP, Planted, seen
+from bench.tools import planted
+from bench.tools.planted import KINDS, STAGES, Plan, Plant
+from bench.tools.processes import BenchError
 from tokenlane.config.settings import StallSettings
-from tokenlane.errors import ConfigError
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import MetricsSegment
-from tokenlane.telemetry.stalls import planted
 from tokenlane.telemetry.stalls.monitor import StallMonitor
-from tokenlane.telemetry.stalls.planted import KINDS, STAGES, Plan, Plant
 from tokenlane.telemetry.stalls.stages import CAUSES, LOOP, OTHER, PARSE
 from tokenlane.telemetry.stalls.stall import InHand, Stall
 
@@ -32,7 +32,7 @@ IN_HAND = ((InHand("the-request", "/v1/completions", "inspect"),), 1)
 @pytest.mark.parametrize("text", ["", "parse", "parse:sleep:0.1", "parse:nap:0.1:1", "a:sleep:1:1",
     "parse:sleep:0:1", "parse:sleep:x:1", "parse:sleep:0.1:0", "parse:sleep:99:1"])  # fmt: skip
 def test_what_cannot_be_planted(text: str) -> None:
-    with pytest.raises(ConfigError, match=planted.VARIABLE):
+    with pytest.raises(BenchError, match=planted.VARIABLE):
         Plan.parse(text)
 
 
@@ -42,13 +42,6 @@ def test_a_plan() -> None:
     assert plan.cause == "tokenize-local"
     causes = {kind: Plan("parse", kind, 1.0, 1).cause for kind in KINDS}
     assert causes == dict.fromkeys(("sleep", "spin", "hold"), "parse") | planted.CAUSE_OF
-
-
-def test_nothing_is_planted_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(planted.VARIABLE, raising=False)
-    limit_s = LOOP.limit_s
-    planted.install()
-    assert LOOP.limit_s == limit_s > 0
 
 
 def test_every_nth_time(tmp_path: Path) -> None:
