@@ -14,14 +14,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenlane import __version__
-from tokenlane.config.settings import Settings, TokenSettings
+from tokenlane.config.settings import ServerSettings, Settings, TokenSettings
 from tokenlane.control.admin import admin_app
 from tokenlane.control.admin_access import AdminAccess
 from tokenlane.control.admin_server import AdminRunner
+from tokenlane.control.checks import check_settings
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.fleet_table import FleetTable, Probe
-from tokenlane.control.tokenizers.resolution import TokenizerSource
+from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.reload import InForce, Reloader, read_all
+from tokenlane.control.roster import Roster
+from tokenlane.control.tokenizers.resolution import TokenizerSource, given_sources
 from tokenlane.control.worker_process import WorkerProcess
+from tokenlane.control.workers import WorkerPool
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -30,6 +35,7 @@ from tokenlane.telemetry.stalls.stall import Stall
 
 SETTINGS = Settings(
     backends=("http://127.0.0.1:9", "http://127.0.0.1:10"),
+    server=ServerSettings(workers=2),
     tokens=TokenSettings(folders={"m": "/models/m"}),
 )
 
@@ -39,10 +45,20 @@ class Plane:
     """The pieces behind the admin port, and its URL."""
 
     view: View
+    state: GatewayState
     table: FleetTable
     segment: MetricsSegment
     board: SharedBoard
     url: str
+
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        assert self.state.pool is not None
+        return self.state.pool.workers
+
+
+async def refuse(_: InForce) -> list[str]:
+    return ["nothing is reloaded here"]
 
 
 @asynccontextmanager
@@ -51,15 +67,22 @@ async def opened() -> AsyncIterator[Plane]:
     board_fd, metrics_fd = create_board(8, 2), create_segment()
     table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
     totals.adopt(0, metrics_fd)
-    view = View(SETTINGS, table, totals, SharedBoard(board_fd, None))
-    view.workers = [WorkerProcess(0), WorkerProcess(1)]
+    board = SharedBoard(board_fd, None)
+    state = GatewayState(SETTINGS, given_sources(SETTINGS))
+    state.pool = WorkerPool(
+        (), SETTINGS, ("127.0.0.1", 0), board_fd, totals,
+        fleet=lambda: table.state, keys=None, on_suspect=lambda _: None,
+    )  # fmt: skip
+    reloader = Reloader(None, read_all(SETTINGS), check_settings, refuse)
+    roster = Roster(table, 8, board.load, lambda *_: None)
+    view = View(state, table, totals, board, roster, reloader)
     access = AdminAccess(lambda: SETTINGS.admin, lambda: None)
     runner = AdminRunner(admin_app(view), access, shutdown_timeout=0.01)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
     await web.SockSite(runner, listener).start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    yield Plane(view, table, MetricsSegment(metrics_fd), SharedBoard(board_fd, 1), url)
+    yield Plane(view, state, table, MetricsSegment(metrics_fd), SharedBoard(board_fd, 1), url)
     await runner.cleanup()
     os.close(board_fd)
     os.close(metrics_fd)
@@ -94,11 +117,11 @@ async def test_ready_only_with_a_worker_and_a_replica(plane: Plane, fetch: Fetch
         return status, body.get("error", {}).get("message", "")
 
     assert await unready() == (503, "No worker is ready.")
-    plane.view.workers[1].state = "ready"
+    plane.workers[1].state = "ready"
     assert await unready() == (503, "No replica is up.")
     plane.table.observe(1, Probe("ok"))
     assert await unready() == (200, "")
-    plane.view.draining = True
+    plane.state.draining = True
     assert await unready() == (503, "The gateway is draining.")
     assert (await fetch("/livez"))[:2] == (200, {"status": "ok"})
 
@@ -148,7 +171,8 @@ async def test_replicas_and_status(plane: Plane, fetch: Fetch) -> None:
 
 
 async def test_stalls_as_json_and_as_a_page(plane: Plane, fetch: Fetch) -> None:
-    plane.view.stall_log.stalled(
+    assert plane.state.pool is not None
+    plane.state.pool.stalls.stalled(
         Stall(worker=1, at_s=1e9, began_s=5.0, length_s=0.25, cause="gc", stack=("a.py:1 f",))
     )
     status, body, _ = await fetch("/stalls")
@@ -193,7 +217,7 @@ async def test_errors_have_openais_shape(
 async def test_a_bug_is_a_500_without_a_traceback(
     plane: Plane, fetch: Fetch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plane.view.workers = [None]  # type: ignore[list-item]
+    plane.workers[0] = None  # type: ignore[call-overload]
     status, body, _ = await fetch("/status.json")
     assert status == 500
     assert body["error"]["code"] == "internal_error"
@@ -203,7 +227,7 @@ async def test_a_bug_is_a_500_without_a_traceback(
 
 def test_the_lines_that_greet(plane: Plane) -> None:
     plane.table.observe(0, Probe("ok", ("m", "bare")))
-    plane.view.urls = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    plane.state.urls = "http://127.0.0.1:1", "http://127.0.0.1:2"
     lines: list[str] = []
     plane.view.announce(lines.append)
     text = "\n".join(lines)
@@ -233,12 +257,12 @@ def test_the_lines_that_warn(plane: Plane) -> None:
     assert (
         "tokenizers of models that come later are not looked for, their replicas are asked for ids;"
     ) in said()
-    plane.view.sources["other"] = TokenizerSource(None, "no tokenizer.json here in /nowhere")
+    plane.state.sources["other"] = TokenizerSource(None, "no tokenizer.json here in /nowhere")
     assert (
         "other: none found (no tokenizer.json here in /nowhere), routed by text prefix;"
         " --tokenizer other=DIR names its folder"
     ) in said()
-    plane.view.sources["other"] = TokenizerSource(None, "http://a/tokenize answers", asked=True)
+    plane.state.sources["other"] = TokenizerSource(None, "http://a/tokenize answers", asked=True)
     assert (
         "other: none found, so its replicas are asked for ids (http://a/tokenize answers)" in said()
     )
@@ -249,7 +273,7 @@ def test_the_lines_that_warn(plane: Plane) -> None:
 
 
 async def test_doubts_are_told(plane: Plane, fetch: Fetch) -> None:
-    plane.view.workers[0].doubts = {"m": ("its class rebuilds", "it ships code")}
+    plane.workers[0].doubts = {"m": ("its class rebuilds", "it ships code")}
     lines: list[str] = []
     plane.view.announce(lines.append)
     told = "ids of m may differ from vLLM's: its class rebuilds; it ships code"

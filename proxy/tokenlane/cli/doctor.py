@@ -20,7 +20,7 @@ from tokenlane.control.checks import check_settings
 from tokenlane.control.fleet_table import ADVICE, Probe, base_url
 from tokenlane.control.probes import probe, session_of
 from tokenlane.control.tokenizers import finder
-from tokenlane.control.tokenizers.resolution import TokenizerSource, ask, given
+from tokenlane.control.tokenizers.resolution import TokenizerSource, ask, given_sources
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway import request
@@ -190,7 +190,7 @@ def check_tokenizers(
     """Loads every tokenizer that the gateway would use."""
     missing: dict[str, TokenizerSource] = {}
     places = {}
-    for model, source in given(settings).items():
+    for model, source in given_sources(settings).items():
         if source.folder is None:
             missing[model] = source
         else:

@@ -33,11 +33,12 @@ from tokenlane.control.dashboard.history import PERIOD_S
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
 from tokenlane.control.fleet_table import Probe, ReplicaChange, models
+from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.control.probes import Prober
 from tokenlane.control.reload import Given, InForce, Reloader, read_all
 from tokenlane.control.roster import STATIC, Roster
-from tokenlane.control.tokenizers.resolution import ask, discover, with_folders
+from tokenlane.control.tokenizers.resolution import ask, discover, given_sources, with_folders
 from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
 from tokenlane.fleet_state import ProofNews, adapter_bases
@@ -66,7 +67,6 @@ class Supervisor:
         on_ready: Callable[[str], None] | None = None,
         given: Given | None = None,
     ) -> None:
-        self._settings = settings
         self._say = say
         self._argv = argv
         self._on_ready = on_ready
@@ -74,14 +74,10 @@ class Supervisor:
         self._totals = Totals()
         self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
         board = SharedBoard(self._board_fd, None)
-        self._view = View(settings, self._table, self._totals, board)
-        self._pool: WorkerPool | None = None
+        self._state = GatewayState(settings, given_sources(settings))
         self._prober: Prober | None = None
         self._roster = Roster(self._table, SLOT_LIMIT, board.load, self._on_members)
-        self._view.roster = self._roster
         self._reloader = Reloader(given, read_all(settings), check_settings, self._apply)
-        self._view.reloader = self._reloader
-        self._view.more_samples.append(self._reloader.samples)
         self._access = AdminAccess(
             lambda: self._reloader.in_force.settings.admin, lambda: self._reloader.in_force.token
         )
@@ -96,10 +92,18 @@ class Supervisor:
         self._kv = KvEvents(
             settings,
             lambda: self._table.state,
-            lambda: self._pool.ends if self._pool is not None else (),
+            lambda: self._state.pool.ends if self._state.pool is not None else (),
             self._on_capacity,
         )
-        self._view.more_samples.append(self._kv.samples)
+        self._view = View(
+            self._state,
+            self._table,
+            self._totals,
+            board,
+            self._roster,
+            self._reloader,
+            (self._kv.samples,),
+        )
         self._publish_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
@@ -112,7 +116,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
-        server = self._settings.server
+        server = self._state.settings.server
         try:
             with ports.reserve(server.host, server.port, shared=server.share_port) as held:
                 return await self._with_admin(ports.address_of(held))
@@ -122,15 +126,15 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def _with_admin(self, address: tuple[str, int]) -> int:
-        admin = self._settings.admin
+        admin = self._state.settings.admin
         listener = ports.admin_listener(admin.host, admin.port)
         app = admin_app(self._view, self._changes.routes())
         runner = AdminRunner(app, self._access, shutdown_timeout=1.0)
-        scheme = "https" if self._settings.server.tls_cert_file else "http"
+        scheme = "https" if self._state.settings.server.tls_cert_file else "http"
         try:
             await runner.setup()
             await web.SockSite(runner, listener).start()
-            self._view.urls = (
+            self._state.urls = (
                 ports.url_of(*address, scheme=scheme),
                 ports.url_of(*ports.address_of(listener)),
             )
@@ -140,10 +144,10 @@ class Supervisor:
             listener.close()
 
     async def _with_discovery(self, address: tuple[str, int]) -> int:
-        self._discovery.configure(self._settings.discovery)
+        self._discovery.configure(self._state.settings.discovery)
         try:
             # As long as for a probe: who is found later comes into the fleet while it serves.
-            deadline_s = self._settings.control.probe_deadline_s
+            deadline_s = self._state.settings.control.probe_deadline_s
             await unless(self._stop, self._discovery.first.wait(), deadline_s)
             return await self._with_probes(address)
         finally:
@@ -152,10 +156,10 @@ class Supervisor:
     async def _with_probes(self, address: tuple[str, int]) -> int:
         prober = self._prober = Prober(
             (),
-            self._settings.control,
+            self._state.settings.control,
             self._on_probe,
-            replica_key(self._settings.upstream),
-            upstream_context(self._settings.upstream),
+            replica_key(self._state.settings.upstream),
+            upstream_context(self._state.settings.upstream),
         )
         for replica in self._table.replicas:
             prober.add(replica.slot, replica.url)
@@ -168,12 +172,12 @@ class Supervisor:
         self._watch()
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
-            deadline_s = self._settings.control.probe_deadline_s
+            deadline_s = self._state.settings.control.probe_deadline_s
             await unless(self._stop, prober.first_round.wait(), deadline_s)
             adapters = adapter_bases(self._table.replicas)
             served = [one for one in models(self._table.replicas) if one not in adapters]
-            sources = await discover(self._settings, served, self._table.roots)
-            self._view.sources = await ask(self._settings, sources, self._table.replicas)
+            sources = await discover(self._state.settings, served, self._table.roots)
+            self._state.sources = await ask(self._state.settings, sources, self._table.replicas)
             return await self._with_workers(address, prober)
         finally:
             probing.cancel()
@@ -186,9 +190,9 @@ class Supervisor:
                 self._watch_timer.cancel()
 
     async def _with_workers(self, address: tuple[str, int], prober: Prober) -> int:
-        pool = self._pool = WorkerPool(
+        pool = self._state.pool = WorkerPool(
             self._argv,
-            with_folders(self._settings, self._view.sources),
+            with_folders(self._state.settings, self._state.sources),
             address,
             self._board_fd,
             self._totals,
@@ -198,27 +202,25 @@ class Supervisor:
             on_routed=self._view.watch.routed,
             on_proof=self._on_proof,
         )
-        self._view.workers, self._view.pool = pool.workers, pool
-        self._view.stall_log = pool.stalls
         pool.start()
         try:
             if await unless(self._stop, pool.started):
                 self._view.announce(self._say)
-                notify("READY=1", f"STATUS=serves on {self._view.urls[0]}")
+                notify("READY=1", f"STATUS=serves on {self._state.urls[0]}")
                 if count := orphans.dismiss(address[1]):
                     log.info("took over from %d workers whose supervisor had died", count)
                 if self._on_ready is not None:
-                    self._on_ready(self._view.urls[0])
+                    self._on_ready(self._state.urls[0])
                 # What is loaded now lives as long as the process: without it a full pass of the
                 # collector is cheap, and comes soon enough to bound what is garbage in cycles.
                 gc.collect()
                 gc.freeze()
                 await self._stop.wait()
-            self._view.draining = True
+            self._state.draining = True
             notify("STOPPING=1", "STATUS=draining")
             self._say("draining; a second signal stops at once")
             pool.drain()
-            deadline_s = self._settings.server.drain_deadline_s + KILL_GRACE_S
+            deadline_s = self._state.settings.server.drain_deadline_s + KILL_GRACE_S
             ended = await unless(self._stop_now, pool.ended(), deadline_s)
             return 0 if ended and pool.clean and not self._broken else 1
         finally:
@@ -249,15 +251,15 @@ class Supervisor:
         want them, and then all get the old ones back."""
         settings, before = new.settings, self._reloader.in_force
         upstream = replica_key(settings.upstream), upstream_context(settings.upstream)
-        if self._pool is not None:
-            sources = self._view.sources
-            problems = await self._pool.reload(with_folders(settings, sources), new.keys)
+        if self._state.pool is not None:
+            sources = self._state.sources
+            problems = await self._state.pool.reload(with_folders(settings, sources), new.keys)
             if problems:
-                await self._pool.reload(with_folders(before.settings, sources), before.keys)
+                await self._state.pool.reload(with_folders(before.settings, sources), before.keys)
                 return problems
-        self._settings = settings
+        self._state.settings = settings
         self._table.settings = settings.control
-        self._view.configure(settings)
+        self._view.watch.configure(settings)
         if self._prober is not None:
             self._prober.configure(settings.control, *upstream)
         self._roster.want(STATIC, settings.backends)
@@ -278,7 +280,7 @@ class Supervisor:
         if before is None or after is None:
             return
         if not probe.good:
-            self._view.probe_failures[after.id, probe.reason] += 1
+            self._state.probe_failures[after.id, probe.reason] += 1
         if before.up != after.up:
             news = "up" if after.up else f"down ({probe.reason})"
             log.info("replica %s is %s", after.id, news)
@@ -314,8 +316,8 @@ class Supervisor:
         if self._publish_timer is not None:
             self._publish_timer.cancel()
             self._publish_timer = None
-        if self._pool is not None:
-            self._pool.publish(self._table.state)
+        if self._state.pool is not None:
+            self._state.pool.publish(self._table.state)
 
 
 def serve(

@@ -8,7 +8,7 @@ Invariants:
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,17 +16,16 @@ from prometheus_client import CollectorRegistry
 
 from tokenlane import __version__
 from tokenlane.channel.messages import Explain
-from tokenlane.config.settings import Settings
 from tokenlane.control import fleet_table
 from tokenlane.control.dashboard.history import RateHistory
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.fleet_table import ADVICE, FleetTable
+from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.stall_log import StallLog
-from tokenlane.control.tokenizers.resolution import TokenizerSource, given
+from tokenlane.control.tokenizers.resolution import TokenizerSource
 from tokenlane.control.worker_process import WorkerProcess
-from tokenlane.control.workers import WorkerPool
 from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.telemetry.load_board import SharedBoard
@@ -39,40 +38,39 @@ _PROOF_VALUES = {"proven": 1.0, "unproven": 0.0, "refuted": -1.0}
 
 
 class View:
-    """The gateway as seen from its control plane. urls: of the data and the admin port."""
+    """The gateway as seen from its control plane. more_samples: of the control plane's parts."""
 
     def __init__(
-        self, settings: Settings, table: FleetTable, totals: Totals, board: SharedBoard
+        self,
+        state: GatewayState,
+        table: FleetTable,
+        totals: Totals,
+        board: SharedBoard,
+        roster: Roster,
+        reloader: Reloader,
+        more_samples: Sequence[Callable[[], Iterator[Sample]]] = (),
     ) -> None:
-        self._settings = settings
+        self._state = state
         self._table = table
         self._board = board
         self._began = time.monotonic()
         self._totals = totals
-        self.urls = "", ""
-        self.sources = given(settings)
-        self.draining = False
-        self.workers: list[WorkerProcess] = []
-        self.stall_log = StallLog()
-        self.pool: WorkerPool | None = None
-        self.roster: Roster | None = None
-        self.reloader: Reloader | None = None
-        self.probe_failures: Counter[tuple[str, str]] = Counter()
-        self.more_samples: list[Callable[[], Iterator[Sample]]] = []
-        self.watch = RateHistory(settings, table, totals, board)
+        self._roster = roster
+        self._reloader = reloader
+        self._more_samples = (reloader.samples, *more_samples)
+        self.watch = RateHistory(state.settings, table, totals, board)
         self.registry = CollectorRegistry()
         self.registry.register(GatewayCollector(totals, self._samples))
 
-    def configure(self, settings: Settings) -> None:
-        """Other settings are in force."""
-        self._settings = settings
-        self.watch.configure(settings)
+    @property
+    def _workers(self) -> Sequence[WorkerProcess]:
+        return self._state.pool.workers if self._state.pool is not None else ()
 
     def announce(self, say: Callable[[str], None]) -> None:
         """The lines that greet the operator."""
-        settings = self._settings
+        settings = self._state.settings
         replicas = self._table.replicas
-        data, admin = self.urls
+        data, admin = self._state.urls
         workers = settings.server.workers
         say(f"tokenlane {__version__} serves on {data} ({workers} worker(s))")
         say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /stalls)")
@@ -83,20 +81,20 @@ class View:
             else:
                 why = ADVICE.get(self._table.reasons.get(replica.id, ""), "not looked at yet")
                 say(f"  replica    {replica.url}  down: {why}")
-        for model, source in self.sources.items():
+        for model, source in self._state.sources.items():
             say(f"  tokenizer  {self._tokenizer(model, source)}")
         served = fleet_table.models(replicas)
         adapters = adapter_bases(replicas)
         for model, reasons in self.doubts.items():
             why = "; ".join(reasons)
             say(f"  warning    ids of {model} may differ from vLLM's: {why}")
-        for model in served.keys() - self.sources.keys():
+        for model in served.keys() - self._state.sources.keys():
             if model in adapters:
                 say(f"  tokenizer  {model}: that of {adapters[model]}, whose adapter it is")
             else:
                 say(f"  tokenizer  {model}: none given, routed by text prefix")
         if served:
-            for model in self.sources.keys() - served.keys():
+            for model in self._state.sources.keys() - served.keys():
                 say(f"  warning    no replica that is up serves {model}; is the name right?")
         for name, behind in ModelNames(settings.models).models().items():
             say(f"  name       {name} means {' or '.join(behind)}")
@@ -134,13 +132,13 @@ class View:
     @property
     def doubts(self) -> dict[str, tuple[str, ...]]:
         """By model, why ids that are made here may differ from vLLM's, as the workers say."""
-        return {model: why for worker in self.workers for model, why in worker.doubts.items()}
+        return {model: why for worker in self._workers for model, why in worker.doubts.items()}
 
     def unready(self) -> str | None:
         """Why the gateway cannot serve; None if it can."""
-        if self.draining:
+        if self._state.draining:
             return "The gateway is draining."
-        if all(worker.state != "ready" for worker in self.workers):
+        if all(worker.state != "ready" for worker in self._workers):
             return "No worker is ready."
         if not any(replica.up and not replica.draining for replica in self._table.replicas):
             return "No replica is up."
@@ -148,15 +146,14 @@ class View:
 
     async def explain(self, question: Explain) -> tuple[int, bytes]:
         """Where a request would go, as a worker says. TimeoutError, ConnectionError."""
-        if self.pool is None:
+        if self._state.pool is None:
             raise ConnectionError("no worker is ready")
-        return await self.pool.explain(question)
+        return await self._state.pool.explain(question)
 
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas as JSON, with what this gateway has in flight at each."""
         rows = []
-        members = self.roster.members if self.roster is not None else ()
-        origins = {member.slot: member.origin for member in members}
+        origins = {member.slot: member.origin for member in self._roster.members}
         for replica in self._table.replicas:
             load = self._board.load(replica.slot)
             row = msgspec.to_builtins(replica)
@@ -175,22 +172,22 @@ class View:
 
     def status(self) -> dict[str, Any]:
         """The gateway as JSON."""
-        settings = self._settings
+        settings, sources = self._state.settings, self._state.sources
         return {
             "version": __version__,
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": self.unready() is None,
-            "draining": self.draining,
-            "url": self.urls[0],
+            "draining": self._state.draining,
+            "url": self._state.urls[0],
             "policy": settings.routing.policy,
-            "config": self.reloader.row() if self.reloader is not None else None,
-            "tokenizers": {model: one.folder for model, one in self.sources.items() if one.folder},
+            "config": self._reloader.row(),
+            "tokenizers": {model: one.folder for model, one in sources.items() if one.folder},
             "tokenizer_doubts": self.doubts,
-            "tokenized_by_replicas": [model for model, one in self.sources.items() if one.asked],
+            "tokenized_by_replicas": [model for model, one in sources.items() if one.asked],
             "models": fleet_table.models(self._table.replicas),
             "fleet_version": self._table.state.version,
-            "workers": [worker.row() for worker in self.workers],
+            "workers": [worker.row() for worker in self._workers],
             "accept_queue": {
                 "waiting": int(self._total(families.ACCEPT_QUEUE)),
                 "refused": int(self._total(families.SHED, families.OTHER, "accept-queue")),
@@ -205,17 +202,18 @@ class View:
     def live(self) -> Live:
         """What the page shows."""
         return self.watch.live(
-            url=self.urls[0],
+            url=self._state.urls[0],
             uptime_s=time.monotonic() - self._began,
             unready=self.unready(),
-            workers=self.workers,
+            workers=self._workers,
             doubts=self.doubts,
-            config=self.reloader.row() if self.reloader is not None else None,
+            config=self._reloader.row(),
         )
 
     def stalls(self) -> dict[str, Any]:
         """The last stalls and how late the loops were, as JSON."""
-        return self.stall_log.view()
+        pool = self._state.pool
+        return (pool.stalls if pool is not None else StallLog()).view()
 
     def _samples(self) -> Iterator[Sample]:
         """The control plane's own families, for the collector."""
@@ -232,16 +230,16 @@ class View:
                 for kind, standing in kinds.items():
                     yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]
         doubts = self.doubts
-        for model, source in self.sources.items():
+        for model, source in self._state.sources.items():
             if source.folder is not None:
                 count = float(len(doubts.get(model, ())))
                 yield families.TOKENIZER_DOUBTS, (model,), [count]
-        for failure, count in self.probe_failures.items():
+        for failure, count in self._state.probe_failures.items():
             yield families.PROBE_FAILURES, failure, [float(count)]
-        for state, count in Counter(worker.state for worker in self.workers).items():
+        for state, count in Counter(worker.state for worker in self._workers).items():
             yield families.WORKERS, (state,), [float(count)]
-        restarts = sum(worker.restarts for worker in self.workers)
+        restarts = sum(worker.restarts for worker in self._workers)
         yield families.WORKER_RESTARTS, (), [float(restarts)]
-        for more in self.more_samples:
+        for more in self._more_samples:
             yield from more()
         yield families.BUILD, (__version__,), [1.0]

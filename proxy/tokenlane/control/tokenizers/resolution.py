@@ -34,7 +34,7 @@ class TokenizerSource(msgspec.Struct, frozen=True):
     asked: bool = False
 
 
-def given(settings: Settings) -> dict[str, TokenizerSource]:
+def given_sources(settings: Settings) -> dict[str, TokenizerSource]:
     """What the settings name, by model."""
     sources = {}
     for model, at in settings.tokens.folders.items():
@@ -100,7 +100,7 @@ async def discover(
     settings: Settings, models: Iterable[str], roots: Mapping[str, str]
 ) -> dict[str, TokenizerSource]:
     """A source for each model given or served. roots: where replicas say that models are."""
-    sources = given(settings)
+    sources = given_sources(settings)
     for model in models:
         if model in sources:
             continue
