@@ -1,5 +1,6 @@
 """Lives: each is recorded once, as far as it came."""
 
+import gc
 import os
 from collections.abc import Iterator
 from random import Random
@@ -200,3 +201,22 @@ def test_requests_in_hand() -> None:
     assert len(shown) == 20
     assert shown[0] == InHand("first", "/v1/completions", "inspect")
     assert shown[1] == InHand("0", "other", "read")
+
+
+def test_requests_in_hand_are_read_while_others_come() -> None:
+    """By another thread than the loop's, which may run whenever the interpreter lets go."""
+    records = {life_of(): b"%d" % number for number in range(1000)}
+
+    def comes(phase: str, _: object) -> None:
+        if phase == "start":
+            records[life_of()] = b"new"
+
+    before = gc.get_threshold()
+    gc.callbacks.append(comes)
+    gc.set_threshold(10)
+    try:
+        for _ in range(20):
+            assert in_hand(records)[1] >= 1000
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(comes)

@@ -10,6 +10,7 @@ Invariants:
 
 import asyncio
 import time
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from tokenlane.http.fetch import fetch
 from tokenlane.protocols.bodies import CompletionBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens import proof_corpus
+from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -40,6 +42,7 @@ class _Text(msgspec.Struct):
     prompt: str
 
 
+_encoder = EncoderExecutor(1, "proofs")
 _decode_text = msgspec.json.Decoder(_Text).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -65,7 +68,7 @@ class IdQuestions:
         try:
             for _ in range(tries):
                 if ids is None or tries > 1:
-                    ids = await asyncio.to_thread(_ids, self._tokenizer, request)
+                    ids = await _encoder.run(partial(_ids, self._tokenizer, request))
                 body = await asyncio.to_thread(
                     tokenize_requests.question, self._model, request, self._tokenizer
                 )

@@ -9,7 +9,6 @@ Invariants:
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from tokenlane.errors import RequestError
@@ -26,10 +25,12 @@ from tokenlane.protocols.bodies import MessagesBody, kinds_of
 from tokenlane.protocols.routes import Action, Route
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
+from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.service import ModelTokenizers
 
-_thread = ThreadPoolExecutor(1, "answers")
+_short = EncoderExecutor(2, "answers")
+_long = EncoderExecutor(1, "long-answers")
 # 0.3 ms.
 _PIECE_BYTES = 1024 * 1024
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
@@ -93,10 +94,9 @@ class LocalAnswers:
             make = partial(tokenize_answers.count, tokenizer, request, context_tokens)
         else:
             make = partial(tokenize_answers.tokenize, tokenizer, request, context_tokens)
-        thread = _thread if len(body) > LONG_BODY_BYTES else None
         try:
             with AWAITING[INSPECT]:
-                answer = await asyncio.get_running_loop().run_in_executor(thread, make)
+                answer = await (_long if len(body) > LONG_BODY_BYTES else _short).run(make)
         except Exception as problem:
             if isinstance(Tokenized.failed(problem, 0.0).error, RequestError):
                 raise

@@ -5,6 +5,8 @@ Invariants:
 - It holds no reference that leads back to it: a cycle per request is work for the collector.
 """
 
+from itertools import islice
+
 from tokenlane.admission.queue import Permit
 from tokenlane.gateway.plan import Plan
 from tokenlane.relay.response import Relay
@@ -86,11 +88,14 @@ class RequestRecord:
 
 def in_hand(records: dict[RequestRecord, bytes]) -> Requests:
     """Return the first few of these requests and their number; callable from any thread."""
-    now = list(records.items())  # in one step of the interpreter: the loop may run between any two
+    # In one step of the interpreter, between any two of which the loop may run; a list of the items
+    # would be made in many, since the collector may look at each of them.
+    now = records.copy()
+    shown = islice(now.items(), _SHOWN_COUNT)
     return (
         tuple(
             InHand(request_id.decode("ascii"), record.route, record.stage())
-            for record, request_id in now[:_SHOWN_COUNT]
+            for record, request_id in shown
         ),
         len(now),
     )

@@ -21,7 +21,7 @@ from jinja2 import nodes
 
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import Unrenderable
-from tokenlane.tokens import probe_corpus
+from tokenlane.tokens import encoder_threads, probe_corpus
 from tokenlane.tokens.chat import conversation
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
@@ -65,7 +65,7 @@ def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[EncodeEngine | N
         return None, "tokenizers", "it reads special tokens as text"
     about = encoder.to_json()
     try:
-        fast = FastEncoder(about)
+        fast = FastEncoder(about, encoder_threads.remember)
     except Refused as error:
         return None, "tokenizers", str(error)
     why = findings.get("encoder", about, lambda: _encoder_differs(encoder, fast))

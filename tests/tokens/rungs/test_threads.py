@@ -3,15 +3,21 @@
 import asyncio
 import os
 import platform
+import random
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import ClassVar
 
 import pytest
 
 from tests.raw import until
+from tests.support import demo_tokenizer
 from tokenlane.prompt import Prompt
 from tokenlane.runtime import cpu_scheduling
+from tokenlane.tokens import encoder_threads
+from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
 
@@ -70,7 +76,7 @@ async def pool_of(count: int) -> AsyncIterator[tuple[ThreadPool, list[Job]]]:
     assert (pool.queued_jobs, pool.queued_bytes) == (0, 0)
     assert pool.wait_s(1.0, short=True) == pool.wait_s(1.0, short=False) == pytest.approx(0.0)
     pool.close()
-    for thread in pool._threads:
+    for thread in pool._threads.values():
         await asyncio.to_thread(thread.join, 10)
         assert not thread.is_alive()
 
@@ -185,7 +191,7 @@ def test_a_loop_that_is_gone_is_no_error() -> None:
     job, pool = asyncio.run(start())
     job.go_on.set()
     pool.close()
-    for thread in pool._threads:
+    for thread in pool._threads.values():
         thread.join(10)
         assert not thread.is_alive()
 
@@ -242,3 +248,41 @@ async def test_its_threads_stand_back() -> None:
         await asyncio.gather(*(pool.submit(job, 0.001, short=job is jobs[0]) for job in jobs))
         assert [job.nice for job in jobs] == [min(loop_nice + cpu_scheduling.HELPER_NICE, 19)] * 2
     assert os.getpriority(os.PRIO_PROCESS, 0) == loop_nice
+
+
+class Encoding(Job):
+    """A job that encodes a word that nobody has seen before. seen_in: the threads of all."""
+
+    seen_in: ClassVar[set[threading.Thread]] = set()
+
+    def advance(self, slice_s: float) -> Tokenized | None:
+        self.seen_in.add(threading.current_thread())
+        word = "".join(random.choices("abcdefghij", k=100_000))
+        demo_tokenizer().encode(word, add_special_tokens=False)
+        return super().advance(slice_s)
+
+
+@pytest.mark.parametrize("short", [False, True])
+async def test_no_thread_remembers_too_many_words(
+    short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_threads, "LIMIT_CHARS", 500_000)
+    Encoding.seen_in.clear()
+    async with pool_of(2) as (pool, heard):
+        for _ in range(20):
+            await pool.submit(Encoding(), 0.1, short=short)
+        assert len(heard) == 20
+        assert len(pool._threads) == 2
+    # Each thread has at most three such words.
+    assert len(Encoding.seen_in) >= 6
+
+
+async def test_an_executor_changes_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_threads, "LIMIT_CHARS", 1_000_000)
+    executor = EncoderExecutor(1, "test")
+    Encoding.seen_in.clear()
+    for _ in range(12):
+        await executor.run(partial(Encoding().advance, 1.0))
+    assert len(Encoding.seen_in) >= 4
+    with pytest.raises(ZeroDivisionError):
+        await executor.run(lambda: 1 // 0)

@@ -8,6 +8,7 @@ Invariants:
 - A job is owned once. Nobody waiting any more: a job that has not begun is dropped, one that
   runs is finished, and its result still reaches `on_result` (and so the cache).
 - Counts change on the loop alone.
+- A thread in which the encoder may remember too much ends, and a new one goes on.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from tokenlane.runtime import cpu_scheduling
+from tokenlane.tokens import encoder_threads
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 
@@ -64,16 +66,17 @@ class ThreadPool:
         self._late_s = 0.0
         self._short_s = 0.0
         self._long_jobs: set[_Entry] = set()
-        self._threads = [
-            threading.Thread(
-                target=self._only_short if number == 0 and count > 1 else self._any,
-                name=f"tokenize-{number}",
-                daemon=True,
-            )
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread_limit_chars = encoder_threads.LIMIT_CHARS // max(count, 1)
+        self._threads: dict[int, threading.Thread] = {}
+        for number in range(count):
+            self._start(number)
+
+    def _start(self, number: int) -> None:
+        run = self._only_short if number == 0 and self.count > 1 else self._any
+        name = f"tokenize-{number}"
+        thread = threading.Thread(target=run, args=(number,), name=name, daemon=True)
+        self._threads[number] = thread
+        thread.start()
 
     def wait_s(self, predicted_s: float, *, short: bool) -> float:
         """Predicted seconds that others take from a job submitted now. Pieces interleave: of a
@@ -116,15 +119,23 @@ class ThreadPool:
 
     # -- in the threads ----------------------------------------------------------------------
 
-    def _only_short(self) -> None:
+    def _is_replaced(self, number: int) -> bool:
+        if encoder_threads.remembered_chars() <= self._thread_limit_chars:
+            return False
+        self._start(number)
+        return True
+
+    def _only_short(self, number: int) -> None:
         cpu_scheduling.stand_back()
         while not self._closed:
             entry = self._short.get()
             if entry is not None:
                 self._run(entry)
             del entry  # a thread that waits keeps no body
+            if self._is_replaced(number):
+                return
 
-    def _any(self) -> None:
+    def _any(self, number: int) -> None:
         cpu_scheduling.stand_back()
         while not self._closed:
             entry = self._long.get()
@@ -135,6 +146,8 @@ class ThreadPool:
             if entry is not None:
                 self._run(entry)
             del entry
+            if self._is_replaced(number):
+                return
 
     def _run(self, entry: _Entry) -> None:
         done: Done | Exception | None = None
