@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tracemalloc import is_tracing
 from typing import Self
 
 from bench.tools.client import fetch
@@ -88,7 +89,8 @@ def told(admin_port: int) -> Held:
 
 class Gate:
     """What was held since it was last asked. It listens to the marks of this process while a
-    gateway is `watched`."""
+    gateway is `watched`; with every allocation traced, work takes many times as long, and is not
+    judged."""
 
     def __init__(self) -> None:
         self._seen = Held()
@@ -128,7 +130,7 @@ class Gate:
         cpu_s = time.thread_time()
         if self._stage == OTHER:
             self._began_s, self._thread = cpu_s, threading.get_ident()
-        elif stage == OTHER and self._thread == threading.get_ident():
+        elif stage == OTHER and self._thread == threading.get_ident() and not is_tracing():
             self._seen.pieces += 1
             self._seen.held(cpu_s - self._began_s, f"until the end of {CAUSES[self._stage]}")
         self._stage = stage

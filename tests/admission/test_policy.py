@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tokenlane.admission.policy import Admission, State, Ticket, limited, per_worker
 from tokenlane.config.settings import AdmissionSettings, Tenant
-from tokenlane.routing.candidates import Eligible, Left, Nobody, roomy
+from tokenlane.routing.candidates import Eligible, LeftOut, Nobody, roomy
 
 TENANTS = {
     "fast": Tenant(priority="interactive"),
@@ -172,7 +172,7 @@ def test_replicas_with_their_fill_are_left_out() -> None:
     three = Eligible((0, 1, 2), panic=True)
     assert roomy(three, [1, 1, 1], 2) is three
     assert roomy(three, [2, 1, 3], 2) == Eligible(
-        (1,), panic=True, left={0: Left.FULL, 2: Left.FULL}
+        (1,), panic=True, left_out={0: LeftOut.FULL, 2: LeftOut.FULL}
     )
     assert roomy(three, [2, 2, 2], 2).nobody is Nobody.FULL
     nobody = Eligible((), nobody=Nobody.DOWN)

@@ -97,7 +97,7 @@ async def test_one_that_drains_behind_a_healthy_probe() -> None:
     async with leaving, staying, gateway(leaving.url, staying.url) as bench:
         answers = [await bench.ask(post(CHAT, chat(stream=True))) for _ in range(10)]
         assert all(answer.body == b"".join(EVENTS) for answer in answers)
-        # Left out at its first word; nobody's request was lost.
+        # LeftOut out at its first word; nobody's request was lost.
         assert len(leaving.asked) == 1
 
 

@@ -108,7 +108,7 @@ async def test_a_refused_connection_goes_to_the_next() -> None:
                 assert answer.status == 200
                 assert answer.headers["x-tokenlane-replica"] == upstream.url[7:]
             assert len(upstream.asked) == 4
-            # Left out for a while after its first refusal.
+            # LeftOut out for a while after its first refusal.
             assert bench.metric(families.UPSTREAM_FAILURES, urls[0][7:], "refused") <= 1
             assert suspects in ([], [0])
 

@@ -14,7 +14,7 @@ from tokenlane.config.settings import RoutingSettings, Settings
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState
 from tokenlane.gateway.explain import MEANINGS, Explainer
-from tokenlane.routing.candidates import LEFT_WORDS, Left
+from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
 from tokenlane.routing.decision import Reason
 
 URLS = ("http://a:1", "http://b:2", "http://c:3")
@@ -80,7 +80,7 @@ def _request(body: Any) -> Any:
 async def test_who_is_left_out_and_why(fields: dict[str, Any], reason: str) -> None:
     async with gateway(state=state(**fields), tokenizer=demo_tokenizer()) as bench:
         explained = await told(bench, CHAT)
-        why = LEFT_WORDS[Left(reason)]
+        why = LEFT_OUT_WORDS[LeftOut(reason)]
         assert explained["left_out"] == [{"replica": "b:2", "reason": reason, "why": why}]
         assert f"b:2: left out, {why}" in table(explained)
 

@@ -24,7 +24,7 @@ from tokenlane.config.settings import (
 )
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, ReplicaState
-from tokenlane.routing.candidates import LEFT_WORDS, Left
+from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER
 
 KEYS = {"alice": ALICE, "bob": BOB}
@@ -46,10 +46,18 @@ SETTINGS = Settings(
 STORY = "Once upon a time there was a gateway that never stalled. " * 12
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 MODELS = ("demo", "usual", "mixed", "both", "sql", "x")
-TROUBLES = (None, None, Left.DOWN, Left.DRAINING, Left.REFUSED, Left.EJECTED, Left.FULL)
+TROUBLES = (
+    None,
+    None,
+    LeftOut.DOWN,
+    LeftOut.DRAINING,
+    LeftOut.REFUSED,
+    LeftOut.EJECTED,
+    LeftOut.FULL,
+)
 
 # What the gateway finds out by itself, and the page is told by its workers.
-SEEN_HERE = (Left.REFUSED, Left.EJECTED, Left.FULL)
+SEEN_HERE = (LeftOut.REFUSED, LeftOut.EJECTED, LeftOut.FULL)
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,7 @@ class Scene:
     a replica holds them; kept: where and whose a response is."""
 
     models: tuple[tuple[str, ...], ...]
-    troubles: tuple[Left | None, ...]
+    troubles: tuple[LeftOut | None, ...]
     warm: tuple[tuple[str, int], ...]
     kept: tuple[int, str]
 
@@ -116,8 +124,8 @@ def state_of(scene: Scene) -> FleetState:
                 id=f"r{slot}",
                 slot=slot,
                 url=f"http://127.0.0.1:{9 + slot}",
-                up=scene.troubles[slot] is not Left.DOWN,
-                draining=scene.troubles[slot] is Left.DRAINING,
+                up=scene.troubles[slot] is not LeftOut.DOWN,
+                draining=scene.troubles[slot] is LeftOut.DRAINING,
                 models=models,
                 adapters={"sql": "demo"} if "sql" in models else {},
                 block_tokens=16,
@@ -130,24 +138,24 @@ def state_of(scene: Scene) -> FleetState:
 
 def left_alone(scene: Scene, model: str | None, loads: dict[int, int]) -> dict[str, str]:
     """What is to be said of the replicas that cannot be chosen, from the facts of the scene."""
-    told: dict[str, Left] = {}
+    told: dict[str, LeftOut] = {}
     base = "demo" if model == "sql" and ("demo", "sql") in scene.models else None
     for slot, models in enumerate(scene.models):
         trouble = scene.troubles[slot]
         if model is not None and model not in models:
-            told[f"r{slot}"] = Left.NO_ADAPTER if base in models else Left.OTHER_MODEL
-        elif trouble in (Left.DOWN, Left.DRAINING):
+            told[f"r{slot}"] = LeftOut.NO_ADAPTER if base in models else LeftOut.OTHER_MODEL
+        elif trouble in (LeftOut.DOWN, LeftOut.DRAINING):
             told[f"r{slot}"] = trouble
     doubted = {
         f"r{slot}": why
         for slot, why in enumerate(scene.troubles)
-        if why in (Left.REFUSED, Left.EJECTED) and f"r{slot}" not in told
+        if why in (LeftOut.REFUSED, LeftOut.EJECTED) and f"r{slot}" not in told
     }
     if len(told) + len(doubted) < SLOTS:  # else all are asked again
         told |= doubted
     for slot, count in loads.items():
         if count >= FULL_COUNT:
-            told.setdefault(f"r{slot}", Left.FULL)
+            told.setdefault(f"r{slot}", LeftOut.FULL)
     return {name: why.value for name, why in told.items()}
 
 
@@ -165,11 +173,11 @@ async def prepare(bench: Bench, scene: Scene) -> dict[int, int]:
             plan = await told.plan(Explain((), asked.body, path, tenant))
             router.learn(slot, plan.query.blocks, now_s, tenant)
     for slot, trouble in enumerate(scene.troubles):
-        if trouble is Left.REFUSED:
+        if trouble is LeftOut.REFUSED:
             router.unreachable(slot, now_s, refused=False)
-        elif trouble is Left.EJECTED:
+        elif trouble is LeftOut.EJECTED:
             router.health.failed(slot, now_s)
-        elif trouble is Left.FULL:
+        elif trouble is LeftOut.FULL:
             bench.board.add(slot, FULL_COUNT, 0)
             loads[slot] = FULL_COUNT
     passive = {slot: why for slot, why in enumerate(scene.troubles) if why in SEEN_HERE}
@@ -238,7 +246,7 @@ def compare(bench: Bench, answer: Answer, told: dict[str, Any], left: dict[str, 
     }
     assert (sample.model, sample.prompt_tokens) == (told["model"], told["tokens"])
     assert {one["replica"]: one["reason"] for one in told["left_out"]} == left
-    assert all(one["why"] == LEFT_WORDS[Left(one["reason"])] for one in told["left_out"])
+    assert all(one["why"] == LEFT_OUT_WORDS[LeftOut(one["reason"])] for one in told["left_out"])
 
 
 def served_by(state: FleetState, url: str) -> FleetState:

@@ -43,13 +43,11 @@ def value(reader: SegmentReader, family: Family, *labels: str) -> float:
 def life_of(**fields: Any) -> RequestRecord:
     record = RequestRecord(10.0)
     record.ended_s = 20.0
-    planned = fields.keys() & set(Plan.__slots__) - {"tenant", "request_id", "route"}
+    planned = fields.keys() & {"tokens", "inspected_s", "tokens_s"}
     if planned:
         record.plan = Plan(UNSERVED, "", (), b"", "")
     for name, given in fields.items():
         setattr(record.plan if name in planned else record, name, given)
-        if name == "model":
-            record.model = given
     return record
 
 

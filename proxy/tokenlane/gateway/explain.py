@@ -22,7 +22,7 @@ from tokenlane.gateway.planner import Planner
 from tokenlane.prompt import HASH_BYTES
 from tokenlane.protocols.prompt_fields import ABSENT
 from tokenlane.protocols.routes import Action, route_of
-from tokenlane.routing.candidates import LEFT_WORDS
+from tokenlane.routing.candidates import LEFT_OUT_WORDS
 from tokenlane.routing.decision import Decision, Reason
 from tokenlane.routing.router import Router
 from tokenlane.telemetry.stalls.stages import DURING, INSPECT
@@ -138,9 +138,9 @@ class Explainer:
                 {
                     "replica": self._fleet[slot].state.id,
                     "reason": left.value,
-                    "why": LEFT_WORDS[left],
+                    "why": LEFT_OUT_WORDS[left],
                 }
-                for slot, left in among.left.items()
+                for slot, left in among.left_out.items()
             ],
         }
 

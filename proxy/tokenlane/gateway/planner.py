@@ -65,7 +65,11 @@ class Planner:
             await self.read(plan)
             return
         # A few typed fields, the rest raw.
-        await self._inspect(plan, raw)
+        if self._goes_unchanged(plan) and len(raw) <= LONG_BODY_BYTES:
+            plan.body = ReplicaBody(raw)
+            plan.request = inspect(plan.route.kind, raw)
+        else:
+            await self._inspect(plan, raw)
         plan.named = goes_on_from(plan.request)
         if plan.named:
             await self._own(plan)
@@ -74,7 +78,8 @@ class Planner:
         if plan.tenant:
             _salt(plan)
         plan.inspected_s = time.monotonic()
-        await self.read(plan)
+        await self._prompts.read(plan)
+        plan.tokens_s = time.monotonic()
 
     async def read(self, plan: Plan) -> None:
         """Fill in the prompt's ids, and the query by them."""
@@ -93,14 +98,20 @@ class Planner:
         likely = self._kept.homes.first(plan.named, among, plan.tenant) if plan.named else among
         return self._router.decide(plan.query, likely, now_s)
 
+    def _goes_unchanged(self, plan: Plan) -> bool:
+        """Return whether nothing may have to be changed in the body."""
+        return not (
+            self._rules.on
+            or self._names.on
+            or plan.tenant
+            or self._prompts.may_forward(plan.route.kind)
+        )
+
     async def _inspect(self, plan: Plan, raw: bytes) -> None:
         kind = plan.route.kind
-        if not (self._rules.on or self._names.on or plan.tenant or self._prompts.may_forward(kind)):
+        if self._goes_unchanged(plan):
             plan.body = ReplicaBody(raw)
-            if len(raw) <= LONG_BODY_BYTES:
-                plan.request = inspect(kind, raw)
-            else:
-                plan.request = await body_reader.read(lambda long: inspect(kind, long), raw)
+            plan.request = await body_reader.read(lambda long: inspect(kind, long), raw)
             return
         plan.body = await body_reader.read(ReplicaBody.taken_apart, raw)
         fields = plan.body.fields

@@ -8,7 +8,7 @@ Invariants:
 from collections import Counter
 
 from tokenlane.errors import RequestError
-from tokenlane.routing.candidates import LEFT_WORDS, OF_OTHERS, Eligible, Nobody
+from tokenlane.routing.candidates import LEFT_OUT_WORDS, OF_OTHERS, Eligible, Nobody
 from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 from tokenlane.routing.retry import Step
 
@@ -25,8 +25,8 @@ def nobody(among: Eligible) -> RequestError:
             code="model_not_found",
             param="model",
         )
-    counts = Counter(left for left in among.left.values() if left not in OF_OTHERS)
-    why = "; ".join(f"{count} {LEFT_WORDS[left]}" for left, count in counts.items())
+    counts = Counter(left for left in among.left_out.values() if left not in OF_OTHERS)
+    why = "; ".join(f"{count} {LEFT_OUT_WORDS[left]}" for left, count in counts.items())
     return RequestError(
         503,
         "No replica can take this request now" + (f" ({why})." if why else "."),

@@ -38,9 +38,9 @@ _encode = msgspec.json.Encoder().encode
 
 class ReplicaBody:
     """One request's. raw: as the client sent it. fields: by their names, where it was taken apart.
-    strict: it is JSON to every parser."""
+    strict: it is JSON to every parser. made: with all changes, where it is put together."""
 
-    __slots__ = ("_added", "_made", "_rewritten", "_strict", "_with_ids", "fields", "raw")
+    __slots__ = ("_added", "_rewritten", "_strict", "_with_ids", "fields", "made", "raw")
 
     def __init__(
         self, raw: bytes, fields: dict[str, msgspec.Raw] | None = None, *, strict: bool = True
@@ -48,9 +48,9 @@ class ReplicaBody:
         self.raw = raw
         self.fields = fields
         self._strict = strict
-        self._added: dict[str, bytes] = {}
+        self._added: dict[str, bytes] | None = None
         self._rewritten = False
-        self._made: bytes | None = raw
+        self.made: bytes | None = raw
         self._with_ids: bytes | None = None
 
     @classmethod
@@ -72,7 +72,8 @@ class ReplicaBody:
         """Return one that is changed by itself."""
         fields = None if self.fields is None else dict(self.fields)
         made = ReplicaBody(self.raw, fields, strict=self._strict)
-        made._added, made._rewritten, made._made = dict(self._added), self._rewritten, self._made
+        made._added = None if self._added is None else dict(self._added)
+        made._rewritten, made.made = self._rewritten, self.made
         return made
 
     def put(self, name: str, value: bytes) -> None:
@@ -86,13 +87,16 @@ class ReplicaBody:
         self._change(name, None)
 
     def _change(self, name: str, value: bytes | None) -> None:
-        self._made = None
+        self.made = None
+        added = self._added
+        if added is None:
+            added = self._added = {}
         if value is None:
-            self._added.pop(name, None)
+            added.pop(name, None)
             if self.fields is not None:
                 self.fields.pop(name, None)
             return
-        self._added[name] = value
+        added[name] = value
         if self.fields is not None:
             self.fields[name] = msgspec.Raw(value)
 
@@ -106,16 +110,16 @@ class ReplicaBody:
 
     async def text(self) -> bytes:
         """Return the body with all changes."""
-        if self._made is None:
-            self._made = await _made(self._put_together, len(self.raw) <= _COPIED_BYTES)
-        return self._made
+        if self.made is None:
+            self.made = await _made(self._put_together, len(self.raw) <= _COPIED_BYTES)
+        return self.made
 
     def _put_together(self) -> bytes:
         if self._rewritten:
             return _encode(self.fields)
         rest = self.raw.rstrip(b" \t\r\n")[:-1]
         added = b",".join(
-            b'"%b":%b' % (name.encode(), value) for name, value in self._added.items()
+            b'"%b":%b' % (name.encode(), value) for name, value in (self._added or {}).items()
         )
         comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
         return b"%b%b%b}" % (rest, comma, added)

@@ -255,7 +255,9 @@ class Gateway:
             tried.add(decision.choice.slot)
             left = len(among.slots) - 1
             attempt = Attempt(decision, len(tried), left, kept=left > 0 and plan.named != "")
-            sent = await self._prompts.body_for(decision.choice.slot, plan)
+            sent = None if plan.forwards else plan.body.made
+            if sent is None:
+                sent = await self._prompts.body_for(decision.choice.slot, plan)
             step = await self._attempts.run(exchange, sent, attempt, record)
             if step is None:
                 usage = record.relay.usage if record.relay is not None else None

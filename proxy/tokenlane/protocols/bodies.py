@@ -8,10 +8,10 @@ Invariants:
   the field, never its value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -129,36 +129,39 @@ _REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "
 
 def inspect(kind: Kind, body: bytes) -> Body:
     """The body of a request; raises RequestError 400."""
-    decode = _DECODERS[kind].decode
-
-    def read() -> Body:
+    try:
+        parsed: Body = _DECODERS[kind].decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if isinstance(error, msgspec.ValidationError | RecursionError):
+            raise _unreadable(error) from None
         try:
-            return cast(Body, decode(body))
-        except msgspec.ValidationError:
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError):
             # vLLM reads what msgspec does not.
-            return _of_fields(kind, json_values.fields(body))
-
-    return _checked(kind, read)
+            fields = json_values.fields(body)
+        except (ValueError, RecursionError) as worse:
+            raise _unreadable(worse) from None
+        return inspect_fields(kind, fields)
+    return _complete(kind, parsed)
 
 
 def inspect_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
     """The same of a body whose fields are known."""
-    return _checked(kind, lambda: _of_fields(kind, fields))
-
-
-def _checked(kind: Kind, read: Callable[[], Body]) -> Body:
     try:
-        parsed = read()
-    except msgspec.ValidationError as error:
-        raise RequestError(
-            400, f"A field has the wrong type: {error}.", code="invalid_type", param=_path(error)
-        ) from None
-    except ValueError:
-        raise RequestError(400, "The body is not valid JSON.", code="invalid_json") from None
-    except RecursionError:
-        raise RequestError(400, "The body is nested too deeply.", code="invalid_json") from None
+        parsed = _of_fields(kind, fields)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+    return _complete(kind, parsed)
+
+
+def _unreadable(error: Exception) -> RequestError:
+    if isinstance(error, msgspec.ValidationError):
+        said = f"A field has the wrong type: {error}."
+        return RequestError(400, said, code="invalid_type", param=_path(error))
+    nested = isinstance(error, RecursionError)
+    said = "The body is nested too deeply." if nested else "The body is not valid JSON."
+    return RequestError(400, said, code="invalid_json")
+
+
+def _complete(kind: Kind, parsed: Body) -> Body:
     required = _REQUIRED.get(kind)
     if required is not None and getattr(parsed, required) is ABSENT:
         raise RequestError(

@@ -50,7 +50,7 @@ class FieldRules:
             and left.isdisjoint(_OUTPUT_FIELDS)
             and not left.isdisjoint(_PROMPT_FIELDS[kind])
         ):
-            # Left out, it would mean all that fits.
+            # LeftOut out, it would mean all that fits.
             name = "max_output_tokens" if kind is Kind.RESPONSES else "max_tokens"
             made[name] = b"%d" % self._output_limit_tokens
         return made

@@ -27,7 +27,7 @@ class Nobody(StrEnum):
     FULL = "full"  # all have as many requests as they may
 
 
-class Left(StrEnum):
+class LeftOut(StrEnum):
     """Why a replica is left out of a request."""
 
     OTHER_MODEL = "other-model"
@@ -40,33 +40,35 @@ class Left(StrEnum):
     FULL = "full"
 
 
-LEFT_WORDS: Final[Mapping[Left, str]] = {
-    Left.OTHER_MODEL: "does not serve the model",
-    Left.NO_ADAPTER: "serves the model, but has not loaded the adapter",
-    Left.DOWN: "down",
-    Left.DRAINING: "draining",
-    Left.REFUSED: "refused a connection or a request a moment ago",
-    Left.EJECTED: "left out for its failures",
-    Left.STARTING: "starting slowly, with a part of the requests",
-    Left.FULL: "full, with as many requests as it may have",
+LEFT_OUT_WORDS: Final[Mapping[LeftOut, str]] = {
+    LeftOut.OTHER_MODEL: "does not serve the model",
+    LeftOut.NO_ADAPTER: "serves the model, but has not loaded the adapter",
+    LeftOut.DOWN: "down",
+    LeftOut.DRAINING: "draining",
+    LeftOut.REFUSED: "refused a connection or a request a moment ago",
+    LeftOut.EJECTED: "left out for its failures",
+    LeftOut.STARTING: "starting slowly, with a part of the requests",
+    LeftOut.FULL: "full, with as many requests as it may have",
 }
+# What a worker finds out, whatever the request, of replicas that are up.
+SEEN_BY_WORKERS: Final = (LeftOut.REFUSED, LeftOut.EJECTED, LeftOut.STARTING, LeftOut.FULL)
 # Of replicas that are not meant at all.
-OF_OTHERS: Final = (Left.OTHER_MODEL, Left.NO_ADAPTER)
-_NONE: Final[Mapping[int, Left]] = MappingProxyType({})
+OF_OTHERS: Final = (LeftOut.OTHER_MODEL, LeftOut.NO_ADAPTER)
+_NONE: Final[Mapping[int, LeftOut]] = MappingProxyType({})
 
 
 class Eligible(msgspec.Struct, frozen=True, gc=False):
-    """The replicas to choose from, by slot; `nobody` says why when there are none. left: the
+    """The replicas to choose from, by slot; `nobody` says why when there are none. left_out: the
     others, each with its reason."""
 
     slots: tuple[int, ...]
     panic: bool = False
     nobody: Nobody | None = None
-    left: Mapping[int, Left] = _NONE
+    left_out: Mapping[int, LeftOut] = _NONE
 
     def only(self, slots: tuple[int, ...]) -> "Eligible":
         """Return the same with these slots alone."""
-        return Eligible(slots, self.panic, self.nobody, self.left)
+        return Eligible(slots, self.panic, self.nobody, self.left_out)
 
     def without(self, tried: set[int]) -> "Eligible":
         """Return the same without replicas that had their chance."""
@@ -94,12 +96,12 @@ class Marks:
         """A later probe, or an answer, proves it alive."""
         self.until.pop(slot, None)
 
-    def out(self, now: float) -> Mapping[int, Left]:
+    def out(self, now: float) -> Mapping[int, LeftOut]:
         """Slots to leave out now; marks that have ended are dropped."""
         if not self.until:
             return _NONE
         self.until = {slot: until for slot, until in self.until.items() if now < until}
-        return dict.fromkeys(self.until, Left.REFUSED)
+        return dict.fromkeys(self.until, LeftOut.REFUSED)
 
     def __repr__(self) -> str:
         return f"<Marks {dict(sorted(self.until.items()))}>"
@@ -119,34 +121,34 @@ def eligible(fleet: FleetState, model: str | None) -> Eligible:
         if (why := _why_left(replica, model, base)) is not None
     }
     staying = tuple(replica.slot for replica in fleet.replicas if replica.slot not in left)
-    return Eligible(staying, nobody=None if staying else _nobody(left.values()), left=left)
+    return Eligible(staying, nobody=None if staying else _nobody(left.values()), left_out=left)
 
 
-def _why_left(replica: ReplicaState, model: str | None, base: str | None) -> Left | None:
+def _why_left(replica: ReplicaState, model: str | None, base: str | None) -> LeftOut | None:
     if not serves(replica, model):
         has_base = base is not None and serves(replica, base)
-        return Left.NO_ADAPTER if has_base else Left.OTHER_MODEL
+        return LeftOut.NO_ADAPTER if has_base else LeftOut.OTHER_MODEL
     if not replica.up:
-        return Left.DOWN
-    return Left.DRAINING if replica.draining else None
+        return LeftOut.DOWN
+    return LeftOut.DRAINING if replica.draining else None
 
 
-def _nobody(left: Collection[Left]) -> Nobody:
+def _nobody(left: Collection[LeftOut]) -> Nobody:
     having = [why for why in left if why not in OF_OTHERS]
     if left and not having:
         return Nobody.UNKNOWN_MODEL
-    return Nobody.DRAINING if Left.DRAINING in having else Nobody.DOWN
+    return Nobody.DRAINING if LeftOut.DRAINING in having else Nobody.DOWN
 
 
-def undoubted(all_of: Eligible, out: Mapping[int, Left]) -> Eligible:
+def undoubted(all_of: Eligible, out: Mapping[int, LeftOut]) -> Eligible:
     """`all_of` without the slots in `out`; all of them again if nothing is left."""
     if not out or all_of.nobody is not None:
         return all_of
     staying = tuple(slot for slot in all_of.slots if slot not in out)
     if not staying:
-        return Eligible(all_of.slots, True, None, all_of.left)
+        return Eligible(all_of.slots, True, None, all_of.left_out)
     doubted = {slot: out[slot] for slot in all_of.slots if slot in out}
-    return Eligible(staying, left={**all_of.left, **doubted})
+    return Eligible(staying, left_out={**all_of.left_out, **doubted})
 
 
 def roomy(all_of: Eligible, requests: Sequence[int], limit_count: int) -> Eligible:
@@ -154,13 +156,13 @@ def roomy(all_of: Eligible, requests: Sequence[int], limit_count: int) -> Eligib
     if all_of.nobody is not None or max(requests) < limit_count:
         return all_of
     full = {
-        slot: Left.FULL
+        slot: LeftOut.FULL
         for slot, count in zip(all_of.slots, requests, strict=True)
         if count >= limit_count
     }
     slots = tuple(slot for slot in all_of.slots if slot not in full)
     nobody = None if slots else Nobody.FULL
-    return Eligible(slots, all_of.panic, nobody, {**all_of.left, **full})
+    return Eligible(slots, all_of.panic, nobody, {**all_of.left_out, **full})
 
 
 def restarted(before: FleetState, after: FleetState) -> Iterable[int]:

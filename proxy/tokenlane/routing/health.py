@@ -13,7 +13,7 @@ Invariants:
 from collections.abc import Callable, Collection
 
 from tokenlane.config.settings import HealthSettings
-from tokenlane.routing.candidates import Left
+from tokenlane.routing.candidates import LeftOut
 
 _NONE: frozenset[int] = frozenset()
 # The share of its requests that a replica gets first.
@@ -92,9 +92,9 @@ class Health:
                     self._rising[slot] = until
         return frozenset(self._until)
 
-    def out(self, now: float) -> dict[int, Left]:
+    def out(self, now: float) -> dict[int, LeftOut]:
         """Slots to leave out of one decision: the ejected, and some of those that start slowly."""
-        out = dict.fromkeys(self.ejected(now), Left.EJECTED)
+        out = dict.fromkeys(self.ejected(now), LeftOut.EJECTED)
         for slot, began in list(self._rising.items()):
             since = now if began is None else began
             self._rising[slot] = since
@@ -103,7 +103,7 @@ class Health:
                 del self._rising[slot]
                 self._look()
             elif self._random() >= max(risen, _FIRST_SHARE):
-                out.setdefault(slot, Left.STARTING)
+                out.setdefault(slot, LeftOut.STARTING)
         return out
 
     @property

@@ -21,7 +21,7 @@ from tokenlane.config.settings import HealthSettings, RoutingSettings
 from tokenlane.fleet_state import CacheChange, FleetState, Standing
 from tokenlane.routing.candidates import (
     Eligible,
-    Left,
+    LeftOut,
     Marks,
     eligible,
     restarted,
@@ -160,15 +160,15 @@ class Router:
         among = undoubted(known, out)
         return among if not self._replica_limit else self._roomy(among)
 
-    def left_out(self, now: float) -> dict[int, Left]:
+    def left_out(self, now: float) -> dict[int, LeftOut]:
         """Who is left out now whatever the request, though it is up, and why."""
-        left = dict.fromkeys(self.health.rising, Left.STARTING)
+        left = dict.fromkeys(self.health.rising, LeftOut.STARTING)
         if self._replica_limit and self._slots:
             slots = sorted(self._slots)
             counts = self._board.columns(slots)[0]
             full = [slot for slot, n in zip(slots, counts) if n >= self._replica_limit]
-            left |= dict.fromkeys(full, Left.FULL)
-        left |= dict.fromkeys(self.health.ejected(now), Left.EJECTED)
+            left |= dict.fromkeys(full, LeftOut.FULL)
+        left |= dict.fromkeys(self.health.ejected(now), LeftOut.EJECTED)
         return {**left, **self._marks.out(now)}
 
     def _roomy(self, among: Eligible) -> Eligible:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
+from tokenlane.routing.candidates import SEEN_BY_WORKERS
 from tokenlane.runtime import accept_queue
 from tokenlane.runtime.cgroup import MemoryWatch
 from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
@@ -113,7 +114,6 @@ class Gauges:
             segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED
         )
         self._memory = MemoryWatch(server.state.settings.memory_limit_ratio)
-        self._left: set[tuple[str, str]] = set()
         self._connections = segment.gauge(families.CONNECTIONS)
         self._upstream_idle = segment.gauge(families.UPSTREAM_CONNECTIONS, "idle")
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
@@ -148,11 +148,9 @@ class Gauges:
 
     def _left_out(self) -> None:
         out = self._gateway.router.left_out(time.monotonic())
-        now: set[tuple[str, str]] = set()
         for replica in self._gateway.fleet.state.replicas:
-            self._segment.counter(families.EJECTIONS, replica.id)  # from 0 on, for rates
-            if replica.slot in out:
-                now.add((replica.id, out[replica.slot].value))
-        for labels in self._left | now:
-            self._segment.gauge(families.LEFT_OUT, *labels).set(float(labels in now))
-        self._left |= now
+            # From 0 on, for rates and for those who look for it.
+            self._segment.counter(families.EJECTIONS, replica.id)
+            for why in SEEN_BY_WORKERS:
+                left_out = float(out.get(replica.slot) is why)
+                self._segment.gauge(families.LEFT_OUT, replica.id, why.value).set(left_out)

@@ -21,7 +21,7 @@ from tokenlane.control.dashboard.live import Live
 from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.replica_metrics import Scrape
 from tokenlane.control.worker_process import WorkerProcess
-from tokenlane.routing.candidates import Left
+from tokenlane.routing.candidates import LeftOut
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -165,8 +165,10 @@ def test_replicas(bench: Bench) -> None:
     assert bench.live().replicas[0].hit_rate == 0.1
 
 
-@pytest.mark.parametrize("reason", [Left.REFUSED, Left.EJECTED, Left.STARTING, Left.FULL])
-def test_a_replica_that_is_up_and_left_out_says_why(bench: Bench, reason: Left) -> None:
+@pytest.mark.parametrize(
+    "reason", [LeftOut.REFUSED, LeftOut.EJECTED, LeftOut.STARTING, LeftOut.FULL]
+)
+def test_a_replica_that_is_up_and_left_out_says_why(bench: Bench, reason: LeftOut) -> None:
     bench.table.observe(0, scrape(1000, 400))
     gauge = bench.segment.gauge(families.LEFT_OUT, bench.table.replicas[0].id, reason.value)
     gauge.set(1.0)
