@@ -75,8 +75,8 @@ class ThreadPool:
         run = self._only_short if number == 0 and self.count > 1 else self._any
         name = f"tokenize-{number}"
         thread = threading.Thread(target=run, args=(number,), name=name, daemon=True)
-        self._threads[number] = thread
         thread.start()
+        self._threads[number] = thread
 
     def wait_s(self, predicted_s: float, *, short: bool) -> float:
         """Predicted seconds that others take from a job submitted now. Pieces interleave: of a
