@@ -65,9 +65,12 @@ async def scene(*replicas: Replica, **more: Any) -> AsyncIterator[Watched]:
         yield here
 
 
-async def traffic(here: Watched, count: int) -> None:
-    for path, body in itertools.islice(requests(), count):
-        assert await send(here, path, body) == 200
+async def traffic(here: Watched, count: int, together: int = 1) -> None:
+    """together: requests in flight at once, which an idle fleet spreads over its replicas."""
+    sent = itertools.islice(requests(), count)
+    while some := list(itertools.islice(sent, together)):
+        statuses = await asyncio.gather(*(send(here, path, body) for path, body in some))
+        assert set(statuses) == {200}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,7 @@ async def test_one_wrong_of_two(tmp_path: Path) -> None:
     wrong = Replica(changed(tmp_path / "m", one_more_token))
     async with Replica(demo_tokenizer()) as right, wrong, scene(right, wrong) as here:
         await until(lambda: here.proven(0, ALL_KINDS) and here.proof(1).refuted)
-        await traffic(here, 80)
+        await traffic(here, 80, together=8)
         assert wrong.wrong == wrong.forwarded == 0
         assert wrong.answered > 0
         assert right.wrong == 0
