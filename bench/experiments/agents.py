@@ -137,7 +137,7 @@ class Late(RoutedRequest):
         router, tokens = self.router, request.prompt_tokens
         query = Query(request.blocks, BLOCK_TOKENS, tokens, tokens, router.draw())
         choice = router.decide(query, router.eligible(None, now_s), now_s).choice
-        lease = router.attempt(choice, msgspec.structs.replace(query, blocks=b""), now_s)
+        lease = router.attempt(choice, Query(b"", BLOCK_TOKENS, tokens, tokens), now_s)
         lease.__enter__()
 
         def first_byte(when_s: float) -> None:

@@ -85,15 +85,7 @@ def test_a_request_that_came_nowhere(recording: Recording) -> None:
 
 def test_decisions_and_stages(recording: Recording) -> None:
     recorder, reader = recording
-    decision = Decision(
-        "affinity",
-        Reason.PREFIX,
-        Query(b"", 16, 0, 0),
-        Candidates((), (), (), (), RecentWork(Random(1))),
-        (),
-        0,
-    )
-    recorder.record(life_of(decision=decision, read_s=11.0, inspected_s=12.0), 200)
+    recorder.record(life_of(decision=decision_among(1), read_s=11.0, inspected_s=12.0), 200)
     assert value(reader, families.ROUTED, "affinity", "prefix") == 1
     counts = [value(reader, families.STAGE, stage) for stage in families.STAGES]
     assert counts == [1, 1, 0, 0, 0, 0, 0]

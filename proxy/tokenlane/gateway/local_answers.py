@@ -77,7 +77,9 @@ class LocalAnswers:
     ) -> bool:
         """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
         False where only a replica knows the answer."""
-        request = await body_reader.read(_READERS[route.action], body)
+        read = partial(_READERS[route.action], body)
+        is_long = len(body) > LONG_BODY_BYTES
+        request = await body_reader.beside_loop(read) if is_long else read()
         named = request.model and self._names.usual(request.model)
         model = self._fleet.resolve(named, self._names)
         record.model = model if model in self._fleet.models else families.OTHER
@@ -96,7 +98,7 @@ class LocalAnswers:
             make = partial(tokenize_answers.tokenize, tokenizer, request, context_tokens)
         try:
             with AWAITING[INSPECT]:
-                answer = await (_long if len(body) > LONG_BODY_BYTES else _short).run(make)
+                answer = await (_long if is_long else _short).run(make)
         except Exception as problem:
             if isinstance(Tokenized.failed(problem, 0.0).error, RequestError):
                 raise

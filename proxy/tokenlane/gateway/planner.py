@@ -9,6 +9,7 @@ Invariants:
 """
 
 import time
+from functools import partial
 
 import msgspec
 from msgspec import UNSET
@@ -61,25 +62,21 @@ class Planner:
         if plan.route.action is Action.KEPT:
             plan.body, plan.named = ReplicaBody(raw), kept_name(plan.path)
             await self._own(plan)
-            plan.inspected_s = time.monotonic()
-            await self.read(plan)
-            return
-        # A few typed fields, the rest raw.
-        if self._goes_unchanged(plan) and len(raw) <= LONG_BODY_BYTES:
-            plan.body = ReplicaBody(raw)
-            plan.request = inspect(plan.route.kind, raw)
         else:
-            await self._inspect(plan, raw)
-        plan.named = goes_on_from(plan.request)
-        if plan.named:
-            await self._own(plan)
-        # Unknown models end here, before they cost a render.
-        self._resolve(plan)
-        if plan.tenant:
-            _salt(plan)
+            # A few typed fields, the rest raw.
+            if len(raw) <= LONG_BODY_BYTES:
+                self._inspect(plan, raw)
+            else:
+                await body_reader.beside_loop(partial(self._inspect, plan, raw))
+            plan.named = goes_on_from(plan.request)
+            if plan.named:
+                await self._own(plan)
+            # Unknown models end here, before they cost a render.
+            self._resolve(plan)
+            if plan.tenant:
+                _salt(plan)
         plan.inspected_s = time.monotonic()
-        await self._prompts.read(plan)
-        plan.tokens_s = time.monotonic()
+        await self.read(plan)
 
     async def read(self, plan: Plan) -> None:
         """Fill in the prompt's ids, and the query by them."""
@@ -98,31 +95,19 @@ class Planner:
         likely = self._kept.homes.first(plan.named, among, plan.tenant) if plan.named else among
         return self._router.decide(plan.query, likely, now_s)
 
-    def _goes_unchanged(self, plan: Plan) -> bool:
-        """Return whether nothing may have to be changed in the body."""
-        return not (
-            self._rules.on
-            or self._names.on
-            or plan.tenant
-            or self._prompts.may_forward(plan.route.kind)
-        )
-
-    async def _inspect(self, plan: Plan, raw: bytes) -> None:
-        kind = plan.route.kind
-        if self._goes_unchanged(plan):
-            plan.body = ReplicaBody(raw)
-            plan.request = await body_reader.read(lambda long: inspect(kind, long), raw)
-            return
-        plan.body = await body_reader.read(ReplicaBody.taken_apart, raw)
+    def _inspect(self, plan: Plan, raw: bytes) -> None:
+        kind, rules = plan.route.kind, self._rules
+        may_change = rules.on or self._names.on or plan.tenant or self._prompts.may_forward(kind)
+        plan.body = ReplicaBody.taken_apart(raw) if may_change else ReplicaBody(raw)
         fields = plan.body.fields
         if fields is None:
             # It may be fit for a replica, where nothing has to be found in it.
-            plan.request = await body_reader.read(lambda long: inspect(kind, long), raw)
-            if self._rules.on:
-                raise _unreadable()
+            plan.request = inspect(kind, raw)
+            if rules.on:
+                raise _many_fields()
             return
-        if self._rules.on:
-            plan.body.change(self._rules.changes(fields, kind))
+        if rules.on:
+            plan.body.change(rules.changes(fields, kind))
         plan.request = inspect_fields(kind, fields)
 
     async def _own(self, plan: Plan) -> None:
@@ -166,12 +151,12 @@ def _salt(plan: Plan) -> None:
     given = request.cache_salt
     if given is not UNSET and plan.body.fields is None:
         # A replica that reads the first of repeated keys must not find its client's own.
-        raise _unreadable()
+        raise _many_fields()
     request.cache_salt = tenant_salt(plan.tenant, given or None)
     plan.body.put("cache_salt", msgspec.json.encode(request.cache_salt))
 
 
-def _unreadable() -> RequestError:
+def _many_fields() -> RequestError:
     return RequestError(
         400, "The body has too many fields, or one with a name that is no text.", code="fields"
     )

@@ -94,12 +94,7 @@ class Gateway:
             settings, self.tokens, self.fleet, self.router, self._query_builder, self.prover
         )
         self.planner = Planner(
-            settings,
-            self.fleet,
-            self.router,
-            self._prompts,
-            self._names,
-            self.kept,
+            settings, self.fleet, self.router, self._prompts, self._names, self.kept
         )
         self.shadows = ShadowTraffic(
             settings.models, self.fleet, self.router, self.planner, recorder.shadowed

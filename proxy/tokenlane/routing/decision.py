@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
-import msgspec
-
 from tokenlane.fleet_state import Load
 from tokenlane.prompt import Prompt
 
@@ -41,7 +39,7 @@ INEXACT = frozenset({Reason.NO_TOKENIZER, Reason.BAIL, Reason.NO_TOKENS})
 NO_SLOTS: Final[frozenset[int]] = frozenset()
 
 
-class Query(msgspec.Struct, frozen=True, gc=False):
+class Query:
     """One request as routing sees it.
 
     blocks: packed uint64 hashes of its prefix (ids, or text where ids are unknown).
@@ -57,17 +55,36 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     otherwise.
     """
 
-    blocks: bytes
-    block_tokens: int
-    prompt_tokens: int
-    first_tokens: int
-    draw: int = 0
-    inexact: Reason | None = None
-    session: int = 0
-    head_tokens: int = 0
-    parent: int = 0
-    tenant: str = ""
-    silent: frozenset[int] = NO_SLOTS
+    __slots__ = (
+        "block_tokens", "blocks", "draw", "first_tokens", "head_tokens", "inexact", "parent",
+        "prompt_tokens", "session", "silent", "tenant",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        blocks: bytes,
+        block_tokens: int,
+        prompt_tokens: int,
+        first_tokens: int,
+        draw: int = 0,
+        inexact: Reason | None = None,
+        session: int = 0,
+        head_tokens: int = 0,
+        parent: int = 0,
+        tenant: str = "",
+        silent: frozenset[int] = NO_SLOTS,
+    ) -> None:
+        self.blocks: Final = blocks
+        self.block_tokens: Final = block_tokens
+        self.prompt_tokens: Final = prompt_tokens
+        self.first_tokens: Final = first_tokens
+        self.draw: Final = draw
+        self.inexact: Final = inexact
+        self.session: Final = session
+        self.head_tokens: Final = head_tokens
+        self.parent: Final = parent
+        self.tenant: Final = tenant
+        self.silent: Final = silent
 
     @classmethod
     def of(
@@ -107,7 +124,7 @@ class History(Protocol):
         """Rank of its last choice; smaller is longer ago."""
 
 
-class Candidates(msgspec.Struct, frozen=True, gc=False):
+class Candidates:
     """The replicas that may take the request (at least one), a column for each fact.
 
     cached_tokens: what it should report as cached. requests, queued_tokens: in flight now, all
@@ -116,38 +133,69 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     in flight that the query's parent waits for.
     """
 
-    slots: Sequence[int]
-    cached_tokens: Sequence[int]
-    requests: Sequence[int]
-    queued_tokens: Sequence[int]
-    history: History
-    slowness: Sequence[float] = ()
-    siblings: int = 0
+    __slots__ = (
+        "cached_tokens", "history", "queued_tokens", "requests", "siblings", "slots", "slowness",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        slots: Sequence[int],
+        cached_tokens: Sequence[int],
+        requests: Sequence[int],
+        queued_tokens: Sequence[int],
+        history: History,
+        slowness: Sequence[float] = (),
+        siblings: int = 0,
+    ) -> None:
+        self.slots: Final = slots
+        self.cached_tokens: Final = cached_tokens
+        self.requests: Final = requests
+        self.queued_tokens: Final = queued_tokens
+        self.history: Final = history
+        self.slowness: Final = slowness
+        self.siblings: Final = siblings
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+class Choice:
     """A candidate with its price. cost: tokens where a policy counts them, else its own rank."""
 
-    slot: int
-    cached_tokens: int
-    uncached_tokens: int
-    load: Load
-    cost: float
+    __slots__ = ("cached_tokens", "cost", "load", "slot", "uncached_tokens")
+
+    def __init__(
+        self, slot: int, cached_tokens: int, uncached_tokens: int, load: Load, cost: float
+    ) -> None:
+        self.slot: Final = slot
+        self.cached_tokens: Final = cached_tokens
+        self.uncached_tokens: Final = uncached_tokens
+        self.load: Final = load
+        self.cost: Final = cost
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class Decision:
     """What was decided, and the whole table it was decided by.
 
     best: the chosen candidate's place in the columns. costs: of all candidates, by place.
-    `policy` and `reason` explain the choice.
+    `policy` and `reason` explain the choice. choice: the candidate to send the request to.
     """
 
-    policy: str
-    reason: Reason
-    query: Query
-    candidates: Candidates
-    costs: Sequence[float]
-    best: int
+    __slots__ = ("best", "candidates", "choice", "costs", "policy", "query", "reason")
+
+    def __init__(
+        self,
+        policy: str,
+        reason: Reason,
+        query: Query,
+        candidates: Candidates,
+        costs: Sequence[float],
+        best: int,
+    ) -> None:
+        self.policy: Final = policy
+        self.reason: Final = reason
+        self.query: Final = query
+        self.candidates: Final = candidates
+        self.costs: Final = costs
+        self.best: Final = best
+        self.choice: Final = self.row(best)
 
     @property
     def exact(self) -> bool:
@@ -156,11 +204,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         return query.inexact is None and (
             not query.silent or self.candidates.slots[self.best] not in query.silent
         )
-
-    @property
-    def choice(self) -> Choice:
-        """The candidate to send the request to."""
-        return self.row(self.best)
 
     def row(self, place: int) -> Choice:
         """A candidate, by its place."""

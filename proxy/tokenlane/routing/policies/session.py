@@ -7,8 +7,6 @@ that name no session are routed by affinity.
 
 from typing import ClassVar
 
-import msgspec
-
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.routing.consistent_hashing import bounded, preference, ranks
 from tokenlane.routing.cost import decide
@@ -28,8 +26,8 @@ class Session:
 
     def choose(self, query: Query, among: Candidates) -> Decision:
         if not query.session:
-            decision = self._otherwise.choose(query, among)
-            return msgspec.structs.replace(decision, policy=self.name)
+            other = self._otherwise.choose(query, among)
+            return Decision(self.name, other.reason, query, among, other.costs, other.best)
         order = preference(query.session, among)
         best = bounded(order, among, self._load_factor)
         reason = Reason.SESSION if best == order[0] else Reason.SPILL
