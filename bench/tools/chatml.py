@@ -1,5 +1,6 @@
 """A ChatML template, for models whose folder has no chat template of its own."""
 
+import json
 from pathlib import Path
 
 CHATML = (
@@ -8,8 +9,14 @@ CHATML = (
 )
 
 
-def chatml(folder: Path, into: Path) -> Path:
-    """Make the folder `into`: the model's tokenizer with this template. Return it."""
+def with_template(folder: Path, into: Path) -> Path:
+    """Return the model's folder, where it has a chat template; else make the folder `into` of it
+    and ChatML, and return that."""
+    config = folder / "tokenizer_config.json"
+    if (folder / "chat_template.jinja").is_file() or (
+        config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("chat_template")
+    ):
+        return folder
     into.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if (folder / name).is_file():

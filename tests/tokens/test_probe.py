@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from tests.tokens.models import folder_with
+from tests.tokens.models import folder_with, metaspace_spec
 from tokenlane.tokens import probe, probe_corpus
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.template import Template, environment
@@ -49,6 +49,21 @@ def test_another_tokenizer_is_told_apart() -> None:
     other = backend()
     other.add_tokens([AddedToken("quick", normalized=False)])
     assert "other ids" in probe._encoder_differs(encoder, FastEncoder(other.to_str()))
+
+
+def test_a_few_texts_may_be_left_to_the_library() -> None:
+    encoder = Encoder(Backend.from_str(json.dumps(metaspace_spec())))
+    fast = FastEncoder(encoder.to_json())
+    assert fast.encode(["<0x41>"], add_special_tokens=False) is None
+    assert probe._encoder_differs(encoder, fast) == ""
+
+
+def test_an_engine_that_leaves_most_texts_is_no_help() -> None:
+    class Idle:
+        def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
+            return None
+
+    assert "to the library" in probe._encoder_differs(Encoder(backend()), Idle())
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """The tokenization ladder in process: what ids cost, where they are made, and what the loop feels.
 
-    python -m bench ladder [--tokenizers DIR] [--models A,B] [--seconds 4] [--json FILE]
+    python -m bench ladder [--tokenizers DIR] [--models A,B] [--tokens 1000,4000] [--seconds 4]
+                           [--json FILE]
 
 Four tables, each for every model under DIR (a folder with tokenizer.json per model; without DIR
-the demo model), all with a ChatML template, and but for the second on one core, as for a worker
-that has one:
+the demo model), with its own chat template or ChatML where it has none, and but for the second on
+one core, as for a worker that has one:
 
 - price: CPU per request on the loop and off it, for a prompt never seen, the same again, and the
   next turn of its conversation (100 turns of a hundredth of the length each);
@@ -18,6 +19,7 @@ that has one:
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,9 @@ import uvloop
 
 from bench.experiments.ladder.late import back_to_back, under_attack
 from bench.experiments.ladder.offered import under_load
-from bench.experiments.ladder.price import decision_us, hop_us, prices
+from bench.experiments.ladder.price import SIZES_TOKENS, decision_us, hop_us, prices
 from bench.tools import machine
-from bench.tools.chatml import chatml
+from bench.tools.chatml import with_template
 from bench.tools.processes import one_core, say
 from bench.tools.report import finish
 from bench.tools.statistics import Cell, table
@@ -45,7 +47,9 @@ _LATE = {
 }
 
 
-def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, Any]:
+def run(
+    folders: dict[str, Path], seconds_s: float, repeats: int, sizes_tokens: Sequence[int]
+) -> dict[str, Any]:
     """All of it, ready for JSON."""
     cpu_scheduling.take_soon()  # this, the heap and what is settled below: as in a worker
     malloc_arenas.use_one_arena()
@@ -53,14 +57,14 @@ def run(folders: dict[str, Path], seconds_s: float, repeats: int) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="bench-ladder-") as made:
         for name, folder in folders.items():
             say(f"ladder, {name}: loading")
-            path = chatml(folder, Path(made) / name)
+            path = with_template(folder, Path(made) / name)
             tokenizer, reference = (
                 Tokenizer.load(name, path),
                 Tokenizer.load(name, path, fast=False),
             )
             begin(f"ladder, {name}: prices")
             with one_core():
-                price = uvloop.run(prices(tokenizer, repeats))
+                price = uvloop.run(prices(tokenizer, repeats, sizes_tokens))
             begin(f"ladder, {name}: load")
             load = uvloop.run(under_load(tokenizer, seconds_s))
             begin(f"ladder, {name}: lateness")
@@ -152,6 +156,13 @@ def main() -> None:
     parser.add_argument("--tokenizers", type=Path, help="a folder of model folders")
     parser.add_argument("--models", help="names of those folders, comma-separated (all)")
     parser.add_argument(
+        "--tokens",
+        type=lambda given: tuple(map(int, given.split(","))),
+        default=SIZES_TOKENS,
+        metavar="A,B",
+        help="lengths of the prompts that are priced (1000,4000,16000,100000)",
+    )
+    parser.add_argument(
         "--seconds", type=float, default=4.0, help="per load; thrice that per feed (4)"
     )
     parser.add_argument("--repeats", type=int, default=5, help="per price (5)")
@@ -164,7 +175,9 @@ def main() -> None:
         folders = {path.name: path for path in found if path.name in wanted}
         if not folders:
             parser.error(f"{options.tokenizers}: no folder with a tokenizer.json of that name")
-    finish(lambda: run(folders, options.seconds, options.repeats), show, options.json)
+    finish(
+        lambda: run(folders, options.seconds, options.repeats, options.tokens), show, options.json
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.loads.prompts import BLOCK_TOKENS, TURNS, conversation, ids_of, ladder, raw
@@ -28,11 +28,13 @@ async def cost_us(service: TokenService, body: bytes) -> tuple[float, float, str
     return loop_s * 1e6, max(0.0, all_s - loop_s) * 1e6, outcome.rung.value
 
 
-async def prices(tokenizer: Tokenizer, repeats: int) -> list[dict[str, Any]]:
+async def prices(
+    tokenizer: Tokenizer, repeats: int, sizes_tokens: Sequence[int]
+) -> list[dict[str, Any]]:
     """Medians for each size and kind of request."""
     service = ladder(tokenizer)
     rows = []
-    for tokens in SIZES_TOKENS:
+    for tokens in sizes_tokens:
         measured: dict[str, list[tuple[float, float, str]]] = {}
         for repeat in range(repeats + 1):
             messages = conversation(tokens, TURNS, 1000 * tokens + repeat * TURNS)
