@@ -138,6 +138,9 @@ test-package: ## wheel and sdist: built, and the demo run from the wheel beside 
 	.venv-package/bin/python -m pip --disable-pip-version-check install -q 'build>=1.2'
 	.venv-package/bin/python -m pytest tests/deploy/test_package.py $(ARGS)
 
+release-check: ## all of a release but the upload: wheels, sdist, chart and image in dist/ (docs/releasing.md)
+	VERSIONS="$(VERSIONS)" sh scripts/release_check.sh
+
 test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of their own
 	sh scripts/test_vllm.sh
 

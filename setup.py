@@ -1,8 +1,10 @@
-"""The compiled build: hot modules of the data path as C extensions, made by mypyc.
+"""The hot modules of the data path as C extensions, made by mypyc, wherever a wheel is built.
 
-    TOKENLANE_COMPILE=1 pip install --no-build-isolation .      (needs a C compiler and mypy)
+    pip install .                          compiled where a C compiler is found, plain where none is
+    TOKENLANE_COMPILE=1 pip install .      compiled, or it fails
+    TOKENLANE_COMPILE=0 pip install .      plain
 
-Without the variable, or from the source tree, the same modules run as plain Python (but
+An editable install, and the source tree, run the same modules as plain Python (but
 proxy/tokenlane/tokens/xxh3.py, which stands aside there). They stay plain Python with two habits
 that mypyc asks for: a class attribute that is not a default is a ClassVar, and a class inherits
 from no class of the standard library (protocols are recognized by their methods). Modules whose
@@ -10,7 +12,12 @@ msgspec structs are decoded are not compiled: msgspec reads their annotations at
 """
 
 import os
+import re
+import shutil
 import sys
+import sysconfig
+import tomllib
+from pathlib import Path
 
 from setuptools import setup
 
@@ -89,12 +96,46 @@ COMPILED = [
     "proxy/tokenlane/tokens/xxh3.py",
 ]
 
-# An installer runs this file three times, twice of them only for the metadata.
-METADATA = {"egg_info", "dist_info"}
+# An installer runs this file several times, most of them for the metadata alone.
+BUILDS = {"bdist_wheel", "build", "build_ext", "install"}
 
-if os.environ.get("TOKENLANE_COMPILE") == "1" and METADATA.isdisjoint(sys.argv):
-    from mypyc.build import mypycify  # a build dependency of the compiled build alone
 
-    setup(ext_modules=mypycify(COMPILED, opt_level="3"))
-else:
-    setup()
+def compiles() -> bool:
+    """Whether this run is to compile. Say so where it would, and cannot."""
+    wanted = os.environ.get("TOKENLANE_COMPILE", "")
+    if wanted == "0" or BUILDS.isdisjoint(sys.argv):
+        return False
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = [] if shutil.which(compiler) else [f"no C compiler ({compiler})"]
+    missing += [] if headers.is_file() else [f"no {headers}"]
+    if missing and wanted != "1":
+        found = " and ".join(missing)
+        sys.stderr.write(f"tokenlane: {found}: plain Python, about twice the CPU for a request\n")
+        return False
+    return True
+
+
+def readme() -> str:
+    """The README, its links leading to the repository: a package index has no docs/ beside it."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    home = project["urls"]["Homepage"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    pictures = home.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:)", rf"\1{pictures}", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{home}/blob/main/", text)
+
+
+extensions = []
+if compiles():
+    from mypyc.build import mypycify  # imported only here: plain builds need no mypy
+
+    # Of what is installed for a build, OpenTelemetry is no part: nothing compiled names it.
+    lenient = ["--ignore-missing-imports", "--no-warn-unused-ignores"]
+    extensions = mypycify([*lenient, *COMPILED], opt_level="3")
+
+setup(
+    ext_modules=extensions,
+    long_description=readme(),
+    long_description_content_type="text/markdown",
+)

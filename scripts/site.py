@@ -29,9 +29,9 @@ PARTS = {
         "routing ladder exactness stalls kv-events vllm reliability amplification conformance "
         "THREAT_MODEL architecture"
     ),
-    "Operate": "runbook page dashboards access-log tracing",
+    "Operate": "runbook page dashboards access-log tracing upgrading",
     "Measured": "performance bench",
-    "Reference": "configuration metrics CHANGELOG contributing",
+    "Reference": "configuration metrics CHANGELOG contributing releasing",
 }
 SETTINGS = {
     "project": "tokenlane",

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tokenlane.runtime.build_kind import build_kind
+
 PACKAGES = ("aiohttp", "httptools", "msgspec", "tokenizers", "uvloop", "xxhash")
 
 
@@ -64,6 +66,7 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "load_1_min": os.getloadavg()[0],
         "python": sys.version.split()[0],
+        "build": build_kind(),
         "packages": {name: version(name) for name in PACKAGES},
         "nginx": first_line(["nginx", "-v"]),
         "wrk": first_line(["wrk", "-v"]),
@@ -77,5 +80,5 @@ def describe(values: dict[str, Any]) -> str:
     return (
         f"{values['cpu']}, {values['cores']} cores, {values['memory_gib']} GiB, "
         f"Linux {values['kernel']}, load {values['load_1_min']:.1f}, commit {values['commit']}\n"
-        f"Python {values['python']}, {packages}"
+        f"Python {values['python']}, {packages}; in this process the gateway is {values['build']}"
     )

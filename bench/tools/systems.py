@@ -9,7 +9,7 @@ import msgspec
 from bench.tools.build import compiled
 from bench.tools.client import fetch
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
-from bench.tools.processes import BenchError, Process, free_ports, module, pause, python_path
+from bench.tools.processes import BenchError, Process, free_ports, module, pause, python_path, say
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -57,6 +57,7 @@ def gateway(
     made.
     """
     folder = None if plain else compiled()
+    say(f"{name}: {'plain' if folder is None else 'compiled'} build")
     port, admin_port = free_ports(2)
     argv = [
         "env", f"PYTHONPATH={python_path(folder)}",

@@ -23,9 +23,9 @@ from tokenlane.control.tokenizers import finder
 from tokenlane.control.tokenizers.resolution import TokenizerSource, ask, given_sources
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
-from tokenlane.gateway import request
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime import ports
+from tokenlane.runtime.build_kind import build_kind
 from tokenlane.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
@@ -83,12 +83,12 @@ def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str],
 
 def check_build(report: DoctorReport) -> None:
     """Whether the hot modules are compiled."""
-    if (request.__file__ or "").endswith(".so"):
+    if build_kind() == "compiled":
         report.fine("build: compiled")
     else:
         report.warn(
             "build: plain Python, about twice the CPU of the compiled one for a request;"
-            " TOKENLANE_COMPILE=1 pip install --no-build-isolation . makes that"
+            " a wheel, or pip install with a C compiler at hand, has that one"
         )
 
 

@@ -28,6 +28,7 @@ from tokenlane.control.tokenizers.resolution import TokenizerSource
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
+from tokenlane.runtime.build_kind import build_kind
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
@@ -72,7 +73,7 @@ class View:
         replicas = self._table.replicas
         data, admin = self._state.urls
         workers = settings.server.workers
-        say(f"tokenlane {__version__} serves on {data} ({workers} worker(s))")
+        say(f"tokenlane {__version__} ({build_kind()}) serves on {data} ({workers} worker(s))")
         say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /stalls)")
         say(f"  policy     {settings.routing.policy}")
         for replica in replicas:
@@ -175,6 +176,7 @@ class View:
         settings, sources = self._state.settings, self._state.sources
         return {
             "version": __version__,
+            "build": build_kind(),
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": self.unready() is None,
@@ -242,4 +244,4 @@ class View:
         yield families.WORKER_RESTARTS, (), [float(restarts)]
         for more in self._more_samples:
             yield from more()
-        yield families.BUILD, (__version__,), [1.0]
+        yield families.BUILD, (__version__, build_kind()), [1.0]

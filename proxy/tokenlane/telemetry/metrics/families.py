@@ -217,7 +217,8 @@ TRACES_DROPPED = Family("counter", "tokenlane_traces_dropped_total",
     "Requests whose spans were lost: the queue was full (full), or nobody took them (failed).",
     ("reason",))
 BUILD = Family("gauge", "tokenlane_build_info",
-    "1, labelled with the version.", ("version",), where="control")
+    "1, labelled with the version and the build, compiled or plain.", ("version", "build"),
+    where="control")
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = tuple(
