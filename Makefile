@@ -130,7 +130,8 @@ test-clients: ## the clients that are tried, LangChain among them, in a venv of 
 
 test-deploy: ## deploy/ by Helm's engine, Kubernetes' schemas, hadolint and Grafana's model, in a venv of their own
 	$(MAKE) --no-print-directory VENV=.venv-deploy .venv-deploy/.stamp-deploy
-	.venv-deploy/bin/python -m pytest tests/deploy/test_tools.py $(ARGS)
+	.venv-deploy/bin/python -m pytest tests/deploy/test_tools.py tests/deploy/test_chart.py \
+		tests/deploy/test_chart_objects.py $(ARGS)
 
 # build is not locked: it makes the wheel in an environment of its own, as an installer does.
 test-package: ## wheel and sdist: built, and the demo run from the wheel beside PyPI's proxy.py

@@ -4,7 +4,7 @@
 
 Invariants:
 - Every value of values.yaml is in it, with its type there; `settings` are the gateway's own
-  (config/schema.json). What Kubernetes has the words for (resources, volumes …) is left to it.
+  (config/schema.json). What Kubernetes has the words for (resources, extraVolumes …) is left to it.
 """
 
 import json
@@ -20,14 +20,23 @@ CHART = Path(__file__).parents[1] / "deploy" / "helm" / "tokenlane"
 SCHEMA = CHART / "values.schema.json"
 # Helm 3 and 4 both read this one.
 _DIALECT = "http://json-schema.org/draft-07/schema#"
-_TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
-# Sections of other people's fields.
-_FREE = {"resources", "nodeSelector", "affinity", "labels"}
+_TYPES = {bool: "boolean", int: "integer", str: "string"}
+# Sections whose fields are Kubernetes' or the user's own.
+_FREE = {
+    "affinity", "annotations", "commonLabels", "labels", "nodeSelector", "podAnnotations",
+    "podLabels", "resources", "timeouts",
+}  # fmt: skip
+# Lists of names; all others are of objects, in Kubernetes' words.
+_NAMES = {"hosts", "hostnames"}
 _ALSO = {"maxUnavailable": ["integer", "string"]}  # a number or a share
 
 
 def _shape(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict) or name in _FREE:
+    if name in _FREE:
+        return {"type": "object"}
+    if isinstance(value, list):
+        return {"type": "array", "items": {"type": "string" if name in _NAMES else "object"}}
+    if not isinstance(value, dict):
         return {"type": _ALSO.get(name, _TYPES[type(value)])}
     return {
         "type": "object",

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import yaml
 
-from tests.deploy.templates import Chart, Unknown
 from tests.paths import ROOT
+from tokenlane import __version__
 from tokenlane.config.loading import load
 from tokenlane.config.settings import Settings
 from tokenlane.control.checks import check_settings
@@ -131,96 +131,23 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# -- Helm ------------------------------------------------------------------------------------
-
-ALL = {"autoscaling__enabled": True, "serviceMonitor__enabled": True}
-
-
-def kinds(chart: Chart) -> list[str]:
-    return [f"{one['kind']}/{one['metadata']['name']}" for one in chart.objects()]
-
-
-def test_the_chart_makes_what_it_should() -> None:
-    base = [
-        "ConfigMap/lane",
-        "Deployment/lane",
-        "PodDisruptionBudget/lane",
-        "Service/lane",
-        "Service/lane-admin",
-    ]
-    assert sorted(kinds(Chart(CHART))) == base
-    more = ["HorizontalPodAutoscaler/lane", "ServiceMonitor/lane"]
-    assert sorted(kinds(Chart(CHART, **ALL))) == sorted(base + more)
-
-
-def test_the_chart_lets_the_gateway_watch_endpoint_slices() -> None:
-    chart = Chart(CHART, discovery__rbac=True, discovery__namespace="models")
-    by_kind = {one["kind"]: one for one in chart.objects()}
-    account, binding = by_kind["ServiceAccount"], by_kind["RoleBinding"]
-    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
-    assert pod["serviceAccountName"] == account["metadata"]["name"]
-    assert pod["automountServiceAccountToken"] is True
-    (rule,) = by_kind["Role"]["rules"]
-    assert (rule["resources"], rule["verbs"]) == (["endpointslices"], ["list", "watch"])
-    assert binding["roleRef"]["name"] == by_kind["Role"]["metadata"]["name"]
-    assert {by_kind[kind]["metadata"]["namespace"] for kind in ("Role", "RoleBinding")} == {
-        "models"
-    }
-    assert binding["subjects"][0]["name"] == account["metadata"]["name"]
-    (pod,) = [one for one in Chart(CHART).objects() if one["kind"] == "Deployment"]
-    assert pod["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+# -- Helm: test_chart.py has its engine ------------------------------------------------------
 
 
 def test_the_charts_settings_serve() -> None:
-    (config,) = [one for one in Chart(CHART).objects() if one["kind"] == "ConfigMap"]
-    settings = msgspec.convert(yaml.safe_load(config["data"]["tokenlane.yaml"]), Settings)
-    check_settings(settings)
     values = read(CHART / "values.yaml")
+    settings = msgspec.convert(values["settings"], Settings)
+    check_settings(settings)
     stop_s = values["preStopSleepSeconds"] + settings.server.drain_deadline_s
     assert values["terminationGracePeriodSeconds"] > stop_s
 
 
-def test_the_chart_hangs_together() -> None:
-    chart = Chart(
-        CHART,
-        **ALL,
-        volumes=[{"name": "models", "emptyDir": {}}],
-        volumeMounts=[{"name": "models", "mountPath": "/models"}],
-        nodeSelector={"pool": "cpu"},
-        serviceMonitor__labels={"release": "prometheus"},
-    )
-    by_name = {(one["kind"], one["metadata"]["name"]): one for one in chart.objects()}
-    deployment = by_name["Deployment", "lane"]
-    pod = deployment["spec"]["template"]
-    selected = deployment["spec"]["selector"]["matchLabels"].items()
-    assert selected <= pod["metadata"]["labels"].items()
-    for name in ("lane", "lane-admin"):
-        assert (
-            by_name["Service", name]["spec"]["selector"].items()
-            <= pod["metadata"]["labels"].items()
-        )
-    (container,) = pod["spec"]["containers"]
-    ports = {port["name"] for port in container["ports"]}
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["port"] in ports
-    assert {mount["name"] for mount in container["volumeMounts"]} == {
-        volume["name"] for volume in pod["spec"]["volumes"]
-    }
-    assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "5"]
-    assert container["image"] == "tokenlane:0.1.0"
-    assert pod["spec"]["nodeSelector"] == {"pool": "cpu"}
-    assert "replicas" not in deployment["spec"]  # they are the autoscaler's
-    monitor = by_name["ServiceMonitor", "lane"]
-    wanted = monitor["spec"]["selector"]["matchLabels"].items()
-    assert wanted <= by_name["Service", "lane-admin"]["metadata"]["labels"].items()
-    assert not wanted <= by_name["Service", "lane"]["metadata"]["labels"].items()
-    assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    (metric,) = by_name["HorizontalPodAutoscaler", "lane"]["spec"]["metrics"]
-    assert metric["pods"]["target"]["averageValue"] == "200000"
+def test_the_chart_is_of_this_version() -> None:
+    about = read(CHART / "Chart.yaml")
+    assert about["version"] == about["appVersion"] == __version__
 
 
-def test_a_value_that_is_not_there_is_noticed(tmp_path: Path) -> None:
-    copy = shutil.copytree(CHART, tmp_path / "chart")
-    (copy / "templates" / "pdb.yaml").write_text("a: {{ .Values.none.such }}\n")
-    with pytest.raises(Unknown, match="nothing there"):
-        Chart(copy).objects()
+def test_the_chart_links_to_the_rules_and_the_boards() -> None:
+    for name in ("rules.yml", "alerts.yml"):
+        assert (CHART / "files" / name).samefile(DEPLOY / "prometheus" / name)
+    assert (CHART / "files" / "grafana").samefile(DEPLOY / "grafana")

@@ -3,7 +3,6 @@
 TOKENLANE_DIST: a folder that holds them (`make release-check`); without it they are built here.
 """
 
-import contextlib
 import json
 import os
 import subprocess
@@ -12,13 +11,12 @@ import tarfile
 import urllib.request
 import venv
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.demo import demo
 from tests.paths import ROOT
-from tokenlane.runtime.ports import free_ports
 
 pytest.importorskip("build.__main__", reason="make test-package installs it")
 pytestmark = [
@@ -69,29 +67,6 @@ def build_of(python: Path) -> str:
     return line
 
 
-@contextlib.contextmanager
-def demo(python: Path, folder: Path) -> Iterator[int]:
-    """Run `tokenlane demo` until it serves; yield its port."""
-    port = free_ports(2)
-    admin_port = port + 1
-    argv = [
-        str(python.with_name("tokenlane")), "demo",
-        "--port", str(port), "--admin-port", str(admin_port),
-    ]  # fmt: skip
-    with (
-        (folder / "demo.log").open("wb") as log,
-        subprocess.Popen(argv, cwd=folder, stdout=log, stderr=subprocess.STDOUT) as process,
-    ):
-        try:
-            check = [str(python.with_name("tokenlane")), "healthcheck"]
-            check += ["--admin-port", str(admin_port)]
-            while subprocess.run(check, capture_output=True, check=False).returncode:
-                assert process.poll() is None, (folder / "demo.log").read_text()
-            yield port
-        finally:
-            process.terminate()
-
-
 @pytest.mark.parametrize(("kind", "build"), [("wheel", "compiled"), ("sdist", "plain")])
 def test_it_serves_beside_another_package_named_proxy(
     kind: str, build: str, made: dict[str, Path], tmp_path: Path
@@ -101,7 +76,7 @@ def test_it_serves_beside_another_package_named_proxy(
     assert "site-packages/proxy/__init__.py proxy.proxy" in other
     assert f"build: {build}" in build_of(python)
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
-    with demo(python, tmp_path) as port:
+    with demo([str(python.with_name("tokenlane"))], tmp_path) as port:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/chat/completions",
             json.dumps(body).encode(),

@@ -1,6 +1,7 @@
 """Recording rules and alerts, as promtool sees them: each alert fires when it should, and only
 then. Series are in promtool's words: `start+step x times`, one value a minute."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import yaml
 from scripts.dashboard.boards import BOARDS
 from tests.deploy.rules import FOLDER, alerts, recorded
 from tests.deploy.scope import metrics_in
+from tokenlane.telemetry.metrics.families import BY_NAME
 
 pytestmark = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
@@ -213,6 +215,52 @@ def run_tests(tests: Sequence[dict[str, Any]], folder: Path) -> None:
     path = folder / "tests.yml"
     path.write_text(yaml.safe_dump(asked), encoding="utf-8")
     promtool("test", "rules", str(path))
+
+
+def asked_by_autoscalers() -> dict[str, str]:
+    """Return the queries of deploy/autoscaling, by file."""
+    folder = FOLDER.parent / "autoscaling"
+    adapter = yaml.safe_load((folder / "prometheus-adapter.yaml").read_text(encoding="utf-8"))
+    scaled = yaml.safe_load((folder / "keda-replicas.yaml").read_text(encoding="utf-8"))
+    (rule,), (trigger,) = adapter["rules"]["custom"], scaled["spec"]["triggers"]
+    lateness = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
+    return {
+        "adapter": lateness.replace("<<.LabelMatchers>>", 'namespace="n"'),
+        "keda": trigger["metadata"]["query"],
+    }
+
+
+@pytest.mark.slow
+def test_autoscalers_get_the_worst_worker_and_all_that_waits(tmp_path: Path) -> None:
+    name = "tokenlane_loop_stall_seconds"
+    values = {
+        f'{name}_bucket{{{labels},worker="{worker}",le="0.005"}}': in_time
+        for labels, worker, in_time in (
+            ('namespace="n",pod="a"', 0, "0+99x60"),
+            ('namespace="n",pod="a"', 1, "0+80x60"),
+            ('namespace="other",pod="a"', 0, "0+0x60"),
+        )
+    }
+    values |= {
+        bucket.partition(",le=")[0].replace("_bucket", "_count") + "}": "0+100x60"
+        for bucket in values
+    }
+    values |= {
+        f'tokenlane_replica_queued_tokens{{pod="{pod}",replica="r"}}': "30000x60" for pod in "ab"
+    }
+    queries = asked_by_autoscalers()
+    for query in queries.values():
+        assert all(re.sub(r"_(bucket|count)$", "", one) in BY_NAME for one in metrics_in(query))
+    samples = {
+        "adapter": {"labels": '{pod="a"}', "value": 0.2},
+        "keda": {"labels": "{}", "value": 60000},
+    }
+    tests = [
+        {"expr": f"round({queries[file]}, 0.001)", "eval_time": "10m", "exp_samples": [sample]}
+        for file, sample in samples.items()
+    ]
+    asked = {"interval": "1m", "input_series": series(values), "promql_expr_test": tests}
+    run_tests([asked], tmp_path)
 
 
 def test_promtool_accepts_the_configuration() -> None:
