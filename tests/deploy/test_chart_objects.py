@@ -193,11 +193,39 @@ def test_grafanas_sidecar_gets_the_boards() -> None:
     }
 
 
+def notes(values: dict[str, Any]) -> str:
+    (text,) = [text for path, text in files(values).items() if path.endswith("NOTES.txt")]
+    return text
+
+
 def test_the_notes_say_how_to_ask(values: dict[str, Any]) -> None:
-    (notes,) = [text for path, text in files(values).items() if path.endswith("NOTES.txt")]
-    assert "helm test lane --namespace default --logs" in notes
+    said = notes(values)
+    assert "helm test lane --namespace default --logs" in said
     for host in values.get("ingress", {}).get("hosts", ()):
-        assert f"curl https://{host}/v1/models" in notes
-    assert ("No monitor" in notes) == (
-        not any(values.get(name, {}).get("enabled") for name in ("serviceMonitor", "podMonitor"))
-    )
+        assert f"curl https://{host}/v1/models" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "No monitor of the chart"),
+        ({"podMonitor": {"enabled": True}}, ""),
+        (
+            {"podMonitor": {"enabled": True}, "networkPolicy": {"enabled": True}},
+            "Prometheus cannot scrape it: networkPolicy.admins",
+        ),
+        (
+            {
+                "serviceMonitor": {"enabled": True},
+                "settings": {"admin": {"read_needs_token": True}},
+            },
+            "Prometheus cannot scrape it: settings.admin.read_needs_token",
+        ),
+        ({**VARIANTS["watched_by_service"], "settings": {"admin": {"read_needs_token": True}}}, ""),
+    ],
+    ids=str,
+)
+def test_the_notes_say_whether_prometheus_can_scrape(values: dict[str, Any], said: str) -> None:
+    _, _, rest = notes(values).partition("service/lane-admin 8081:8081")
+    assert rest.strip().startswith(said)
+    assert bool(rest.strip()) == bool(said)
