@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-# Of what is encoded in long words. A new thread costs some 5 ms, since it knows no word yet; those are
-# a twentieth of what so much of such text takes to encode.
+# Of what is encoded in long words. A new thread knows no word yet, which costs some 5 ms: a
+# twentieth of what so much of such text takes to encode.
 LIMIT_CHARS: Final = 2 * 1024 * 1024
 
 _Made = TypeVar("_Made")
