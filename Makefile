@@ -21,7 +21,7 @@ help: ## say what can be made
 	@echo '  variables: PYTHON=python3.12  PORT=8080  ADMIN_PORT=8081  VENV=.venv  JOBS=2  MINUTES=1  VERSIONS="3.11 3.12 3.13"'
 
 run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM replicas
-	$(BIN)/python -m tokenlane demo --port $(PORT) --admin-port $(ADMIN_PORT)
+	$(BIN)/python -m tokenlane demo --port $(PORT) --admin-port $(ADMIN_PORT) $(LOAD)
 
 test: $(STAMP_DEV) ## the tests, on this Python
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)

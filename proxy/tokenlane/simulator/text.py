@@ -13,7 +13,7 @@ import xxhash
 
 from tokenlane.errors import ConfigError
 
-_WORDS = (
+WORDS = (
     "the of and to in is that for it as was with be by on not he his but at are this have from "
     "or had an they which one you were all her she there would their we him been has when who "
     "will no more if out so up said what its about than into them can only other time new some "
@@ -75,7 +75,7 @@ class TokenTable:
         self.ids: list[int] = []
         self.texts: list[str] = []
         for exact in (True, False):
-            for word in _WORDS:
+            for word in WORDS:
                 self._add(tokenizer, word, exact=exact)
             if len(self.ids) >= _LEAST:
                 break

@@ -1,6 +1,7 @@
 """`tokenlane serve` and `demo`: the gateway, in front of a fleet or with one of its own."""
 
 import argparse
+import contextlib
 import json
 import logging
 
@@ -31,11 +32,17 @@ def demo_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas", type=int, default=4, metavar="N", help="simulated replicas (default: 4)"
     )
+    parser.add_argument(
+        "--load",
+        action="store_true",
+        help="replicas that take their time, and clients that chat and call tools all the while",
+    )
 
 
 def demo(args: argparse.Namespace) -> int:
     """Runs until told to stop, and the fleet with it."""
     from tokenlane.runtime.ports import free_ports
+    from tokenlane.simulator import clients
     from tokenlane.simulator.subprocess_fleet import FleetProcess
     from tokenlane.telemetry.log.setup import setup_logs
     from tokenlane.tokens.demo import demo_folder
@@ -45,15 +52,21 @@ def demo(args: argparse.Namespace) -> int:
     setattr(args, "tokens.folders", [f"demo={demo_folder()}"])
     if args.replicas < 1:
         raise ConfigError("--replicas must be at least 1")
-    begun = FleetProcess(args.replicas, free_ports(args.replicas))
+    flags = clients.FLEET_FLAGS if args.load else ()
+    begun = FleetProcess(args.replicas, free_ports(args.replicas), flags)
     begun.start()
     from tokenlane.control import supervisor  # it takes as long as the fleet's start: both at once
 
     def greet(url: str) -> None:
         say(f"\nTry it:\n\n{curl_line(url)}\n")
+        if args.load:
+            around.enter_context(clients.running(url))
+            say(f"{clients.CHATS} people chat and {clients.AGENTS} agents work: see the page.")
         say("Ctrl-C stops the gateway and its replicas.")
+        if not args.load:
+            say("With clients, for the page to live: tokenlane demo --load (make run LOAD=--load)")
 
-    with begun as fleet:
+    with begun as fleet, contextlib.ExitStack() as around:
         args.backends = list(fleet.urls)
         try:
             return supervisor.serve(loaded(args).settings, say, on_ready=greet)
