@@ -189,8 +189,50 @@ _LADDER = Row(
     ),
 )
 
+_PROCESSES = Row(
+    "Processes",
+    (
+        Panel(
+            "CPU",
+            "short",
+            (Query(rate("process_cpu_seconds_total", "process"), "{{process}}"),),
+            "Cores that the supervisor and each worker use.",
+            width=6,
+        ),
+        Panel(
+            "Memory",
+            "bytes",
+            (Query(total("process_resident_memory_bytes", "process"), "{{process}}"),),
+            "Resident; what processes share counts for each.",
+            width=6,
+        ),
+        Panel(
+            "File descriptors",
+            "short",
+            (
+                Query(total("process_open_fds", "process"), "open {{process}}"),
+                Query(f"min(process_max_fds{where()})", "limit"),
+            ),
+            "Half of a worker's are kept for replicas.",
+            width=6,
+        ),
+        Panel(
+            "Age",
+            "s",
+            (
+                Query(
+                    f"time() - min by (process) (process_start_time_seconds{where()})",
+                    "{{process}}",
+                ),
+            ),
+            "A worker that is younger than the supervisor was started again.",
+            width=6,
+        ),
+    ),
+)
+
 LOOP = Board(
     "tokenlane-loop",
     "tokenlane: loop and ladder",
-    (Row("What convicts", (SIDE_BY_SIDE,)), _LOOP, _LADDER),
+    (Row("What convicts", (SIDE_BY_SIDE,)), _LOOP, _LADDER, _PROCESSES),
 )

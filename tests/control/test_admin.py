@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenlane import __version__
@@ -126,18 +126,19 @@ async def test_ready_only_with_a_worker_and_a_replica(plane: Plane, fetch: Fetch
     assert (await fetch("/livez"))[:2] == (200, {"status": "ok"})
 
 
-@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+@pytest.mark.parametrize("accept", ["identity", "gzip", "br, GZIP;q=0.5", "gzip;q=0, identity"])
 async def test_metrics(plane: Plane, fetch: Fetch, accept: str) -> None:
     plane.segment.counter(families.RETRIES, "refused").inc(3)
     plane.board.add(1, 2, 700)
     plane.table.observe(1, Probe("ok"))
-    status, text, response = await fetch("/metrics", Accept=accept)
+    status, text, response = await fetch("/metrics", **{"Accept-Encoding": accept})
     assert status == 200
-    parse = open_metrics if accept else text_string_to_metric_families
-    assert ("openmetrics" in response.headers["Content-Type"]) == bool(accept)
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    packed = accept in {"gzip", "br, GZIP;q=0.5"}
+    assert response.headers.get("Content-Encoding") == ("gzip" if packed else None)
     samples = {
         (sample.name, *sample.labels.values()): sample.value
-        for metric in parse(text)
+        for metric in text_string_to_metric_families(text)
         for sample in metric.samples
     }
     assert samples["tokenlane_retries_total", "refused"] == 3
@@ -149,7 +150,15 @@ async def test_metrics(plane: Plane, fetch: Fetch, accept: str) -> None:
     assert samples["tokenlane_worker_restarts_total",] == 0
     # Every family of the table is announced, used or not.
     for family in families.FAMILIES:
-        assert f"# HELP {family.name.removesuffix('_total') if accept else family.name} " in text
+        assert f"# HELP {family.name} " in text
+    # Workers without a process have none of these.
+    assert samples["process_open_fds", "supervisor"] > 3
+    assert samples["process_open_fds", "supervisor"] < samples["process_max_fds", "supervisor"]
+    assert samples["process_resident_memory_bytes", "supervisor"] > 2**20
+    assert samples["process_cpu_seconds_total", "supervisor"] > 0
+    age_s = time.time() - samples["process_start_time_seconds", "supervisor"]
+    assert 0 <= age_s < 24 * 3600
+    assert ("process_open_fds", "worker-0") not in samples
 
 
 async def test_replicas_and_status(plane: Plane, fetch: Fetch) -> None:

@@ -6,18 +6,19 @@ Invariants:
 - Nothing can be changed here but by the routes of tokenlane.control.changes.
 """
 
+import asyncio
+import gzip
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from tokenlane.channel.messages import Explain
-from tokenlane.control.admin_answers import answer, refusal
+from tokenlane.control.admin_answers import answer, refusal, takes_gzip
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.page import page_routes
 from tokenlane.control.dashboard.stall_page import page, wants_page
+from tokenlane.telemetry.metrics.exposition import CONTENT_TYPE, Exposition
 
 # Travels to a worker in one frame of the channel.
 EXPLAIN_LIMIT_BYTES = 8 * 1024 * 1024
@@ -26,7 +27,7 @@ EXPLAIN_LIMIT_BYTES = 8 * 1024 * 1024
 class ControlView(Protocol):
     """What the admin port shows. All of it answers at once, from memory."""
 
-    registry: CollectorRegistry
+    exposition: Exposition
 
     def unready(self) -> str | None:
         """Why the gateway cannot serve, as one sentence; None if it can."""
@@ -52,10 +53,12 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
     """The application behind the admin port. more: routes besides those that show."""
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        response = web.Response(body=encode(view.registry))
-        response.headers["Content-Type"] = content_type
-        return response
+        headers = {"Content-Type": CONTENT_TYPE, "Vary": "Accept-Encoding"}
+        body = view.exposition.text()
+        if takes_gzip(request.headers.get("Accept-Encoding", "")):
+            headers["Content-Encoding"] = "gzip"
+            body = await asyncio.to_thread(gzip.compress, body, 1)
+        return web.Response(body=body, headers=headers)
 
     async def livez(_: web.Request) -> web.Response:
         return answer({"status": "ok"})

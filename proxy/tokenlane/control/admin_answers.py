@@ -26,3 +26,12 @@ def refusal(
         content_type="application/json",
         headers=headers,
     )
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Return whether a client takes answers in gzip (RFC 9110 12.5.3)."""
+    for offer in accept_encoding.lower().split(","):
+        coding, _, weight = offer.replace(" ", "").partition(";q=")
+        if coding == "gzip":
+            return weight.strip("0.") != "" or not weight
+    return False

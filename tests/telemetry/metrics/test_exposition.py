@@ -3,11 +3,10 @@
 import os
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
+from tokenlane.telemetry.metrics.exposition import Exposition, Totals
 from tokenlane.telemetry.metrics.segment import MetricsSegment, Sample, create_segment
 
 
@@ -20,9 +19,7 @@ def segment_of(totals: Totals, worker: int) -> MetricsSegment:
 
 
 def scrape(totals: Totals, control: list[Sample] | None = None) -> dict[str, float]:
-    registry = CollectorRegistry()
-    registry.register(GatewayCollector(totals, lambda: control or []))
-    text = generate_latest(registry).decode()
+    text = Exposition(totals, lambda: control or []).text().decode()
     samples = {}
     for metric in text_string_to_metric_families(text):
         for sample in metric.samples:

@@ -27,12 +27,14 @@ COUNTS = {
     "tokenlane_id_proof",
     "tokenlane_kv_blocks",
     "tokenlane_tokenizer_doubts",
+    "process_open_fds",
+    "process_max_fds",
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_family_is_well_formed(family: Family) -> None:
-    assert re.fullmatch(r"tokenlane_[a-z_]+", family.name)
+    assert re.fullmatch(r"(tokenlane|process)_[a-z_]+", family.name)
     assert family.help.endswith(".") or family.name.endswith("_info")
     assert family.name.endswith(UNITS) or family.name in COUNTS
     assert (family.kind == "counter") == family.name.endswith("_total")

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from tokenlane import __version__
 from tokenlane.channel.messages import Explain
@@ -31,8 +30,9 @@ from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime.build_kind import build_kind
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.exposition import GatewayCollector, Totals
+from tokenlane.telemetry.metrics.exposition import Exposition, Totals
 from tokenlane.telemetry.metrics.family import Family
+from tokenlane.telemetry.metrics.processes import process_samples
 from tokenlane.telemetry.metrics.segment import Sample
 
 _PROOF_VALUES = {"proven": 1.0, "unproven": 0.0, "refuted": -1.0}
@@ -60,8 +60,7 @@ class View:
         self._reloader = reloader
         self._more_samples = (reloader.samples, *more_samples)
         self.watch = RateHistory(state.settings, table, totals, board)
-        self.registry = CollectorRegistry()
-        self.registry.register(GatewayCollector(totals, self._samples))
+        self.exposition = Exposition(totals, self._samples)
 
     @property
     def _workers(self) -> Sequence[WorkerProcess]:
@@ -242,6 +241,10 @@ class View:
             yield families.WORKERS, (state,), [float(count)]
         restarts = sum(worker.restarts for worker in self._workers)
         yield families.WORKER_RESTARTS, (), [float(restarts)]
+        yield from process_samples("supervisor", os.getpid())
+        for worker in self._workers:
+            if worker.pid:
+                yield from process_samples(f"worker-{worker.number}", worker.pid)
         for more in self._more_samples:
             yield from more()
         yield families.BUILD, (__version__, build_kind()), [1.0]

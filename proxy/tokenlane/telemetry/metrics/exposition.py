@@ -6,21 +6,16 @@ Invariants:
 - Memory is bounded by the families' label limits, not by how often workers died.
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator
-
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from tokenlane.telemetry.metrics.families import FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import Sample, SegmentReader
+
+# Prometheus' text format: everything that scrapes reads it.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 Cells = dict[tuple[str, tuple[str, ...]], list[float]]
 
@@ -67,39 +62,60 @@ class Totals:
         return cells
 
 
-def metric(family: Family, children: Iterable[tuple[tuple[str, ...], list[float]]]) -> Metric:
-    """One family in prometheus_client's words, children in the order of their labels."""
+def _labels(family: Family, values: tuple[str, ...], *more: str) -> str:
+    """Return the labels of a line, in braces."""
+    pairs = [
+        f'{label}="{value.translate(_ESCAPES)}"'
+        for label, value in zip(family.labels, values, strict=True)
+    ]
+    return f"{{{','.join([*pairs, *more])}}}" if pairs or more else ""
+
+
+def _beginnings(family: Family, values: tuple[str, ...]) -> list[str]:
+    """Return what a child's lines begin with: a histogram has one for each bucket, then its count
+    and its sum."""
+    labels = _labels(family, values)
     if family.kind != "histogram":
-        kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-        simple = kind(family.name, family.help, labels=family.labels)
-        for labels, cells in sorted(children):
-            simple.add_metric(labels, cells[0])
-        return simple
-    histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    # The library's own spelling of `le`, which it does not type.
-    bounds = [floatToGoString(bound) for bound in (*family.buckets, math.inf)]  # type: ignore[no-untyped-call]
-    for labels, (total, *counts) in sorted(children):
-        running = 0.0
-        buckets = []
-        for bound, count in zip(bounds, counts, strict=True):
-            running += count
-            buckets.append((bound, running))
-        histogram.add_metric(labels, buckets, sum_value=total)
-    return histogram
+        return [f"{family.name}{labels} "]
+    bounds = [*map(repr, family.buckets), "+Inf"]
+    buckets = [_labels(family, values, f'le="{bound}"') for bound in bounds]
+    return [
+        *(f"{family.name}_bucket{bucket} " for bucket in buckets),
+        f"{family.name}_count{labels} ",
+        f"{family.name}_sum{labels} ",
+    ]
 
 
-class GatewayCollector(Collector):
+def _cumulative(total: float, *counts: float) -> list[float]:
+    """Return the numbers of a histogram's lines, in their order."""
+    running = list(accumulate(counts))
+    return [*running, running[-1], total]
+
+
+class Exposition:
     """Everything the gateway exports. `control`: samples of the control plane's own families."""
 
     def __init__(self, totals: Totals, control: Callable[[], Iterable[Sample]]) -> None:
         self._totals = totals
         self._control = control
+        # Lines differ from one scrape to the next in their numbers alone.
+        self._beginnings: dict[tuple[str, tuple[str, ...]], list[str]] = {}
 
-    def collect(self) -> Iterator[Metric]:
+    def text(self) -> bytes:
+        """Return the page as it is now."""
         cells = self._totals.cells()
         _add(cells, self._control(), gauges=True)
         children: dict[str, list[tuple[tuple[str, ...], list[float]]]] = {}
         for (name, labels), values in cells.items():
             children.setdefault(name, []).append((labels, values))
+        known, self._beginnings = self._beginnings, {}
+        lines = []
         for family in FAMILIES:
-            yield metric(family, children.get(family.name, ()))
+            lines.append(f"# HELP {family.name} {family.help}\n")
+            lines.append(f"# TYPE {family.name} {family.kind}\n")
+            for labels, values in sorted(children.get(family.name, ())):
+                key = family.name, labels
+                beginnings = self._beginnings[key] = known.get(key) or _beginnings(family, labels)
+                numbers = _cumulative(*values) if family.kind == "histogram" else values
+                lines += [f"{begin}{value}\n" for begin, value in zip(beginnings, numbers)]
+        return "".join(lines).encode()

@@ -216,6 +216,18 @@ TRACES_EXPORTED = Family("counter", "tokenlane_traces_exported_total",
 TRACES_DROPPED = Family("counter", "tokenlane_traces_dropped_total",
     "Requests whose spans were lost: the queue was full (full), or nobody took them (failed).",
     ("reason",))
+# Under the names that every Prometheus client has for them, so that any board shows them.
+PROCESS_CPU = Family("counter", "process_cpu_seconds_total",
+    "CPU time of a process: supervisor, worker-0, ...", ("process",), where="control")
+PROCESS_MEMORY = Family("gauge", "process_resident_memory_bytes",
+    "Memory of a process that is resident; what processes share counts for each.",
+    ("process",), where="control")
+PROCESS_START = Family("gauge", "process_start_time_seconds",
+    "When a process was started, in Unix time.", ("process",), where="control")
+PROCESS_FDS = Family("gauge", "process_open_fds",
+    "File descriptors that a process has open.", ("process",), where="control")
+PROCESS_MAX_FDS = Family("gauge", "process_max_fds",
+    "File descriptors that a process may have.", ("process",), where="control")
 BUILD = Family("gauge", "tokenlane_build_info",
     "1, labelled with the version and the build, compiled or plain.", ("version", "build"),
     where="control")
