@@ -119,11 +119,13 @@ class Bench(Served):
     _metrics: SegmentReader
 
     def metric(self, family: Family, *labels: str) -> float:
-        """A counter or gauge now (of a histogram: its number of observations)."""
-        for sampled, given, values in self._metrics.samples():
-            if sampled is family and given == labels:
-                return sum(values[1:]) if family.kind == "histogram" else values[0]
-        return 0.0
+        """A counter or gauge now (of a histogram: its number of observations), summed over the
+        labels that are not given."""
+        return sum(
+            sum(values[1:]) if family.kind == "histogram" else values[0]
+            for sampled, given, values in self._metrics.samples()
+            if sampled is family and given[: len(labels)] == labels
+        )
 
     def outcomes(self) -> dict[tuple[str, str], int]:
         """Requests by (status, outcome)."""

@@ -174,9 +174,44 @@ _TRAFFIC = Row(
     ),
 )
 
+_MEDIANS = "instance_model_replica:tokenlane_{}_seconds:p50_rate30s"
+_BY_REPLICA = "model, replica"
+_AT = "{{replica}} {{model}}"
+
 _REPLICAS = Row(
     "Replicas",
     (
+        Panel(
+            "Requests by replica",
+            "reqps",
+            (Query(rate("tokenlane_replica_requests_total", _BY_REPLICA), _AT),),
+            "Requests that a replica was chosen for, and those sent on to it.",
+            width=6,
+        ),
+        Panel(
+            "Time per output token by replica",
+            "s",
+            (Query(f"{_MEDIANS.format('time_per_output_token')}{where()}", _AT),),
+            "Half of its streams are slower. One line far above the others is a slow replica.",
+            width=6,
+        ),
+        Panel(
+            "Time to first token by replica",
+            "s",
+            (Query(f"{_MEDIANS.format('time_to_first_token')}{where()}", _AT),),
+            "Half of its streams begin later; longer prompts count, too.",
+            width=6,
+        ),
+        Panel(
+            "Prompt tokens by replica",
+            "short",
+            (
+                Query(rate("tokenlane_prompt_tokens_total", _BY_REPLICA), _AT),
+                Query(rate("tokenlane_actual_cached_tokens_total", _BY_REPLICA), f"cached {_AT}"),
+            ),
+            "Per second, and those of them that the replica had in its cache.",
+            width=6,
+        ),
         Panel(
             "Requests in flight",
             "short",

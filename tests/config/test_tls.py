@@ -169,7 +169,7 @@ async def test_a_replica_that_is_not_trusted_gets_nothing(folder: Path, wrong: s
             assert answer.status in (502, 503)
             if wrong != "nothing shown":  # in TLS 1.3 that is said after the handshake
                 name = at.partition("://")[2]
-                assert bench.metric(families.UPSTREAM_FAILURES, name, "protocol") > 0
+                assert bench.metric(families.UPSTREAM_FAILURES, "demo", name, "protocol") > 0
     assert heads == []
 
 

@@ -24,11 +24,13 @@ GATEWAY = 'instance="g:8081",job="tokenlane"'
 
 
 class Case(NamedTuple):
-    """`bad` makes the alert fire after `minutes`; `good` does not. name{labels} -> values."""
+    """`bad` makes the alert fire after `minutes`; `good` does not. name{labels} -> values, one for
+    each `interval`."""
 
     bad: dict[str, str]
     good: dict[str, str]
     minutes: int = 10
+    interval: str = "1m"
 
 
 def requests(
@@ -69,7 +71,21 @@ def slow(name: str, labels: str, within: str, of: str, le: str) -> dict[str, str
     }
 
 
+def replicas(name: str, **upto: str) -> dict[str, str]:
+    """A histogram of three replicas, a scrape every 5 s. upto: where most of a replica's
+    observations are, if not below 0.025."""
+    found = {}
+    for replica in ("a", "b", "c"):
+        labels = f'model="m",replica="{replica}"'
+        for le in ("0.01", "0.025", "0.1", "0.15", "0.25", "0.5", "+Inf"):
+            within = float(le) >= float(upto.get(replica, "0.025"))
+            found[f'{name}_bucket{{{labels},le="{le}"}}'] = "0+20x24" if within else "0+1x24"
+        found[f"{TTFT}_count{{{labels}}}"] = "0+20x24"
+    return found
+
+
 TTFT = "tokenlane_time_to_first_token_seconds"
+TPOT = "tokenlane_time_per_output_token_seconds"
 QUEUE = "tokenlane_tokenize_queue_seconds"
 CASES = {
     "TokenlaneDown": Case({"up{}": "0x60"}, {"up{}": "1x60"}),
@@ -110,6 +126,11 @@ CASES = {
         slow(TTFT, "", "0+90x60", "0+100x60", "10"),
         slow(TTFT, "", "0+100x60", "0+100x60", "10"),
         20,
+    ),
+    "TokenlaneReplicaSlow": Case(
+        {**replicas(TPOT, b="0.15"), **replicas(TTFT)},
+        {**replicas(TPOT), **replicas(TTFT, b="0.1")},
+        1, "5s",
     ),
     "TokenlaneLoopBlocked": Case(
         late("0+12000x60", "0+11000x60", "0.005"), late("0+12000x60", "0+11990x60", "0.005")
@@ -181,40 +202,42 @@ def series(values: dict[str, str]) -> list[dict[str, str]]:
     ]
 
 
-def fires(alert: str, values: dict[str, str], minutes: int) -> dict[str, Any]:
+def fires(alert: str, case: Case, values: dict[str, str]) -> dict[str, Any]:
     """A unit test for promtool in which the alert is there, and nothing is said of its text."""
     # promtool compares labels and annotations exactly; ALERTS shows whether it fires.
     firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > 0'
     return {
-        "interval": "1m",
+        "interval": case.interval,
         "input_series": series(values),
         "promql_expr_test": [
             {
                 "expr": f"({firing}) * 0 + 1 or vector(0)",
-                "eval_time": f"{minutes}m",
+                "eval_time": f"{case.minutes}m",
                 "exp_samples": [{"labels": "{}", "value": 1}],
             }
         ],
     }
 
 
-def quiet(alert: str, values: dict[str, str], minutes: int) -> dict[str, Any]:
+def quiet(alert: str, case: Case) -> dict[str, Any]:
     """The same, in which it is not."""
-    made = fires(alert, values, minutes)
+    made = fires(alert, case, case.good)
     made["promql_expr_test"][0]["exp_samples"][0]["value"] = 0
     return made
 
 
 def run_tests(tests: Sequence[dict[str, Any]], folder: Path) -> None:
-    """promtool on these unit tests, against the shipped files."""
-    asked = {
-        "rule_files": [str(FOLDER / "rules.yml"), str(FOLDER / "alerts.yml")],
-        "evaluation_interval": "1m",
-        "tests": list(tests),
-    }
-    path = folder / "tests.yml"
-    path.write_text(yaml.safe_dump(asked), encoding="utf-8")
-    promtool("test", "rules", str(path))
+    """promtool on these unit tests, against the shipped files, which are evaluated as often as a
+    test has values."""
+    for interval in {test["interval"] for test in tests}:
+        asked = {
+            "rule_files": [str(FOLDER / "rules.yml"), str(FOLDER / "alerts.yml")],
+            "evaluation_interval": interval,
+            "tests": [test for test in tests if test["interval"] == interval],
+        }
+        path = folder / "tests.yml"
+        path.write_text(yaml.safe_dump(asked), encoding="utf-8")
+        promtool("test", "rules", str(path))
 
 
 def asked_by_autoscalers() -> dict[str, str]:
@@ -289,16 +312,16 @@ def test_every_recorded_series_is_asked_for() -> None:
 
 @pytest.mark.slow
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    run_tests([fires(name, case.bad, case.minutes) for name, case in CASES.items()], tmp_path)
+    run_tests([fires(name, case, case.bad) for name, case in CASES.items()], tmp_path)
 
 
 @pytest.mark.slow
 def test_alerts_are_quiet_when_they_should_be(tmp_path: Path) -> None:
-    run_tests([quiet(name, case.good, case.minutes) for name, case in CASES.items()], tmp_path)
+    run_tests([quiet(name, case) for name, case in CASES.items()], tmp_path)
 
 
 @pytest.mark.slow
 def test_a_wrong_case_is_noticed(tmp_path: Path) -> None:
     case = CASES["TokenlaneDown"]
     with pytest.raises(AssertionError, match="FAILED"):
-        run_tests([fires("TokenlaneDown", case.good, case.minutes)], tmp_path)
+        run_tests([fires("TokenlaneDown", case, case.good)], tmp_path)

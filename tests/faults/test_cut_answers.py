@@ -182,7 +182,7 @@ async def test_every_cut_of_a_whole_answer(how: str) -> None:
             assert (answer.status, answer.whole) == (502, True)
             assert answer.error["code"] == "upstream_failed"
         assert len(upstream.asked) == len(dying.answer)
-        assert bench.metric(families.UPSTREAM_FAILURES, upstream.url[7:], "truncated") > 0
+        assert bench.metric(families.UPSTREAM_FAILURES, "demo", upstream.url[7:], "truncated") > 0
 
 
 @pytest.mark.row("U2")

@@ -61,7 +61,7 @@ async def test_garbage(answer_bytes: bytes) -> None:
             assert answer.error["code"] == "upstream_failed"
             assert CANARY not in answer.body
             assert len(upstream.peers) == count
-        assert bench.metric(families.UPSTREAM_FAILURES, upstream.url[7:], "protocol") == 2
+        assert bench.metric(families.UPSTREAM_FAILURES, "demo", upstream.url[7:], "protocol") == 2
 
 
 @pytest.mark.row("U3")
@@ -219,4 +219,6 @@ async def test_silence_within_a_stream(cut: int) -> None:
         answer = await bench.ask(post(CHAT, chat(stream=True)))
         assert (answer.status, answer.whole) == (200, False)
         assert (b'"code":"upstream_failed"' in answer.body) == (cut == 0)
-        assert bench.metric(families.UPSTREAM_FAILURES, upstream.url[7:], "chunk_timeout") == 1
+        assert (
+            bench.metric(families.UPSTREAM_FAILURES, "demo", upstream.url[7:], "chunk_timeout") == 1
+        )

@@ -81,7 +81,9 @@ async def test_a_flood_leaves_each_part_within_its_limit(
         ) as bench,
     ):
         accepting = listener()
-        gauges = Gauges(segment, bench.gateway, bench.server, access, None, accepting)
+        gauges = Gauges(
+            segment, bench.gateway, bench.server, access, None, accepting, bench.recorder.forget
+        )
         await ask_all(bench)
         access.close()
         parts = memory_parts(bench.gateway, bench.server, access, None)

@@ -109,7 +109,7 @@ async def test_a_refused_connection_goes_to_the_next() -> None:
                 assert answer.headers["x-tokenlane-replica"] == upstream.url[7:]
             assert len(upstream.asked) == 4
             # LeftOut out for a while after its first refusal.
-            assert bench.metric(families.UPSTREAM_FAILURES, urls[0][7:], "refused") <= 1
+            assert bench.metric(families.UPSTREAM_FAILURES, "demo", urls[0][7:], "refused") <= 1
             assert suspects in ([], [0])
 
 
@@ -123,7 +123,9 @@ async def test_nobody_listens(refusing: int, attempts: int, should_retry: str | 
             assert (answer.status, answer.error["code"]) == (503, "upstream_unreachable")
             assert answer.headers["retry-after"] == "1"
             assert answer.headers.get("x-should-retry") == should_retry
-            refused = [bench.metric(families.UPSTREAM_FAILURES, url[7:], "refused") for url in urls]
+            refused = [
+                bench.metric(families.UPSTREAM_FAILURES, "demo", url[7:], "refused") for url in urls
+            ]
             assert sum(refused) == attempts
 
 

@@ -77,8 +77,8 @@ def test_a_request_that_came_nowhere(recording: Recording) -> None:
     recorder, reader = recording
     recorder.record(life_of(outcome="gateway_error"), 404)
     recorder.record(life_of(outcome="client_gone", route="/health"), 499)
-    assert value(reader, families.REQUESTS, families.OTHER, "404", "gateway_error") == 1
-    assert value(reader, families.REQUESTS, "/health", "499", "client_gone") == 1
+    assert value(reader, families.REQUESTS, families.OTHER, "404", "gateway_error", "other") == 1
+    assert value(reader, families.REQUESTS, "/health", "499", "client_gone", "other") == 1
     assert value(reader, families.DURATION, families.OTHER) == 1
     assert value(reader, families.STAGE, families.STAGES[0]) == 0
 
@@ -108,19 +108,22 @@ RUNGS = [
 @pytest.mark.parametrize("outcome", RUNGS, ids=lambda outcome: outcome.rung.value)
 def test_rungs(recording: Recording, outcome: Outcome) -> None:
     recorder, reader = recording
-    recorder.record(life_of(tokens=outcome, model="demo"), 200)
+    recorder.record(life_of(tokens=outcome, model="demo", replica="r:1"), 200)
     assert value(reader, families.TOKENIZE_QUEUE, outcome.rung.value) == 1
     assert value(reader, families.TOKENIZE, outcome.rung.value, "demo") == 1
     tokens = 5 if outcome.prompt else 0
-    assert value(reader, families.PROMPT_TOKENS, "demo") == tokens
+    assert value(reader, families.PROMPT_TOKENS, "demo", "r:1") == tokens
     assert value(reader, families.BAILS, outcome.reason) == (1 if outcome.reason else 0)
 
 
 def test_failures_and_retries(recording: Recording) -> None:
     recorder, reader = recording
-    recorder.failed("r:1", "refused")
-    recorder.retried("refused")
-    assert value(reader, families.UPSTREAM_FAILURES, "r:1", "refused") == 1
+    recorder.failed("demo", "r:1", "refused")
+    recorder.retried("demo", "r:1", "refused")
+    recorder.record(life_of(model="demo", replica="r:2"), 200)
+    assert value(reader, families.UPSTREAM_FAILURES, "demo", "r:1", "refused") == 1
+    assert value(reader, families.REPLICA_REQUESTS, "demo", "r:1") == 1
+    assert value(reader, families.REPLICA_REQUESTS, "demo", "r:2") == 1
     assert value(reader, families.RETRIES, "refused") == 1
 
 
@@ -210,3 +213,16 @@ def test_requests_in_hand_are_read_while_others_come() -> None:
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(comes)
+
+
+def test_what_is_forgotten_begins_again(recording: Recording) -> None:
+    recorder, reader = recording
+    for _ in range(2):
+        recorder.record(life_of(model="demo", replica="r:1"), 200)
+        recorder.mismatch("demo", "r:1")
+        assert value(reader, families.REPLICA_REQUESTS, "demo", "r:1") == 1
+        assert value(reader, families.MISMATCHES, "demo", "r:1") == 1
+        recorder.forget({"replica": {"r:1"}})
+        assert value(reader, families.REPLICA_REQUESTS, "demo", "r:1") == 0
+        recorder.record(life_of(model="demo", replica="r:2"), 200)
+    assert value(reader, families.REPLICA_REQUESTS, "demo", "r:2") == 2

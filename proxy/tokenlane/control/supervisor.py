@@ -230,6 +230,12 @@ class Supervisor:
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         self._watch_timer = loop.call_later(PERIOD_S, self._watch)
+        replicas = self._table.replicas
+        present = {
+            "replica": {one.id for one in replicas},
+            "model": {name for one in replicas for name in one.models} | self._state.sources.keys(),
+        }
+        self._totals.follow(present, time.monotonic())
         self._view.watch.tick(time.monotonic())
         self._roster.sweep()
 
@@ -302,6 +308,10 @@ class Supervisor:
 
     def _on_members(self, added: list[int], gone: list[int]) -> None:
         """Slots that have another replica now, or none any more."""
+        there = {replica.id for replica in self._table.replicas}
+        failures = self._state.probe_failures
+        for key in [key for key in failures if key[0] not in there]:
+            del failures[key]
         if self._prober is not None:
             for slot in gone:
                 self._prober.remove(slot)

@@ -147,8 +147,8 @@ class Attempts:
                     with AWAITING[ROUTE]:
                         connection = await replica.pool.connect()
                 except UpstreamError as error:
-                    self.unreachable(replica, error)
-                    return self.after(attempt, Phase.UNSENT, error.reason)
+                    self.unreachable(replica, error, record.model)
+                    return self.after(attempt, Phase.UNSENT, error.reason, record)
             LOOP.mark(RELAY)
             lines = self._answer_headers.of(replica.label, attempt.decision)
             on_computed = partial(_computed, lease, record.permit)
@@ -168,11 +168,11 @@ class Attempts:
                 connection.abort(relay)
                 raise
         if relay.state != COMPLETE:
-            return self._unanswered(replica, attempt, relay)
+            return self._unanswered(replica, attempt, relay, record)
         if relay.failed:
             if relay.aborted:
                 record.outcome = "upstream_error"
-            self.failed(replica, relay.happened())
+            self.failed(replica, relay.happened(), record.model)
         elif self._router.health.troubled:
             self._router.health.served(choice.slot)
         return None
@@ -203,26 +203,28 @@ class Attempts:
             else None,
         )
 
-    def _unanswered(self, replica: Replica, attempt: Attempt, relay: Relay) -> Step:
+    def _unanswered(
+        self, replica: Replica, attempt: Attempt, relay: Relay, record: RequestRecord
+    ) -> Step:
         """Count an attempt whose answer the client did not get whole. Return what follows."""
         happened = relay.happened()
         if happened == "empty":
             self._router.doubt(attempt.choice.slot, time.monotonic())
         if happened != "elsewhere":
-            self.failed(replica, happened)
-        return self.after(attempt, relay.phase(), happened)
+            self.failed(replica, happened, record.model)
+        return self.after(attempt, relay.phase(), happened, record)
 
-    def failed(self, replica: Replica, happened: str) -> None:
+    def failed(self, replica: Replica, happened: str, model: str) -> None:
         """Count a failed request and tell the replica's health."""
-        self._recorder.failed(replica.state.id, happened)
+        self._recorder.failed(model, replica.state.id, happened)
         if self._router.health.failed(replica.state.slot, time.monotonic()):
             self._recorder.ejection(replica.state.id)
             log.warning("replica %s keeps failing; it is left out for a while", replica.state.id)
 
-    def unreachable(self, replica: Replica, error: UpstreamError) -> None:
+    def unreachable(self, replica: Replica, error: UpstreamError, model: str) -> None:
         """Count a connection that could not be made."""
         slot = replica.state.slot
-        self.failed(replica, error.reason)
+        self.failed(replica, error.reason, model)
         refused = error.reason == "refused"
         self._router.unreachable(slot, time.monotonic(), refused=refused)
         if refused:
@@ -234,7 +236,7 @@ class Attempts:
         """Return whether another replica could still replace an answer that generated nothing."""
         return may_replace(attempt.number, attempt.left, self._settings.retry_limit_count)
 
-    def after(self, attempt: Attempt, phase: Phase, happened: str) -> Step:
+    def after(self, attempt: Attempt, phase: Phase, happened: str, record: RequestRecord) -> Step:
         """Return what the retry table says after a failed attempt."""
         settings = self._settings
         step = next_step(
@@ -249,7 +251,8 @@ class Attempts:
             return step
         # A replica that lacked what was asked for did no work that retries could multiply.
         if happened == "elsewhere" or self.budget.spend():
-            self._recorder.retried(happened)
+            assert record.replica is not None
+            self._recorder.retried(record.model, record.replica, happened)
             return step
         self._recorder.retry_denied()
         return next_step(

@@ -18,6 +18,7 @@ from tokenlane.prompt import Rung
 from tokenlane.relay.response import Relay
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.departures import Values
 from tokenlane.telemetry.metrics.segment import HistogramRow, MetricsSegment
 from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.tracing.exporter import Tracer
@@ -30,15 +31,22 @@ class _ModelMetrics:
     def __init__(self, segment: MetricsSegment, model: str, price: Price | None) -> None:
         self.price = price
         self.cost = segment.counter(families.COST, model) if price is not None else None
-        self.output_tokens = segment.counter(families.OUTPUT_TOKENS, model)
-        self.ttft = segment.histogram(families.TTFT, model)
-        self.tpot = segment.histogram(families.TPOT, model)
-        self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model)
-        self.predicted = segment.counter(families.PREDICTED_CACHED, model)
-        self.actual = segment.counter(families.ACTUAL_CACHED, model)
         self.tokenize = {
             rung: segment.histogram(families.TOKENIZE, rung.value, model) for rung in Rung
         }
+
+
+class _ReplicaMetrics:
+    """The children of one model at one replica."""
+
+    def __init__(self, segment: MetricsSegment, model: str, replica: str) -> None:
+        self.requests = segment.counter(families.REPLICA_REQUESTS, model, replica)
+        self.ttft = segment.histogram(families.TTFT, model, replica)
+        self.tpot = segment.histogram(families.TPOT, model, replica)
+        self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model, replica)
+        self.output_tokens = segment.counter(families.OUTPUT_TOKENS, model, replica)
+        self.predicted = segment.counter(families.PREDICTED_CACHED, model, replica)
+        self.actual = segment.counter(families.ACTUAL_CACHED, model, replica)
 
 
 class Recorder:
@@ -68,10 +76,13 @@ class Recorder:
         self._samples: list[RoutingSample] = []
         self._samples_wanted = 0
         # The sets behind these are closed and small; the bound keeps a mistake from leaking.
-        self._requests = lru_cache(1024)(
-            lambda route, status, outcome: segment.counter(
-                families.REQUESTS, route, str(status), outcome
+        self._requests = lru_cache(2048)(
+            lambda route, status, outcome, model: segment.counter(
+                families.REQUESTS, route, str(status), outcome, model
             )
+        )
+        self._replica = lru_cache(2048)(
+            lambda model, replica: _ReplicaMetrics(segment, model, replica)
         )
         self._duration = lru_cache(64)(lambda route: segment.histogram(families.DURATION, route))
         self._routed = lru_cache(256)(
@@ -106,7 +117,7 @@ class Recorder:
 
     def record(self, record: RequestRecord, status: int) -> None:
         """The request is over; status: what the client got (499: it left before)."""
-        self._requests(record.route, status, record.outcome).inc()
+        self._requests(record.route, status, record.outcome, record.model).inc()
         self._duration(record.route).observe(record.ended_s - record.started_s)
         self._stages.observe(record.stages())
         model = self._model(record.model)
@@ -125,8 +136,8 @@ class Recorder:
             if self._samples_wanted:
                 self._samples_wanted -= 1
                 self._samples.append(sample_of(record, record.decision, status))
-        if record.relay is not None:
-            self._relay(record, record.relay, model)
+        if record.replica is not None:
+            self._replica_asked(record, model, self._replica(record.model, record.replica))
         if self._access is not None:
             self._log(record, status, self._access)
         if record.trace is not None and self.tracer is not None:
@@ -138,9 +149,15 @@ class Recorder:
         self._samples_wanted = wanted
         return taken
 
-    def failed(self, replica: str, reason: str) -> None:
+    def forget(self, gone: Values) -> None:
+        """Replicas and models are gone for long, by label: so are their children."""
+        for bound in (self._requests, self._replica, self._model, self._mismatches):
+            bound.cache_clear()
+        self._segment.release(gone)
+
+    def failed(self, model: str, replica: str, reason: str) -> None:
         """An attempt failed at a replica."""
-        self._segment.counter(families.UPSTREAM_FAILURES, replica, reason).inc()
+        self._segment.counter(families.UPSTREAM_FAILURES, model, replica, reason).inc()
 
     def mismatch(self, model: str, replica: str) -> None:
         """A replica counted other prompt tokens than we did."""
@@ -150,9 +167,10 @@ class Recorder:
         """A replica that had proven its ids was asked again."""
         self._segment.counter(families.ID_CHECKS, model, replica, result).inc()
 
-    def retried(self, reason: str) -> None:
-        """A request went on to another replica."""
+    def retried(self, model: str, replica: str, reason: str) -> None:
+        """A request went on to another replica than this one."""
         self._segment.counter(families.RETRIES, reason).inc()
+        self._replica(model, replica).requests.inc()
 
     def retry_denied(self) -> None:
         """A request could have gone on to another replica, but the budget was used up."""
@@ -165,7 +183,7 @@ class Recorder:
     def refused_clients(self, count: int) -> None:
         """So many were refused before anything was known of them but their request's head."""
         self._segment.counter(families.SHED, families.OTHER, "accept-queue").inc(count)
-        self._requests(families.OTHER, 503, "gateway_error").inc(count)
+        self._requests(families.OTHER, 503, "gateway_error", families.OTHER).inc(count)
 
     def admitted(self, priority: str, waited_s: float) -> None:
         """A request has its place."""
@@ -207,32 +225,39 @@ class Recorder:
         model.tokenize[rung].observe(tokens.run_s)
         self._queue[rung].observe(tokens.queue_s)
         if tokens.prompt is not None:
-            size_tokens = tokens.prompt.tokens
-            model.prompt_tokens.inc(size_tokens)
-            self._sizes.observe(size_tokens)
+            self._sizes.observe(tokens.prompt.tokens)
 
-    def _relay(self, record: RequestRecord, relay: Relay, model: _ModelMetrics) -> None:
+    def _replica_asked(
+        self, record: RequestRecord, model: _ModelMetrics, there: _ReplicaMetrics
+    ) -> None:
+        there.requests.inc()
+        relay, tokens = record.relay, record.tokens
+        prompt = tokens.prompt if tokens is not None else None
+        usage = relay.usage if relay is not None else None
+        if prompt is not None:
+            there.prompt_tokens.inc(prompt.tokens)
+        elif usage is not None:
+            there.prompt_tokens.inc(usage.prompt_tokens)
+        if relay is None:
+            return
         if relay.first_token_s:
-            model.ttft.observe(relay.first_token_s - record.started_s)
+            there.ttft.observe(relay.first_token_s - record.started_s)
             if relay.token_events > 1:
                 between_s = (relay.last_token_s - relay.first_token_s) / (relay.token_events - 1)
-                model.tpot.observe(between_s)
-        usage = relay.usage
+                there.tpot.observe(between_s)
         output_tokens = usage.completion_tokens if usage is not None else None
         if output_tokens is None:
             output_tokens = relay.token_events
-        model.output_tokens.inc(output_tokens)
+        there.output_tokens.inc(output_tokens)
         if record.tenant:
             self._tenant_tokens(record.tenant, "output").inc(output_tokens)
         if model.price is not None:
             _charge(model, record, relay, output_tokens)
-        tokens = record.tokens
-        prompt = tokens.prompt if tokens is not None else None
         if usage is None or prompt is None:
             return
         if usage.cached_tokens is not None and record.cached_tokens is not None:
-            model.predicted.inc(record.cached_tokens)
-            model.actual.inc(usage.cached_tokens)
+            there.predicted.inc(record.cached_tokens)
+            there.actual.inc(usage.cached_tokens)
 
 
 def _charge(model: _ModelMetrics, record: RequestRecord, relay: Relay, output_tokens: int) -> None:

@@ -8,6 +8,7 @@ Invariants:
 
 import socket
 import time
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tokenlane.gateway.request import Gateway
@@ -17,6 +18,7 @@ from tokenlane.runtime import accept_queue
 from tokenlane.runtime.cgroup import MemoryWatch
 from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
 from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.departures import KEPT_S, Departures, Values
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.tracing.exporter import Tracer
@@ -93,7 +95,8 @@ class AcceptGrowth:
 
 
 class Gauges:
-    """A worker's sizes and others' counts, and what has to be tidied now and then."""
+    """A worker's sizes and others' counts, and what has to be tidied now and then. forget: gives up
+    the labels of replicas and models that are gone for long."""
 
     def __init__(
         self,
@@ -103,8 +106,11 @@ class Gauges:
         access: AccessLog | None,
         tracer: Tracer | None,
         listener: socket.socket,
+        forget: Callable[[Values], object],
     ) -> None:
         self._segment = segment
+        self._forget = forget
+        self._departures = Departures(KEPT_S)
         self._accepts = AcceptGrowth(segment, listener)
         self._gateway = gateway
         self._server = server
@@ -133,6 +139,7 @@ class Gauges:
             segment.gauge(families.ADMITTED).set(gateway.admission_queue.admission.running)
             segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
         self._left_out()
+        self._depart()
         for cache, counts in gateway.tokens.cache_counts().items():
             self._caches.write(cache, counts)
         self.access.write()
@@ -145,6 +152,16 @@ class Gauges:
             self._segment.gauge(families.MEMORY_BYTES, name).set(part.size_bytes)
             if part.limit_bytes:
                 self._segment.gauge(families.MEMORY_LIMIT, name).set(part.limit_bytes)
+
+    def _depart(self) -> None:
+        gateway = self._gateway
+        present = {
+            "replica": {replica.id for replica in gateway.fleet.state.replicas},
+            "model": {*gateway.fleet.models, *gateway.tokens.caches},
+        }
+        gone = self._departures.tick(present, time.monotonic())
+        if gone:
+            self._forget(gone)
 
     def _left_out(self) -> None:
         out = self._gateway.router.left_out(time.monotonic())

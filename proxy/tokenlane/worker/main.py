@@ -130,7 +130,9 @@ class Worker:
         monitor = self._watching(hello, gateway, segment)
         malloc_arenas.settle()
         monitor.start()
-        gauges = Gauges(segment, gateway, server, resources.access, resources.tracer, listener)
+        gauges = Gauges(
+            segment, gateway, server, resources.access, resources.tracer, listener, recorder.forget
+        )
         in_force = self._in_force = WorkerReload(
             hello.worker, settings, resources,
             gateway=gateway, server=server, recorder=recorder,

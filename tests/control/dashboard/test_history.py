@@ -78,7 +78,7 @@ def test_before_anything_happened(bench: Bench) -> None:
 
 
 def test_rates_are_over_the_window_and_history_is_kept(bench: Bench) -> None:
-    requests = bench.segment.counter(families.REQUESTS, "/v1/completions", "200", "ok")
+    requests = bench.segment.counter(families.REQUESTS, "/v1/completions", "200", "ok", "m")
     for _ in range(WINDOW_PERIODS):
         requests.inc(20)
         bench.ticks()
@@ -106,7 +106,7 @@ def test_rates_are_over_the_window_and_history_is_kept(bench: Bench) -> None:
     ],
 )
 def test_what_counts_as_failed(bench: Bench, status: str, outcome: str, failed: bool) -> None:
-    bench.segment.counter(families.REQUESTS, "/v1/completions", status, outcome).inc(100)
+    bench.segment.counter(families.REQUESTS, "/v1/completions", status, outcome, "m").inc(100)
     bench.ticks()
     assert bool(bench.live().now.failed_per_s) == failed
 
@@ -121,8 +121,8 @@ def test_loops_ladder_reasons_and_models(bench: Bench) -> None:
     segment.counter(families.BAILS, "too-long").inc()
     segment.counter(families.ROUTED, "affinity", "prefix").inc(3)
     segment.counter(families.ROUTED, "affinity", "cold").inc(1)
-    segment.counter(families.OUTPUT_TOKENS, "m").inc(50)
-    segment.histogram(families.TTFT, "m").observe(0.3)
+    segment.counter(families.OUTPUT_TOKENS, "m", "r:1").inc(50)
+    segment.histogram(families.TTFT, "m", "r:1").observe(0.3)
     bench.ticks()
     live = bench.live()
     [worker] = live.workers

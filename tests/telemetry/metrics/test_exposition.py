@@ -6,7 +6,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.exposition import Exposition, Totals
+from tokenlane.telemetry.metrics.departures import SHOWN_S
+from tokenlane.telemetry.metrics.exposition import HIDDEN_S, Exposition, Totals
 from tokenlane.telemetry.metrics.segment import MetricsSegment, Sample, create_segment
 
 
@@ -105,3 +106,31 @@ def test_hostile_label_values_are_escaped() -> None:
     totals = Totals()
     segment_of(totals, 0).counter(families.RETRIES, 'a"b\\c\nd').inc()
     assert scrape(totals)['tokenlane_retries_total{reason=a"b\\c\nd}'] == 1
+
+
+def test_a_label_that_departed_is_not_shown_and_may_come_back() -> None:
+    totals = Totals()
+    both, one = {"replica": {"a", "b"}, "model": {"m"}}, {"replica": {"b"}, "model": {"m"}}
+    a, b = (f"tokenlane_replica_requests_total{{model=m,replica={name}}}" for name in "ab")
+    totals.follow(both, 0.0)
+    for replica in "ab":
+        segment_of(totals, 0).counter(families.REPLICA_REQUESTS, "m", replica).inc(3)
+    segment = segment_of(totals, 0)
+    segment.counter(families.REPLICA_REQUESTS, "m", "a").inc(4)
+    totals.follow(one, SHOWN_S - 1)
+    assert (scrape(totals)[a], scrape(totals)[b]) == (7, 3)
+    totals.follow(one, SHOWN_S)
+    assert a not in scrape(totals)
+    totals.retire(0)  # a worker that died before it gave it up
+    assert a not in scrape(totals)
+    assert scrape(totals)[b] == 3
+    totals.follow(both, SHOWN_S + 1)
+    segment_of(totals, 0).counter(families.REPLICA_REQUESTS, "m", "a").inc()
+    assert scrape(totals)[a] == 1
+
+
+def test_departures_are_forgotten() -> None:
+    totals = Totals()
+    for number in range(3000):
+        totals.follow({"replica": {f"r-{number}"}, "model": set()}, float(number))
+        assert len(totals._hidden_s) <= HIDDEN_S

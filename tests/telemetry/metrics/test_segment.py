@@ -60,10 +60,10 @@ def test_counter_gauge_histogram(descriptor: int) -> None:
 def test_histogram_counts_like_the_definition(observed: list[float]) -> None:
     descriptor = create_segment()
     try:
-        child = MetricsSegment(descriptor).histogram(families.TTFT, "m")
+        child = MetricsSegment(descriptor).histogram(families.TTFT, "m", "r:1")
         for value in observed:
             child.observe(value)
-        total, *counts = read(descriptor)[families.TTFT.name, ("m",)]
+        total, *counts = read(descriptor)[families.TTFT.name, ("m", "r:1")]
     finally:
         os.close(descriptor)
     bounds = families.TTFT.buckets
@@ -126,7 +126,7 @@ def test_a_full_segment_never_raises(spare_cells: int, spare_journal_bytes: int)
     try:
         segment = MetricsSegment(descriptor)
         for index in range(300):
-            segment.counter(families.REQUESTS, str(index), "200", "ok").inc()
+            segment.counter(families.REQUESTS, str(index), "200", "ok", "m").inc()
             segment.histogram(families.TOKENIZE, "threads", str(index)).observe(1.0)
         values = read(descriptor)
     finally:
@@ -204,3 +204,81 @@ def test_private_segment_is_usable() -> None:
     child = MetricsSegment.private().counter(families.RETRIES, "x")
     child.inc()
     assert isinstance(child, Counter)
+
+
+def test_what_is_released_is_gone_and_its_cells_are_used_again(descriptor: int) -> None:
+    segment, reader = MetricsSegment(descriptor), SegmentReader(descriptor)
+
+    def shown() -> Values:
+        return {(family.name, labels): cells for family, labels, cells in reader.samples()}
+
+    for replica in ("a", "b"):
+        segment.histogram(families.TTFT, "m", replica).observe(1.0)
+    segment.counter(families.RETRIES, "a").inc()  # a reason, not the replica of this name
+    kept = segment.histogram(families.TTFT, "m", "b")
+    before = shown()
+    segment.release({"replica": {"a"}, "model": {"none-such"}})
+    assert shown() == {key: cells for key, cells in before.items() if key[1] != ("m", "a")}
+    used = segment._next_cell
+    assert sum(segment.histogram(families.TTFT, "m", "c")._counts) == 0
+    assert segment._next_cell == used
+    kept.observe(1.0)
+    after = shown()
+    assert sum(after[families.TTFT.name, ("m", "c")]) == 0
+    assert sum(after[families.TTFT.name, ("m", "b")][1:]) == 2
+    assert after.keys() == {key for key in before if key[1] != ("m", "a")} | {
+        (families.TTFT.name, ("m", "c"))
+    }
+    reader.close()
+
+
+def test_replicas_may_come_and_go_for_ever(descriptor: int) -> None:
+    """Neither cells nor journal nor the family's limit are used up by those that left."""
+    segment = MetricsSegment(descriptor)
+    for number in range(3 * families.TTFT.child_limit):
+        segment.histogram(families.TTFT, "m", f"replica-{number}").observe(1.0)
+        segment.release({"replica": {f"replica-{number}"}})
+    assert sum(read(descriptor)[families.TTFT.name, (OTHER, OTHER)]) == 0
+
+
+RELEASER = """
+import sys
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.segment import MetricsSegment
+
+segment = MetricsSegment(int(sys.argv[1]))
+number = 0
+while True:
+    number += 1
+    segment.counter(families.PROMPT_TOKENS, "m", "stays").inc()
+    for length in range(4):
+        segment.histogram(families.TTFT, "m", "r" * (number % 30 + length)).observe(2.0)
+    segment.release({"replica": {"r" * (number % 30 + length) for length in range(4)}})
+    if number == 50:
+        print("going", flush=True)
+"""
+
+
+def test_releases_are_read_as_if_at_one_moment(descriptor: int) -> None:
+    """By another process, while they happen: no child has what was another's."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", RELEASER, str(descriptor)],
+        pass_fds=[descriptor],
+        stdout=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    reader = SegmentReader(descriptor)
+    stays = 0.0
+    with writer:
+        assert writer.stdout.readline() == b"going\n"
+        for _ in range(500):
+            for family, labels, cells in reader.samples():
+                if family is families.PROMPT_TOKENS and labels == ("m", "stays"):
+                    assert cells[0] >= stays
+                    stays = cells[0]
+                elif family is families.TTFT:
+                    assert cells[0] in {0.0, 2.0}
+                    assert sum(cells[1:]) in {0.0, 1.0}
+        writer.send_signal(signal.SIGKILL)
+    assert stays > 50
+    reader.close()

@@ -4,17 +4,21 @@ Invariants:
 - Counters and histograms never go back: a dead worker's are kept in `retired`, folded once.
 - Gauges of dead workers vanish.
 - Memory is bounded by the families' label limits, not by how often workers died.
+- A label that departed is not shown, however long a worker still has it.
 """
 
 from collections.abc import Callable, Iterable
-from itertools import accumulate
+from itertools import accumulate, repeat
 
-from tokenlane.telemetry.metrics.families import FAMILIES, OTHER
+from tokenlane.telemetry.metrics.departures import KEPT_S, SHOWN_S, Departures, Values
+from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import Sample, SegmentReader
 
 # Prometheus' text format: everything that scrapes reads it.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Until every worker has given it up, however late.
+HIDDEN_S = 2 * (KEPT_S - SHOWN_S)
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 Cells = dict[tuple[str, tuple[str, ...]], list[float]]
@@ -41,6 +45,9 @@ class Totals:
     def __init__(self) -> None:
         self._live: dict[int, SegmentReader] = {}
         self._retired: Cells = {}
+        self._departures = Departures(SHOWN_S)
+        # By (label, value), since when it is not shown.
+        self._hidden_s: dict[tuple[str, str], float] = {}
 
     def adopt(self, worker: int, descriptor: int) -> None:
         """Reads this worker's segment from now on. The descriptor may be closed afterwards."""
@@ -51,14 +58,42 @@ class Totals:
         """Folds a dead worker's counts in; its gauges are forgotten."""
         reader = self._live.pop(worker, None)
         if reader is not None:
-            _add(self._retired, reader.samples(), gauges=False)
+            _add(self._retired, self._shown(reader), gauges=False)
             reader.close()
+
+    def follow(self, present: Values, now_s: float) -> None:
+        """Show nothing of what is gone for long; called about once a second. present: replicas and
+        models, by label."""
+        gone = self._departures.tick(present, now_s)
+        for label, values in gone.items():
+            self._hidden_s.update(dict.fromkeys(zip(repeat(label), values), now_s))
+        self._hidden_s = {
+            (label, value): since_s
+            for (label, value), since_s in self._hidden_s.items()
+            if now_s - since_s < HIDDEN_S and value not in present[label]
+        }
+        if gone:
+            self._retired = {
+                (name, labels): values
+                for (name, labels), values in self._retired.items()
+                if not BY_NAME[name].says(labels, gone)
+            }
+
+    def _shown(self, reader: SegmentReader) -> list[Sample]:
+        samples, hidden_s = reader.samples(), self._hidden_s
+        if not hidden_s:
+            return samples
+        return [
+            (family, labels, values)
+            for family, labels, values in samples
+            if hidden_s.keys().isdisjoint(zip(family.labels, labels))
+        ]
 
     def cells(self) -> Cells:
         """Every child's cells, summed."""
         cells = {key: list(values) for key, values in self._retired.items()}
         for reader in self._live.values():
-            _add(cells, reader.samples(), gauges=True)
+            _add(cells, self._shown(reader), gauges=True)
         return cells
 
 

@@ -8,6 +8,7 @@ Invariants:
 
 import sys
 
+from tokenlane.telemetry.metrics.departures import SHOWN_S
 from tokenlane.telemetry.metrics.family import (
     DURATION_BUCKETS_S,
     STAGE_BUCKETS_S,
@@ -20,11 +21,16 @@ from tokenlane.telemetry.metrics.family import (
 )
 
 OTHER = "other"
+AT_REPLICA = ("model", "replica")
 STAGES = ("read", "inspect", "tokens", "route", "attempt", "first_byte", "relay")
 
 # fmt: off
 REQUESTS = Family("counter", "tokenlane_requests_total",
-    "Requests answered on the data port.", ("route", "status", "outcome"), child_limit=512)
+    "Requests answered on the data port. client_error: 4xx, for what the client sent, from here or "
+    "from the replica.", ("route", "status", "outcome", "model"), child_limit=2048)
+REPLICA_REQUESTS = Family("counter", "tokenlane_replica_requests_total",
+    "Requests that a replica was chosen for; one that went on to another counts at both. How many "
+    "failed there: tokenlane_upstream_failures_total.", AT_REPLICA, child_limit=1024)
 NAMED = Family("counter", "tokenlane_named_requests_total",
     "Requests for a name of the settings (alias or split), by the model it stood for.",
     ("name", "model"), child_limit=512)
@@ -60,10 +66,12 @@ DURATION = Family("histogram", "tokenlane_request_duration_seconds",
     "(OpenTelemetry: gen_ai.server.request.duration).", ("route",), DURATION_BUCKETS_S)
 TTFT = Family("histogram", "tokenlane_time_to_first_token_seconds",
     "Time from the end of the request's head to the first generated token of a streamed answer "
-    "(OpenTelemetry: gen_ai.server.time_to_first_token).", ("model",), TTFT_BUCKETS_S)
+    "(OpenTelemetry: gen_ai.server.time_to_first_token).", AT_REPLICA, TTFT_BUCKETS_S,
+    child_limit=1024)
 TPOT = Family("histogram", "tokenlane_time_per_output_token_seconds",
     "Mean time between the tokens of a streamed answer after its first "
-    "(OpenTelemetry: gen_ai.server.time_per_output_token).", ("model",), TPOT_BUCKETS_S)
+    "(OpenTelemetry: gen_ai.server.time_per_output_token).", AT_REPLICA, TPOT_BUCKETS_S,
+    child_limit=1024)
 STAGE = Family("histogram", "tokenlane_stage_seconds",
     f"Time a request spent in each stage of its life: {', '.join(STAGES)}.",
     ("stage",), STAGE_BUCKETS_S)
@@ -101,19 +109,20 @@ STALL_MONITOR_CPU = Family("counter", "tokenlane_stall_monitor_cpu_seconds_total
 ROUTED = Family("counter", "tokenlane_routing_decisions_total",
     "Routing decisions by policy and reason.", ("policy", "reason"))
 PROMPT_TOKENS = Family("counter", "tokenlane_prompt_tokens_total",
-    "Prompt tokens of routed requests, as counted by the gateway.", ("model",))
+    "Prompt tokens of routed requests, as counted by the gateway, or by the replica where the "
+    "gateway could not.", AT_REPLICA, child_limit=1024)
 OUTPUT_TOKENS = Family("counter", "tokenlane_output_tokens_total",
     "Generated tokens, as the replicas report them (for streams without usage: their events).",
-    ("model",))
+    AT_REPLICA, child_limit=1024)
 COST = Family("counter", "tokenlane_estimated_cost_total",
     "Estimated cost of the answers by the prices of the settings, in their currency.", ("model",))
 PROMPT_SIZE = Family("histogram", "tokenlane_prompt_size_tokens",
     "Prompt tokens per request, as counted by the gateway.", (), TOKEN_BUCKETS)
 PREDICTED_CACHED = Family("counter", "tokenlane_predicted_cached_tokens_total",
     "Prompt tokens the chosen replica was predicted to hold in its cache "
-    "(requests whose answer reported a number).", ("model",))
+    "(requests whose answer reported a number).", AT_REPLICA, child_limit=1024)
 ACTUAL_CACHED = Family("counter", "tokenlane_actual_cached_tokens_total",
-    "Prompt tokens the replicas reported as cached.", ("model",))
+    "Prompt tokens the replicas reported as cached.", AT_REPLICA, child_limit=1024)
 MISMATCHES = Family("counter", "tokenlane_prompt_token_mismatches_total",
     "Times a replica was found to make other prompt tokens than the gateway: by an answer's usage, "
     "or because it was asked. Each ends the use of the gateway's ids for that replica until it has "
@@ -123,7 +132,7 @@ ID_CHECKS = Family("counter", "tokenlane_id_checks_total",
     "what refuted it: same, other, or unknown (it did not say).",
     ("model", "replica", "result"), child_limit=1024)
 UPSTREAM_FAILURES = Family("counter", "tokenlane_upstream_failures_total",
-    "Attempts that failed at a replica, by reason.", ("replica", "reason"), child_limit=1024)
+    "Attempts that failed at a replica, by reason.", (*AT_REPLICA, "reason"), child_limit=2048)
 RETRIES = Family("counter", "tokenlane_retries_total",
     "Requests sent on to another replica, by reason.", ("reason",))
 RETRIES_DENIED = Family("counter", "tokenlane_retries_denied_total",
@@ -249,7 +258,8 @@ def markdown() -> str:
         "",
         "Label sets are closed: models without settings, unknown paths and label sets past a",
         f"family's limit appear as `{OTHER}`. Counters keep counting when a worker is restarted;",
-        "gauges are sums over the workers that live.",
+        "gauges are sums over the workers that live. What is labelled with a replica that left, or",
+        f"with a model that nobody serves any more, is shown for {SHOWN_S / 60:g} minutes more.",
         "",
         "| name | kind | labels | what |",
         "|---|---|---|---|",

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from tokenlane.telemetry.metrics.departures import Values
+
 DEFAULT_CHILD_LIMIT = 128
 
 _MS = 0.001
@@ -60,3 +62,7 @@ class Family(msgspec.Struct, frozen=True):
     def cells(self) -> int:
         """Float64 cells one child takes: a value, or a sum and one count per bucket."""
         return len(self.buckets) + 2 if self.kind == "histogram" else 1
+
+    def says(self, values: tuple[str, ...], some: Values) -> bool:
+        """Return whether a child with these values has one of `some`, which are by label."""
+        return any(value in some.get(label, ()) for label, value in zip(self.labels, values))

@@ -5,33 +5,39 @@ Invariants:
   8-byte cell cannot tear; a histogram read between two stores is at most one observation off.
 - The journal (family, labels, cell) is append-only and its length is published last, so a
   reader never sees a torn entry. The segment outlives the worker: its counts are not lost.
+- What is released is gone in one step: the journal without it is written to the other half, and the
+  generation says which half counts. A reader that saw it change has read nothing, and reads again.
 - The data path never gets an exception: when cells, journal or a family's limit are used up,
   new label sets share the family's overflow child, labelled `other`.
 - `segment.counter(...)` and friends are dictionary lookups once bound, but bind once anyway.
 
-Layout: 8 int64 of header | float64 cells | journal of uint32 length, msgpack [name, labels, cell].
+Layout: 8 int64 of header | float64 cells | two halves of a journal, which is uint32 length, msgpack
+[name, labels, cell] again and again.
 """
 
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
 from tokenlane.runtime.shared_memory import shared_file
+from tokenlane.telemetry.metrics.departures import Values
 from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 
-MAGIC = 0x746C_6D65_7472_0001
+MAGIC = 0x746C_6D65_7472_0002
 HEADER_WORDS = 8
-CELL_LIMIT = 32 * 1024
-JOURNAL_LIMIT_BYTES = 256 * 1024
-# Header words.
-_MAGIC, _CELLS, _JOURNAL_BYTES, _PUBLISHED_BYTES = range(4)
+# Pages that nothing was written to take no memory.
+CELL_LIMIT = 64 * 1024
+JOURNAL_LIMIT_BYTES = 1024 * 1024
+# Header words. The bytes published are those of either half.
+_MAGIC, _CELLS, _JOURNAL_BYTES, _GENERATION, _PUBLISHED_BYTES = range(5)
 
 _encode = msgspec.msgpack.Encoder().encode
+_Key = tuple[str, tuple[str, ...]]
 _Entry = tuple[str, tuple[str, ...], int]
 _decode = msgspec.msgpack.Decoder(_Entry).decode
 
@@ -129,9 +135,10 @@ _C = TypeVar("_C", Counter, Gauge, Histogram)
 def create_segment(
     cell_limit: int = CELL_LIMIT, journal_limit_bytes: int = JOURNAL_LIMIT_BYTES
 ) -> int:
-    """A new, empty segment as a file descriptor to hand to one worker and keep for reading."""
+    """A new, empty segment as a file descriptor to hand to one worker and keep for reading.
+    journal_limit_bytes: of each half."""
     descriptor = shared_file(
-        "tokenlane-metrics", (HEADER_WORDS + cell_limit) * 8 + journal_limit_bytes
+        "tokenlane-metrics", (HEADER_WORDS + cell_limit) * 8 + 2 * journal_limit_bytes
     )
     with mmap.mmap(descriptor, 0) as memory, memoryview(memory).cast("q") as words:
         words[_CELLS] = cell_limit
@@ -157,7 +164,10 @@ class MetricsSegment:
     def __init__(self, descriptor: int) -> None:
         self._memory, self._head, self._cells, self._journal_at = _attach(descriptor)
         self._next_cell = 0
-        self._children: dict[tuple[str, tuple[str, ...]], Child] = {}
+        # By how many a child takes, where cells begin that nobody has any more.
+        self._free: dict[int, list[int]] = {}
+        self._children: dict[_Key, Child] = {}
+        self._published: dict[_Key, tuple[int, bytes]] = {}
         self._counts: dict[str, int] = {}
         self._overflow: dict[str, Child] = {}
         for family in FAMILIES:
@@ -208,12 +218,16 @@ class MetricsSegment:
 
     def _make(self, family: Family, labels: tuple[str, ...]) -> Child | None:
         """A new child, published to readers; None if the segment is full."""
-        index = self._next_cell
+        free = self._free.get(family.cells)
+        index = free[-1] if free else self._next_cell
         if index + family.cells > len(self._cells) or not self._publish(
             (family.name, labels, index)
         ):
             return None
-        self._next_cell = index + family.cells
+        if free:
+            free.pop()
+        else:
+            self._next_cell = index + family.cells
         child: Child
         if family.kind == "counter":
             child = Counter(self._cells, index)
@@ -225,16 +239,43 @@ class MetricsSegment:
         return child
 
     def _publish(self, entry: _Entry) -> bool:
+        name, labels, index = entry
         payload = _encode(entry)
-        used = self._head[_PUBLISHED_BYTES]
-        if used + 4 + len(payload) > self._head[_JOURNAL_BYTES]:
+        payload = len(payload).to_bytes(4, "little") + payload
+        half = self._head[_GENERATION] % 2
+        used = self._head[_PUBLISHED_BYTES + half]
+        if used + len(payload) > self._head[_JOURNAL_BYTES]:
             return False
-        at = self._journal_at + used
-        self._memory[at : at + 4] = len(payload).to_bytes(4, "little")
-        self._memory[at + 4 : at + 4 + len(payload)] = payload
-        # The entry is whole before its length is: this order is what readers rely on.
-        self._head[_PUBLISHED_BYTES] = used + 4 + len(payload)
+        self._published[name, labels] = index, payload
+        self._write(half, used, payload)
         return True
+
+    def _write(self, half: int, used: int, payload: bytes) -> None:
+        at = self._journal_at + half * self._head[_JOURNAL_BYTES] + used
+        self._memory[at : at + len(payload)] = payload
+        # The entries are whole before their length is: this order is what readers rely on.
+        self._head[_PUBLISHED_BYTES + half] = used + len(payload)
+
+    def release(self, gone: Values) -> None:
+        """Give up every child that has one of these values. Nobody may hold one of them."""
+        values = {value for values in gone.values() for value in values}
+        some = [key for key in self._children if not values.isdisjoint(key[1])]
+        keys = [key for key in some if BY_NAME[key[0]].says(key[1], gone)]
+        if not keys:
+            return
+        freed = []
+        for key in keys:
+            del self._children[key]
+            self._counts[key[0]] -= 1
+            freed.append((BY_NAME[key[0]].cells, self._published.pop(key)[0]))
+        generation = self._head[_GENERATION] + 1
+        self._write(generation % 2, 0, b"".join([one for _, one in self._published.values()]))
+        self._head[_GENERATION] = generation
+        # Only now: no reader takes them for the last child's any more.
+        for count, index in freed:
+            for cell in range(index, index + count):
+                self._cells[cell] = 0.0
+            self._free.setdefault(count, []).append(index)
 
 
 Sample = tuple[Family, tuple[str, ...], list[float]]
@@ -245,26 +286,40 @@ class SegmentReader:
 
     def __init__(self, descriptor: int) -> None:
         self._memory, self._head, self._cells, self._journal_at = _attach(descriptor)
+        self._generation = -1
         self._entries: list[tuple[Family, tuple[str, ...], int]] = []
         self._read_bytes = 0
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> list[Sample]:
         """Every published child with its cells: [value], or [sum, count per bucket...]."""
-        self._catch_up()
-        for family, labels, index in self._entries:
-            yield family, labels, list(self._cells[index : index + family.cells])
+        while True:
+            generation = self._head[_GENERATION]
+            if generation != self._generation:
+                self._generation, self._entries, self._read_bytes = generation, [], 0
+            at = self._journal_at + generation % 2 * self._head[_JOURNAL_BYTES]
+            published = self._head[_PUBLISHED_BYTES + generation % 2]
+            news = self._memory[at + self._read_bytes : at + published]
+            if self._head[_GENERATION] != generation:
+                continue
+            self._catch_up(news)
+            found = [
+                (family, labels, list(self._cells[index : index + family.cells]))
+                for family, labels, index in self._entries
+            ]
+            if self._head[_GENERATION] == generation:
+                return found
 
-    def _catch_up(self) -> None:
-        published = self._head[_PUBLISHED_BYTES]
-        while self._read_bytes < published:
-            at = self._journal_at + self._read_bytes
-            length = int.from_bytes(self._memory[at : at + 4], "little")
-            name, labels, index = _decode(self._memory[at + 4 : at + 4 + length])
+    def _catch_up(self, news: bytes) -> None:
+        self._read_bytes += len(news)
+        at = 0
+        while at < len(news):
+            length = int.from_bytes(news[at : at + 4], "little")
+            name, labels, index = _decode(news[at + 4 : at + 4 + length])
             family = BY_NAME.get(name)
             # A writer of another version may know families that this one does not.
             if family is not None:
                 self._entries.append((family, labels, index))
-            self._read_bytes += 4 + length
+            at += 4 + length
 
     def close(self) -> None:
         """Gives the memory back."""
