@@ -136,7 +136,7 @@ async def test_refused_before_the_body(path: str) -> None:
                 client.close()
             assert bench.metric(families.UNAUTHORIZED, "missing") == 1
             assert bench.metric(families.UNAUTHORIZED, "expired") == 1
-            assert bench.metric(families.TENANT_REQUESTS, "other", "gateway_error") == 3
+            assert bench.metric(families.TENANT_REQUESTS, "other", "client_error") == 3
     assert not upstream.asked
 
 

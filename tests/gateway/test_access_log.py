@@ -89,10 +89,12 @@ def test_a_line_for_every_request(fleet: FleetProcess, tmp_path: Path) -> None:
     assert 0 < streamed["ttft_s"] <= streamed["duration_s"]
     assert (unknown["status"], unknown["outcome"], unknown["logged"]) == (
         404,
-        "gateway_error",
+        "client_error",
         "failed",
     )
+    assert (unknown["method"], unknown["error_code"]) == ("POST", "model_not_found")
     assert unknown["model"] == "other"
+    assert (nowhere["method"], nowhere["error_code"]) == ("GET", "not_found")
     assert (nowhere["route"], nowhere["model"]) == ("other", "other")
 
 
@@ -139,8 +141,9 @@ def test_a_request_that_is_none_is_written_too(fleet: FleetProcess, tmp_path: Pa
     assert (refused["status"], refused["route"], refused["outcome"]) == (
         400,
         "other",
-        "gateway_error",
+        "client_error",
     )
+    assert refused["error_code"] == "control_character"
     assert 0 <= refused["duration_s"] < 30
 
 

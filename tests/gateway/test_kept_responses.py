@@ -82,7 +82,7 @@ async def test_what_nobody_keeps_is_the_replicas_own_404(count: int) -> None:
         assert bench.metric(families.RETRIES, "elsewhere") == count - 1
         # A replica that keeps nothing is not ill.
         assert bench.metric(families.UPSTREAM_FAILURES) == 0
-        assert bench.outcomes() == {("200", "ok"): 1, ("404", "ok"): 1}
+        assert bench.outcomes() == {("200", "ok"): 1, ("404", "client_error"): 1}
 
 
 async def test_any_other_404_is_final() -> None:

@@ -287,7 +287,8 @@ async def test_refused(request_bytes: bytes, status: int, code: str | None) -> N
             assert not upstream.asked
             if status != 413:
                 assert (await client.ask(get("/health"), "GET")).status == 200
-                assert bench.outcomes()[str(status), "gateway_error"] == 1
+                outcome = "client_error" if status < 500 else "gateway_error"
+                assert bench.outcomes()[str(status), outcome] == 1
 
 
 async def test_a_wrong_method_says_which_are_right() -> None:

@@ -77,7 +77,7 @@ def test_a_request_that_came_nowhere(recording: Recording) -> None:
     recorder, reader = recording
     recorder.record(life_of(outcome="gateway_error"), 404)
     recorder.record(life_of(outcome="client_gone", route="/health"), 499)
-    assert value(reader, families.REQUESTS, families.OTHER, "404", "gateway_error", "other") == 1
+    assert value(reader, families.REQUESTS, families.OTHER, "404", "client_error", "other") == 1
     assert value(reader, families.REQUESTS, "/health", "499", "client_gone", "other") == 1
     assert value(reader, families.DURATION, families.OTHER) == 1
     assert value(reader, families.STAGE, families.STAGES[0]) == 0

@@ -69,6 +69,8 @@ async def test_a_request_is_a_span_with_its_stages_below() -> None:
     assert value(own.attributes, "http.response.status_code") == 200
     assert value(own.attributes, "http.route") == "/v1/chat/completions"
     assert value(own.attributes, "gen_ai.operation.name") == "chat"
+    assert value(own.attributes, "gen_ai.provider.name") == "vllm"
+    assert value(own.attributes, "http.request.method") == "POST"
     assert value(own.attributes, "gen_ai.request.model") == "demo"
     assert value(own.attributes, "gen_ai.usage.input_tokens") == 3
     assert value(own.attributes, "gen_ai.usage.output_tokens") == 2

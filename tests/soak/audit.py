@@ -21,7 +21,7 @@ _SHOWN = 5
 _SAME = {
     "whole": {"ok"},
     "failed": {"ok", "upstream_error"},
-    "refused": {"ok", "gateway_error", "upstream_error"},
+    "refused": {"ok", "client_error", "gateway_error", "upstream_error"},
     "truncated": {"truncated", "upstream_error", "client_gone"},
 }
 

@@ -4,6 +4,9 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.telemetry.log import prompt_prefix
 from tokenlane.telemetry.log.lines import Entry
 
+# A client may call its method anything: others are called as OpenTelemetry calls them.
+METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS CONNECT TRACE".split())
+
 
 def entry_of(record: RequestRecord, status: int, why: str, prefix_block_tokens: int = 0) -> Entry:
     """What is written down of a request that is over. status: what the client got; why: it is
@@ -16,6 +19,9 @@ def entry_of(record: RequestRecord, status: int, why: str, prefix_block_tokens: 
     output_tokens = usage.completion_tokens if usage is not None else None
     if output_tokens is None and relay is not None:
         output_tokens = relay.token_events
+    error_code = record.error_code
+    if error_code is None and relay is not None and relay.error is not None:
+        error_code = relay.error.reason
     marks, mark_tokens = b"", 0
     if prefix_block_tokens and decision is not None and decision.exact:
         query = decision.query
@@ -31,6 +37,8 @@ def entry_of(record: RequestRecord, status: int, why: str, prefix_block_tokens: 
         record.outcome,
         record.ended_s - record.started_s,
         record.stages(),
+        method=record.method if record.method in METHODS else "_OTHER",
+        error_code=error_code,
         ttft_s=first_token_s - record.started_s if first_token_s else None,
         replica=record.replica,
         attempts=record.attempts,

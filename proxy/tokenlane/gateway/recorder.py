@@ -24,6 +24,9 @@ from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.service import Outcome
 
+# Of these, a 4xx is the client's doing, whether it was said here or by the replica.
+_ANSWERED = frozenset({"ok", "gateway_error"})
+
 
 class _ModelMetrics:
     """The children of one model."""
@@ -117,6 +120,8 @@ class Recorder:
 
     def record(self, record: RequestRecord, status: int) -> None:
         """The request is over; status: what the client got (499: it left before)."""
+        if 400 <= status < 500 and record.outcome in _ANSWERED:
+            record.outcome = "client_error"
         self._requests(record.route, status, record.outcome, record.model).inc()
         self._duration(record.route).observe(record.ended_s - record.started_s)
         self._stages.observe(record.stages())

@@ -168,6 +168,7 @@ class Gateway:
         """Serve one request, and record it whatever happens to it."""
         record = RequestRecord(exchange.started_s)
         record.request_id = exchange.request_id
+        record.method = exchange.method
         self.in_hand[record] = exchange.request_id
         if self._tracer is not None:
             record.trace = self._tracer.begin(exchange.header(b"traceparent"))
@@ -190,6 +191,7 @@ class Gateway:
             with DURING[METRICS]:
                 del self.in_hand[record]
                 record.ended_s = time.monotonic()
+                record.error_code = exchange.error_code
                 self._recorder.record(record, exchange.status or 499)
 
     async def _serve(self, exchange: Exchange, record: RequestRecord) -> None:

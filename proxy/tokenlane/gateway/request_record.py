@@ -23,7 +23,8 @@ _SHOWN_COUNT = 20
 class RequestRecord:
     """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before.
 
-    outcome: ok, gateway_error, client_gone, upstream_error or truncated.
+    outcome: ok, client_error (4xx), gateway_error, client_gone, upstream_error or truncated.
+    error_code: of the error that the client got, where it is one of ours.
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.
     cost: estimated, where the model has a price.
@@ -37,6 +38,8 @@ class RequestRecord:
     outcome = "ok"
     tenant = ""
     request_id = b""
+    method = ""
+    error_code: str | int | None = None
     replica: str | None = None
     attempts = 0
     trace: TraceContext | None = None

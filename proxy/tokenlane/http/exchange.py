@@ -59,15 +59,16 @@ class Exchange:
 
     head: of the request (method, path, query, headers …). started_s: time.monotonic() when the head
     was complete. request_id: the client's or made here. status: of the answer, 0 while there is
-    none. body: of the request, None until it was read. on_flow: called with True when the client
-    reads too slowly, with False when it caught up. on_cut: called to break the answer off, where
-    more is to be done than to end the connection. splice: writes bytes of a begun answer that are
-    framed already, exactly as `begin` announced.
+    none. error_code: of the error that it is. body: of the request, None until it was read.
+    on_flow: called with True when the client reads too slowly, with False when it caught up.
+    on_cut: called to break the answer off, where more is to be done than to end the connection.
+    splice: writes bytes of a begun answer that are framed already, exactly as `begin` announced.
     """
 
     began = False
     ended = False
     status = 0
+    error_code: str | int | None = None
     on_flow: Callable[[bool], None] | None = None
     on_cut: Callable[[], None] | None = None
     body: bytes | None = None
@@ -144,6 +145,7 @@ class Exchange:
 
     def fail(self, error: RequestError) -> None:
         """Answer a request that cannot be served. An answer that was begun breaks off."""
+        self.error_code = error.code
         if self.began:
             self.abort()
             return

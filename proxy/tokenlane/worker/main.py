@@ -263,6 +263,7 @@ def _refused(recorder: Recorder, exchange: Exchange) -> None:
     """A request that the server answered by itself is recorded too."""
     record = RequestRecord(exchange.started_s)
     record.request_id = exchange.request_id
+    record.method, record.error_code = exchange.method, exchange.error_code
     record.outcome = "gateway_error"
     record.ended_s = time.monotonic()
     if exchange.status == 503:

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from tokenlane.telemetry.log.lines import Entry, json_line, text_line
 from tokenlane.telemetry.log.sink import PIECE_LIMIT_BYTES
 
-REFUSED = Entry(5.0, "failed", b"req-1", "other", "other", 404, "gateway_error", 0.0001234, [])
+REFUSED = Entry(
+    5.0,
+    "failed",
+    b"req-1",
+    "other",
+    "other",
+    404,
+    "client_error",
+    0.0001234,
+    [],
+    method="GET",
+    error_code="not_found",
+)
 SERVED = Entry(
     5.0, "slow", b"req-2", "/v1/chat/completions", "demo", 200, "ok", 1.5,
     [0.001, 0.0002, 0.003, 0.00001, 0.0001, 0.5, 0.9957], ttft_s=0.51, replica="a:9000", attempts=2,
@@ -23,6 +35,7 @@ def test_json_says_what_is_known() -> None:
         "time": "2023-11-14T22:13:20.123Z",
         "request_id": "req-2",
         "tenant": "",
+        "method": "POST",
         "route": "/v1/chat/completions",
         "model": "demo",
         "status": 200,
@@ -57,12 +70,13 @@ def test_json_leaves_out_what_is_not_known() -> None:
     said = json.loads(json_line(REFUSED, 0.0, 0))
     assert {"replica", "policy", "rung", "ttft_s", "bail", "output_tokens"}.isdisjoint(said)
     assert (said["stages_s"], said["attempts"]) == ({}, 0)
+    assert (said["method"], said["error_code"]) == ("GET", "not_found")
 
 
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (REFUSED, "22:13:20.000 404 other other gateway_error 0.1 ms w0 req-1"),
+        (REFUSED, "22:13:20.000 404 other other client_error (not_found) 0.1 ms w0 req-1"),
         (
             SERVED,
             (

@@ -27,8 +27,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """A request that is over, in scalars: nothing here keeps a prompt alive.
 
     ended_s: time.monotonic(). why: failed, slow or sampled. stages_s: of families.STAGES, as far as
-    the request came. bail: why no ids. cached_tokens: predicted, and as the replica reports it.
-    cost: estimated, in the prices' unit. marks: of the prompt's beginning, one for each mark_tokens
+    the request came. error_code: of our error, or why the answer broke off. bail: why no ids.
+    cached_tokens: predicted, and as the replica reports it. cost: estimated, in the prices' unit.
+    marks: of the prompt's beginning, one for each mark_tokens
     (tokenlane.telemetry.log.prompt_prefix).
     """
 
@@ -41,6 +42,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     duration_s: float
     stages_s: list[float]
+    method: str = "POST"
+    error_code: str | int | None = None
     ttft_s: float | None = None
     replica: str | None = None
     attempts: int = 0
@@ -78,10 +81,12 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
         "time": _moment(unix_s),
         "request_id": _id(entry),
         "tenant": entry.tenant,
+        "method": entry.method,
         "route": entry.route,
         "model": printable(entry.model),
         "status": entry.status,
         "outcome": entry.outcome,
+        "error_code": entry.error_code,
         "logged": entry.why,
         "worker": worker,
         "replica": entry.replica,
@@ -112,6 +117,8 @@ def text_line(entry: Entry, unix_s: float, worker: int) -> bytes:
         words.append(f"for {entry.tenant}")
     if entry.outcome != "ok":
         words.append(entry.outcome)
+    if entry.error_code is not None:
+        words.append(f"({entry.error_code})")
     if entry.replica is not None:
         words.append(f"-> {entry.replica} ({entry.policy} {entry.reason})")
     if entry.attempts > 1:

@@ -78,16 +78,19 @@ def spans(
 
 def _attributes(entry: Entry, operation: str | None, failed: bool) -> dict[str, Attribute]:
     found: dict[str, Attribute | None] = {
+        "http.request.method": entry.method,
         "http.route": entry.route,
         "http.response.status_code": entry.status,
         "error.type": (str(entry.status) if entry.status >= 500 else entry.outcome)
         if failed
         else None,
         "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "vllm" if operation is not None else None,
         "gen_ai.request.model": entry.model if operation is not None else None,
         "gen_ai.usage.input_tokens": entry.prompt_tokens_actual or entry.prompt_tokens,
         "gen_ai.usage.output_tokens": entry.output_tokens,
         "tokenlane.outcome": entry.outcome,
+        "tokenlane.error_code": entry.error_code,
         "tokenlane.request_id": entry.request_id[:128].decode("ascii", "backslashreplace"),
         "tokenlane.replica": entry.replica,
         "tokenlane.attempts": entry.attempts or None,
