@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.test_supervisor import Gateway, until
-from tokenlane.runtime.cgroup import MemoryWatch
+from tokenlane.runtime.cgroup import MemoryWatch, cpu_count
 
 MB = 1_000_000
 
@@ -62,6 +62,34 @@ def test_without_a_limit(tmp_path: Path, own: str) -> None:
     assert made.limit_bytes is None
     assert not made.short()
     assert not MemoryWatch(0.9, tmp_path / "none", tmp_path).short()
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "count"),
+    [
+        ("0::/a/b\n", {"a/cpu.max": "250000 100000\n", "a/b/cpu.max": "max 100000\n"}, 3),
+        ("0::/a/b\n", {"a/cpu.max": "900000 100000\n", "a/b/cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 4),
+        ("4:memory:/a\n3:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "200000\n"}, 4),
+        (
+            "4:memory:/a\n3:cpu,cpuacct:/a\n",
+            {"cpu/a/cpu.cfs_quota_us": "200000\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+            2,
+        ),
+        (
+            "3:cpu,cpuacct:/a\n",
+            {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+            4,
+        ),
+        ("", {}, 4),
+    ],
+)
+def test_cpus_by_affinity_and_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], count: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
+    watch(tmp_path, own, files)
+    assert cpu_count(tmp_path / "own", tmp_path / "mount") == count
 
 
 LIMIT_BYTES = 600 * MB

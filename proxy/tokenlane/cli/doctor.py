@@ -6,7 +6,6 @@ Invariants:
 """
 
 import asyncio
-import os
 import platform
 import resource
 from collections.abc import Callable, Collection, Mapping
@@ -26,6 +25,7 @@ from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime import ports
 from tokenlane.runtime.build_kind import build_kind
+from tokenlane.runtime.cgroup import cpu_count
 from tokenlane.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
@@ -94,7 +94,7 @@ def check_build(report: DoctorReport) -> None:
 
 def check_machine(report: DoctorReport, settings: Settings) -> None:
     """Cores and file descriptors."""
-    cores, workers = len(os.sched_getaffinity(0)), settings.server.workers
+    cores, workers = cpu_count(), settings.server.workers
     if workers > cores:
         report.warn(f"cores: {workers} workers share {cores}; --workers {cores} serves better")
     else:

@@ -1,10 +1,13 @@
-"""How near this process is to the memory limit of its control group.
+"""What the control groups around this process leave it: how near it is to their memory's limit, and
+how many CPUs it may use.
 
 Invariants:
 - A file in the page cache is not memory in use: the kernel gives it back first.
-- Where there is no limit, or nothing can be read, memory is never short.
+- Where there is no limit, or nothing can be read, memory is never short and every CPU may be used.
 """
 
+import math
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +23,16 @@ class _Files(NamedTuple):
     limit: str
     used: str
     cached: str
+    quota: tuple[str, ...]
 
 
-_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Files("memory.max", "memory.current", "inactive_file")
+_V1 = _Files(
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+    ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
+)
+_V2 = _Files("memory.max", "memory.current", "inactive_file", ("cpu.max",))
 
 
 class MemoryWatch:
@@ -34,7 +43,7 @@ class MemoryWatch:
         self.limit_bytes: int | None = None
         self._ratio = ratio
         self._folder, self._files = mount, _V2
-        for folder, files in _groups(own, mount) if ratio else ():
+        for folder, files in _groups(own, mount, "memory") if ratio else ():
             limit_bytes = _number(folder / files.limit)
             if limit_bytes is not None and limit_bytes < (self.limit_bytes or _NO_LIMIT_BYTES):
                 self.limit_bytes, self._folder, self._files = limit_bytes, folder, files
@@ -57,7 +66,22 @@ class MemoryWatch:
         return int(found[0]) if found else 0
 
 
-def _groups(own: Path, mount: Path) -> list[tuple[Path, _Files]]:
+def cpu_count(own: Path = _OWN, mount: Path = _MOUNT) -> int:
+    """CPUs that this process may use: those that it may run on, or fewer where a group has a quota,
+    of which a part counts as one."""
+    count = len(os.sched_getaffinity(0))
+    for folder, files in _groups(own, mount, "cpu"):
+        try:
+            words = [word for name in files.quota for word in (folder / name).read_text().split()]
+            quota_us, period_us = map(int, words)
+        except (OSError, ValueError):  # `max`: there is none
+            continue
+        if quota_us > 0:
+            count = min(count, math.ceil(quota_us / period_us))
+    return count
+
+
+def _groups(own: Path, mount: Path, controller: str) -> list[tuple[Path, _Files]]:
     """The folders of the groups around this process, its own first. own: as /proc/self/cgroup.
     Within a container the path may lead nowhere; then the mount is the group."""
     try:
@@ -67,9 +91,9 @@ def _groups(own: Path, mount: Path) -> list[tuple[Path, _Files]]:
     found = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        top, files = (mount / "memory", _V1) if controllers else (mount, _V2)
+        top, files = (mount / controller, _V1) if controllers else (mount, _V2)
         folder = top / path.lstrip("/")
         while folder != top:
             found.append((folder, files))

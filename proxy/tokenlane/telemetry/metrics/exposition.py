@@ -98,11 +98,11 @@ class Totals:
 
 
 def _labels(family: Family, values: tuple[str, ...], *more: str) -> str:
-    """Return the labels of a line, in braces."""
-    pairs = [
+    """Return the labels of a line, in braces, by their names as Prometheus' own clients do."""
+    pairs = sorted(
         f'{label}="{value.translate(_ESCAPES)}"'
         for label, value in zip(family.labels, values, strict=True)
-    ]
+    )
     return f"{{{','.join([*pairs, *more])}}}" if pairs or more else ""
 
 

@@ -13,7 +13,6 @@ Invariants:
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from tokenlane.runtime import cpu_scheduling
+from tokenlane.runtime.cgroup import cpu_count
 from tokenlane.tokens import encoder_threads
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
@@ -190,5 +190,5 @@ class ThreadPool:
 
 
 def default_count() -> int:
-    """As many threads as cores, at least 2, at most 8."""
-    return max(2, min(8, os.cpu_count() or 1))
+    """As many threads as CPUs that may be used, at least 2, at most 8."""
+    return max(2, min(8, cpu_count()))
