@@ -222,7 +222,7 @@ def test_what_is_forgotten_begins_again(recording: Recording) -> None:
         recorder.mismatch("demo", "r:1")
         assert value(reader, families.REPLICA_REQUESTS, "demo", "r:1") == 1
         assert value(reader, families.MISMATCHES, "demo", "r:1") == 1
-        recorder.forget({"replica": {"r:1"}})
+        recorder.forget({("replica", "r:1")})
         assert value(reader, families.REPLICA_REQUESTS, "demo", "r:1") == 0
         recorder.record(life_of(model="demo", replica="r:2"), 200)
     assert value(reader, families.REPLICA_REQUESTS, "demo", "r:2") == 2

@@ -4,13 +4,17 @@ import contextlib
 import os
 import socket
 
-from tests.raw import until
+import pytest
+
+from tests.raw import Upstream, answering, ok, post, until
+from tests.support import gateway, listener, replicas
 from tokenlane.runtime.accept_queue import look
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment, SegmentReader, create_segment
 from tokenlane.tokens.caches.lru import CacheCounts
-from tokenlane.worker.gauges import AcceptGrowth, CacheGrowth
+from tokenlane.worker import gauges as worker_gauges
+from tokenlane.worker.gauges import AcceptGrowth, CacheGrowth, Gauges
 
 
 async def test_what_the_kernel_holds_and_drops_is_written() -> None:
@@ -60,3 +64,34 @@ def test_a_cache_is_written_by_its_growth() -> None:
         families.CACHE_MISSES: 1,
     }
     assert written == wanted
+
+
+async def test_the_labels_of_a_replica_that_left_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_gauges, "KEPT_S", 1e-9)  # gone since the last look is gone for long
+    async with (
+        Upstream(answering(ok())) as one,
+        Upstream(answering(ok())) as other,
+        gateway(one.url, other.url) as bench,
+    ):
+        accepting = listener()
+        gauges = Gauges(
+            bench.recorder._segment,
+            bench.gateway, bench.server, None, None, accepting, bench.recorder.forget,
+        )  # fmt: skip
+        ids = [url.removeprefix("http://") for url in (one.url, other.url)]
+
+        async def ask() -> list[float]:
+            """Requests at each replica, after some more."""
+            for _ in range(8):
+                await bench.ask(post("/v1/completions", b'{"model":"demo","prompt":"a"}'))
+            return [bench.metric(families.REPLICA_REQUESTS, "demo", id_) for id_ in ids]
+
+        gauges.sample()
+        assert sum(await ask()) == 8
+        bench.gateway.update(replicas([one.url]))
+        gauges.sample()
+        before = bench.metric(families.REPLICA_REQUESTS, "demo", ids[0])
+        assert await ask() == [before + 8, 0]
+        assert bench.metric(families.LEFT_OUT, ids[1]) == 0
+        assert bench.metric(families.REQUESTS, "/v1/completions", "200", "ok", "demo") == 16
+        accepting.close()

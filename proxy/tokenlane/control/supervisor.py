@@ -45,6 +45,7 @@ from tokenlane.fleet_state import ProofNews, adapter_bases
 from tokenlane.runtime import orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
+from tokenlane.telemetry.metrics.departures import labels_of
 from tokenlane.telemetry.metrics.exposition import Totals
 
 WORKER_ARGV = (sys.executable, "-m", "tokenlane.worker.main")
@@ -230,13 +231,9 @@ class Supervisor:
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         self._watch_timer = loop.call_later(PERIOD_S, self._watch)
-        replicas = self._table.replicas
-        present = {
-            "replica": {one.id for one in replicas},
-            "model": {name for one in replicas for name in one.models} | self._state.sources.keys(),
-        }
-        self._totals.follow(present, time.monotonic())
-        self._view.watch.tick(time.monotonic())
+        now_s = time.monotonic()
+        self._totals.follow(labels_of(self._table.replicas, self._state.sources), now_s)
+        self._view.watch.tick(now_s)
         self._roster.sweep()
 
     def _on_signal(self) -> None:

@@ -18,7 +18,7 @@ from tokenlane.prompt import Rung
 from tokenlane.relay.response import Relay
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.departures import Values
+from tokenlane.telemetry.metrics.departures import Labels
 from tokenlane.telemetry.metrics.segment import HistogramRow, MetricsSegment
 from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.tracing.exporter import Tracer
@@ -154,8 +154,8 @@ class Recorder:
         self._samples_wanted = wanted
         return taken
 
-    def forget(self, gone: Values) -> None:
-        """Replicas and models are gone for long, by label: so are their children."""
+    def forget(self, gone: Labels) -> None:
+        """Replicas and models are gone for long: give up what is labelled with them."""
         for bound in (self._requests, self._replica, self._model, self._mismatches):
             bound.cache_clear()
         self._segment.release(gone)

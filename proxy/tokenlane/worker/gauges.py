@@ -18,7 +18,7 @@ from tokenlane.runtime import accept_queue
 from tokenlane.runtime.cgroup import MemoryWatch
 from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.departures import KEPT_S, Departures, Values
+from tokenlane.telemetry.metrics.departures import KEPT_S, Departures, Labels, labels_of
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.tracing.exporter import Tracer
@@ -106,7 +106,7 @@ class Gauges:
         access: AccessLog | None,
         tracer: Tracer | None,
         listener: socket.socket,
-        forget: Callable[[Values], object],
+        forget: Callable[[Labels], object],
     ) -> None:
         self._segment = segment
         self._forget = forget
@@ -155,10 +155,7 @@ class Gauges:
 
     def _depart(self) -> None:
         gateway = self._gateway
-        present = {
-            "replica": {replica.id for replica in gateway.fleet.state.replicas},
-            "model": {*gateway.fleet.models, *gateway.tokens.caches},
-        }
+        present = labels_of(gateway.fleet.state.replicas, gateway.tokens.caches)
         gone = self._departures.tick(present, time.monotonic())
         if gone:
             self._forget(gone)

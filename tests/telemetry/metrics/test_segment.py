@@ -217,7 +217,7 @@ def test_what_is_released_is_gone_and_its_cells_are_used_again(descriptor: int) 
     segment.counter(families.RETRIES, "a").inc()  # a reason, not the replica of this name
     kept = segment.histogram(families.TTFT, "m", "b")
     before = shown()
-    segment.release({"replica": {"a"}, "model": {"none-such"}})
+    segment.release({("replica", "a"), ("model", "none-such")})
     assert shown() == {key: cells for key, cells in before.items() if key[1] != ("m", "a")}
     used = segment._next_cell
     assert sum(segment.histogram(families.TTFT, "m", "c")._counts) == 0
@@ -237,7 +237,7 @@ def test_replicas_may_come_and_go_for_ever(descriptor: int) -> None:
     segment = MetricsSegment(descriptor)
     for number in range(3 * families.TTFT.child_limit):
         segment.histogram(families.TTFT, "m", f"replica-{number}").observe(1.0)
-        segment.release({"replica": {f"replica-{number}"}})
+        segment.release({("replica", f"replica-{number}")})
     assert sum(read(descriptor)[families.TTFT.name, (OTHER, OTHER)]) == 0
 
 
@@ -253,7 +253,7 @@ while True:
     segment.counter(families.PROMPT_TOKENS, "m", "stays").inc()
     for length in range(4):
         segment.histogram(families.TTFT, "m", "r" * (number % 30 + length)).observe(2.0)
-    segment.release({"replica": {"r" * (number % 30 + length) for length in range(4)}})
+    segment.release({("replica", "r" * (number % 30 + length)) for length in range(4)})
     if number == 50:
         print("going", flush=True)
 """

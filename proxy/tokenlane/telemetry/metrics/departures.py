@@ -7,32 +7,41 @@ Invariants:
 - What is remembered is as large as what was present in the last SHOWN_S.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+from tokenlane.fleet_state import ReplicaState
 
 # Long enough that the last of a replica's counts are scraped, and one that is only replaced for an
 # upgrade goes on where it was.
 SHOWN_S = 600.0
 KEPT_S = SHOWN_S + 60.0
 
-# Values, by label.
-Values = Mapping[str, Collection[str]]
+# A label's name and one of its values.
+Label = tuple[str, str]
+Labels = AbstractSet[Label]
+
+
+def labels_of(replicas: Iterable[ReplicaState], models: Iterable[str]) -> set[Label]:
+    """Return the labels that stand for these replicas, their models and others."""
+    found = {("model", name) for name in models}
+    for replica in replicas:
+        found.add(("replica", replica.id))
+        found.update(("model", name) for name in replica.models)
+    return found
 
 
 class Departures:
-    """The values of some labels, and when each was present last. after_s: it departs then."""
+    """Labels that stand for something, and when each did last. after_s: it departs then."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        self._seen_s: dict[tuple[str, str], float] = {}
+        self._seen_s: dict[Label, float] = {}
 
-    def tick(self, present: Values, now_s: float) -> dict[str, set[str]]:
-        """Return those that depart now, by label. present: all that are there."""
-        for label, values in present.items():
-            for value in values:
-                self._seen_s[label, value] = now_s
-        gone: dict[str, set[str]] = {}
-        for (label, value), seen_s in list(self._seen_s.items()):
-            if now_s - seen_s >= self._after_s:
-                del self._seen_s[label, value]
-                gone.setdefault(label, set()).add(value)
+    def tick(self, present: Labels, now_s: float) -> set[Label]:
+        """Return those that depart now. present: all that stand for something now."""
+        self._seen_s.update(dict.fromkeys(present, now_s))
+        gone = {label for label, seen_s in self._seen_s.items() if now_s - seen_s >= self._after_s}
+        for label in gone:
+            del self._seen_s[label]
         return gone

@@ -8,9 +8,9 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterable
-from itertools import accumulate, repeat
+from itertools import accumulate
 
-from tokenlane.telemetry.metrics.departures import KEPT_S, SHOWN_S, Departures, Values
+from tokenlane.telemetry.metrics.departures import KEPT_S, SHOWN_S, Departures, Label, Labels
 from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import Sample, SegmentReader
@@ -46,8 +46,8 @@ class Totals:
         self._live: dict[int, SegmentReader] = {}
         self._retired: Cells = {}
         self._departures = Departures(SHOWN_S)
-        # By (label, value), since when it is not shown.
-        self._hidden_s: dict[tuple[str, str], float] = {}
+        # Since when it is not shown.
+        self._hidden_s: dict[Label, float] = {}
 
     def adopt(self, worker: int, descriptor: int) -> None:
         """Reads this worker's segment from now on. The descriptor may be closed afterwards."""
@@ -61,32 +61,26 @@ class Totals:
             _add(self._retired, self._shown(reader), gauges=False)
             reader.close()
 
-    def follow(self, present: Values, now_s: float) -> None:
-        """Show nothing of what is gone for long; called about once a second. present: replicas and
-        models, by label."""
+    def follow(self, present: Labels, now_s: float) -> None:
+        """Show nothing of what is gone for long; called about once a second. present: the labels
+        that stand for something."""
         gone = self._departures.tick(present, now_s)
-        for label, values in gone.items():
-            self._hidden_s.update(dict.fromkeys(zip(repeat(label), values), now_s))
+        hidden_s = self._hidden_s | dict.fromkeys(gone, now_s)
         self._hidden_s = {
-            (label, value): since_s
-            for (label, value), since_s in self._hidden_s.items()
-            if now_s - since_s < HIDDEN_S and value not in present[label]
+            label: since_s
+            for label, since_s in hidden_s.items()
+            if now_s - since_s < HIDDEN_S and label not in present
         }
-        if gone:
-            self._retired = {
-                (name, labels): values
-                for (name, labels), values in self._retired.items()
-                if not BY_NAME[name].says(labels, gone)
-            }
+        for name, labels in list(self._retired) if gone else ():
+            if BY_NAME[name].has_any(labels, gone):
+                del self._retired[name, labels]
 
     def _shown(self, reader: SegmentReader) -> list[Sample]:
-        samples, hidden_s = reader.samples(), self._hidden_s
-        if not hidden_s:
-            return samples
+        hidden = self._hidden_s.keys()
         return [
             (family, labels, values)
-            for family, labels, values in samples
-            if hidden_s.keys().isdisjoint(zip(family.labels, labels))
+            for family, labels, values in reader.samples()
+            if not hidden or not family.has_any(labels, hidden)
         ]
 
     def cells(self) -> Cells:

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from tokenlane.telemetry.metrics.departures import Values
+from tokenlane.telemetry.metrics.departures import Labels
 
 DEFAULT_CHILD_LIMIT = 128
 
@@ -63,6 +63,6 @@ class Family(msgspec.Struct, frozen=True):
         """Float64 cells one child takes: a value, or a sum and one count per bucket."""
         return len(self.buckets) + 2 if self.kind == "histogram" else 1
 
-    def says(self, values: tuple[str, ...], some: Values) -> bool:
-        """Return whether a child with these values has one of `some`, which are by label."""
-        return any(value in some.get(label, ()) for label, value in zip(self.labels, values))
+    def has_any(self, values: tuple[str, ...], some: Labels) -> bool:
+        """Return whether a child with these values has one of some labels."""
+        return not some.isdisjoint(zip(self.labels, values))

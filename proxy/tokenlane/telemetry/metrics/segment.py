@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from tokenlane.runtime.shared_memory import shared_file
-from tokenlane.telemetry.metrics.departures import Values
+from tokenlane.telemetry.metrics.departures import Labels
 from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 
@@ -256,11 +256,11 @@ class MetricsSegment:
         # The entries are whole before their length is: this order is what readers rely on.
         self._head[_PUBLISHED_BYTES + half] = used + len(payload)
 
-    def release(self, gone: Values) -> None:
-        """Give up every child that has one of these values. Nobody may hold one of them."""
-        values = {value for values in gone.values() for value in values}
+    def release(self, gone: Labels) -> None:
+        """Give up every child that has one of these labels. Nobody may hold one of them."""
+        values = {value for _, value in gone}
         some = [key for key in self._children if not values.isdisjoint(key[1])]
-        keys = [key for key in some if BY_NAME[key[0]].says(key[1], gone)]
+        keys = [key for key in some if BY_NAME[key[0]].has_any(key[1], gone)]
         if not keys:
             return
         freed = []
