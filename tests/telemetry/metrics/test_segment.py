@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.families import FAMILIES, OTHER
 from tokenlane.telemetry.metrics.segment import (
+    _GENERATION,
+    _JOURNAL_BYTES,
     _PUBLISHED_BYTES,
     Counter,
     MetricsSegment,
@@ -281,4 +283,20 @@ def test_releases_are_read_as_if_at_one_moment(descriptor: int) -> None:
                     assert sum(cells[1:]) in {0.0, 1.0}
         writer.send_signal(signal.SIGKILL)
     assert stays > 50
+    reader.close()
+
+
+def test_an_entry_that_is_seen_after_its_length_is_read_later(descriptor: int) -> None:
+    writer, reader = MetricsSegment(descriptor), SegmentReader(descriptor)
+    before = len(reader.samples())
+    half = _PUBLISHED_BYTES + writer._head[_GENERATION] % 2
+    published = writer._head[half]
+    at = writer._journal_at + writer._head[_GENERATION] % 2 * writer._head[_JOURNAL_BYTES]
+    writer.counter(families.NAMED, "a", "b").inc()
+    late = writer._head[half] - published
+    entry = writer._memory[at + published : at + published + late]
+    writer._memory[at + published : at + published + late] = bytes(late)
+    assert len(reader.samples()) == before
+    writer._memory[at + published : at + published + late] = entry
+    assert len(reader.samples()) == before + 1
     reader.close()

@@ -15,6 +15,7 @@ Layout: 8 int64 of header | float64 cells | two halves of a journal, which is ui
 [name, labels, cell] again and again.
 """
 
+import contextlib
 import mmap
 import os
 from bisect import bisect_left
@@ -310,16 +311,18 @@ class SegmentReader:
                 return found
 
     def _catch_up(self, news: bytes) -> None:
-        self._read_bytes += len(news)
         at = 0
-        while at < len(news):
-            length = int.from_bytes(news[at : at + 4], "little")
-            name, labels, index = _decode(news[at + 4 : at + 4 + length])
-            family = BY_NAME.get(name)
-            # A writer of another version may know families that this one does not.
-            if family is not None:
-                self._entries.append((family, labels, index))
-            at += 4 + length
+        # Where stores may be seen out of order (aarch64), what is not whole yet is read next time.
+        with contextlib.suppress(msgspec.DecodeError):
+            while at < len(news):
+                length = int.from_bytes(news[at : at + 4], "little")
+                name, labels, index = _decode(news[at + 4 : at + 4 + length])
+                family = BY_NAME.get(name)
+                # A writer of another version may know families that this one does not.
+                if family is not None:
+                    self._entries.append((family, labels, index))
+                at += 4 + length
+        self._read_bytes += at
 
     def close(self) -> None:
         """Gives the memory back."""
