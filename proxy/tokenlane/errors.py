@@ -15,6 +15,25 @@ class TokenlaneError(Exception):
 class ConfigError(TokenlaneError):
     """The operator's settings are wrong. The message is one sentence with the next step."""
 
+    @property
+    def problems(self) -> list[str]:
+        """Return a sentence for each mistake."""
+        return [str(self)]
+
+
+class ConfigProblems(ConfigError):
+    """Several mistakes; the message is the first one's. problems: at least one sentence."""
+
+    def __init__(self, problems: list[str]) -> None:
+        more = len(problems) - 1
+        tail = f" (and {more} more: tokenlane check-config names them all)" if more else ""
+        super().__init__(problems[0] + tail)
+        self._problems = problems
+
+    @property
+    def problems(self) -> list[str]:
+        return self._problems
+
 
 class RequestError(TokenlaneError):
     """The request cannot be served, and this is the answer to it.

@@ -46,7 +46,7 @@ def test_what_would_not_serve(nobody: str, tmp_path: Path) -> None:
     assert code == 1
     text = "\n".join(lines)
     for said in (
-        f"FAIL  settings: the tokenizer of m: {tmp_path}/tokenizer.json cannot be read",
+        f"FAIL  settings: tokens.folders.m: {tmp_path}/tokenizer.json cannot be read",
         f"FAIL  data port: port {port} on 127.0.0.1 is already taken; choose another --port",
         "ok    admin port",
         f"FAIL  replica {nobody}: nothing listens there; is vLLM running, and is the port right?",
@@ -58,8 +58,9 @@ def test_what_would_not_serve(nobody: str, tmp_path: Path) -> None:
 def test_no_replica_given() -> None:
     lines: list[str] = []
     assert examine(settings(), {}, lines.append) == 1
-    assert "FAIL  settings: no replica to serve from; give at least one --backend" in "\n".join(
-        lines
+    assert (
+        "FAIL  settings: backends: no replica to serve from; give at least one --backend"
+        in "\n".join(lines)
     )
 
 

@@ -84,14 +84,17 @@ def test_every_setting_of_a_simulated_replica_has_a_flag() -> None:
             ["serve", *BACKEND, "--policy", "best"],
             "routing.policy: 'best' is unknown; choose one of affinity",
         ),
-        (["serve", *BACKEND, "--workers", "0"], "--workers must be between"),
+        (["serve", *BACKEND, "--workers", "0"], "must be a whole number from 1 to 64"),
         (
             ["serve", *BACKEND, "--tokenizer", "m=/nowhere"],
             "/nowhere/tokenizer.json cannot be read; --tokenizer m=DIR names the folder",
         ),
         (["serve", *BACKEND, "--config", "/nowhere.yaml"], "directory); check --config"),
         (["serve", *BACKEND, "--host", "no.such.host.invalid"], "check --host"),
-        (["serve", *BACKEND, "--port", "70000"], "70000 is no port number"),
+        (
+            ["serve", *BACKEND, "--port", "70000"],
+            "--port: server.port: must be a whole number from 0 to 65535, and is 70000",
+        ),
         (["serve", *BACKEND, "--tokenizer", "m"], "--tokenizer: 'm' must look like MODEL=DIR"),
         (["serve", *BACKEND, "--port", "many"], "--port: 'many' must be a whole number"),
         (["print-config", "--config", "/nowhere.yaml"], "cannot be read"),
@@ -120,7 +123,31 @@ def test_a_flag_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "--bakend", "http://127.0.0.1:1"])
     said = capsys.readouterr().err
-    assert said.endswith("--bakend http://127.0.0.1:1; did you mean --backend?\n")
+    assert said.endswith("unrecognized arguments: --bakend; did you mean --backend?\n")
+
+
+def test_a_replica_where_a_file_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "http://127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("is no file of settings; did you mean --backend http://127.0.0.1:1?\n")
+
+
+def test_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "gateway.yaml")
+    assert main(["print-config", file, "--config", file]) == 2
+    assert "two files of settings are given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "verb", ["serve", "check-config", "print-config", "healthcheck", "doctor", "top", "reload"]
+)
+def test_a_file_without_its_flag(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("servr: {}\n")
+    assert main([verb, str(file)]) in (1, 2)
+    assert f"{file}:1: servr: there is no such setting" in capsys.readouterr().err
 
 
 def test_a_verb_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,17 +302,18 @@ def test_check_config_names_all_that_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "gateway.yaml"
-    file.write_text("server:\n  prot: 1\n  workers: two\n")
+    file.write_text("server:\n  prot: 1\n  workers: two\nbackends: [ftp://a]\n")
     assert main(["check-config", "--config", str(file)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == [
         f"tokenlane: {file}:2: server.prot: there is no such setting; did you mean server.port?",
-        f"tokenlane: {file}:3: server.workers: must be a whole number, and is text",
+        f"tokenlane: {file}:3: server.workers: must be a whole number from 1 to 64, and is text",
+        f"tokenlane: {file}:4: backends[0]: 'ftp://a' must look like http://HOST:PORT",
     ]
     assert main(["serve", "--config", str(file)]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "(and 1 more: tokenlane check-config names them all)" in line
+    assert "(and 2 more: tokenlane check-config names them all)" in line
 
 
 def test_check_config_loads_the_tokenizers(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -16,11 +15,11 @@ from hypothesis import strategies as st
 from scripts.chart import SCHEMA, values_schema
 from tests.paths import ROOT
 from tokenlane.config import loading
-from tokenlane.config.loading import ConfigProblems, load, merge, printed, schema
+from tokenlane.config.loading import load, look, merge, printed, schema
 from tokenlane.config.options import OPTIONS
-from tokenlane.config.settings import Settings
+from tokenlane.config.settings import Section, Settings
 from tokenlane.control.fleet_table import FleetTable
-from tokenlane.errors import ConfigError
+from tokenlane.errors import ConfigError, ConfigProblems
 
 EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))
 
@@ -45,7 +44,7 @@ def test_the_last_word_counts_and_origins_are_told(tmp_path: Path) -> None:
     )
     made = load(
         file,
-        {"server.port": ("--port", 9), "tokens.folders": ("--tokenizer", {"n": "/n"})},
+        {"server.port": ["9"], "tokens.folders": ["n=/n"]},
         {"TOKENLANE_PORT": "5", "TOKENLANE_WORKERS": "7"},
     )
     server = made.settings.server
@@ -67,7 +66,7 @@ def test_an_empty_file_is_a_file(tmp_path: Path, text: str) -> None:
 
 
 NONE = "there is no such setting"
-NUMBER = "must be a whole number, and is"
+PORT = "must be a whole number from 0 to 65535, and is"
 
 
 # Each line means ten of the one before.
@@ -86,20 +85,20 @@ LAUGHS = "".join(
         ("tokens: {segment_limit_bytes: 1}", f"{NONE}; did you mean tokens.cache_limit_bytes?"),
         ("tokens: {prefix_entry_limit_bytes: 1}", "did you mean tokens.cache_entry_limit_bytes?"),
         ("admin: {zzz: 1}", f"admin.zzz: {NONE}; known here: host, port"),
-        ("server: {port: many}", f":1: server.port: {NUMBER} text"),
-        ("server: {port: 1.5}", f"server.port: {NUMBER} a number"),
-        ("server: {port: true}", f"server.port: {NUMBER} true or false"),
-        ("server: {port: }", f"server.port: {NUMBER} empty"),
-        ("server: 7", ":1: server: must be a mapping, and is a number"),
-        ("tokens: {fallback: perhaps}", "tokens.fallback: must be one of: wait, bail, and is text"),
+        ("server: {port: many}", f":1: server.port: {PORT} text"),
+        ("server: {port: 1.5}", f"server.port: {PORT} 1.5"),
+        ("server: {port: true}", f"server.port: {PORT} true or false"),
+        ("server: {port: }", f"server.port: {PORT} empty"),
+        ("server: 7", ":1: server: must be a mapping, and is 7"),
+        ("tokens: {fallback: perhaps}", "must be one of: wait, bail, and is 'perhaps'"),
         ("tokens: {fast_engines: 3}", "tokens.fast_engines: must be true or false"),
-        ("log:\n  sample_ratio: 2", ":2: log.sample_ratio: Expected `float` <= 1.0"),
-        ("upstream: {head_limit_bytes: -1}", ":1: upstream.head_limit_bytes: Expected `int` >= 0"),
+        ("log:\n  sample_ratio: 2", ":2: log.sample_ratio: must be a number from 0 to 1, and is 2"),
+        ("upstream: {head_limit_bytes: -1}", "must be a whole number of at least 0, and is -1"),
         ("backends: http://a", "backends: must be a list, and is text"),
-        ("backends:\n  - http://a\n  - 1", ":3: backends[1]: must be text, and is a number"),
+        ("backends:\n  - http://a\n  - 1", ":3: backends[1]: must be text, and is 1"),
         ("prices:\n  m:\n    output_per_milion: 1", f":3: prices.m.output_per_milion: {NONE}"),
-        ("prices: {m: 3}", "prices.m: must be a mapping, and is a number"),
-        ("tokens:\n  folders:\n    m: 1", ":3: tokens.folders.m: must be text, and is a number"),
+        ("prices: {m: 3}", "prices.m: must be a mapping, and is 3"),
+        ("tokens:\n  folders:\n    m: 1", ":3: tokens.folders.m: must be text, and is 1"),
         ("server: {port: 1}\nserver: {port: 2}", ":2: server: given twice, first in line 1"),
         ("1: 2", f"1: {NONE}"),
         ("- a\n- b", "the top level must be a mapping"),
@@ -165,7 +164,7 @@ def test_no_file_raises_anything_else(tmp_path_factory: pytest.TempPathFactory, 
 def test_what_is_printed_can_be_loaded(tmp_path: Path) -> None:
     first = load(
         EXAMPLES[0],
-        {"tokens.folders": ("--tokenizer", {"a/b: c": "/d # e"})},
+        {"tokens.folders": ["a/b:=/d#e"]},
         {"TOKENLANE_PORT": "5"},
     )
     text = printed(first)
@@ -240,32 +239,55 @@ def test_the_schema_describes_every_setting() -> None:
         assert json.dumps(option.help)[1:-1] in text
 
 
-class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Pair(Section, frozen=True):
     """Two that belong together."""
 
-    low: int
+    low: int = 1
     high: int = 10
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Iterator[str]:
         if self.low > self.high:
-            raise ValueError("low must not be above high")
+            yield "low: must not be above high"
 
 
 def test_values_that_do_not_go_together_and_those_that_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wider(Settings, frozen=True):
-        pair: Pair = Pair(1)
-        pairs: dict[str, Pair] = msgspec.field(default_factory=dict)
+        pair: Pair = Pair()
 
     monkeypatch.setattr(loading, "Settings", Wider)
-    file = written(tmp_path, "pair:\n  low: 11\npairs:\n  a: {low: 1}\n  b:\n    high: 3\n")
-    with pytest.raises(ConfigProblems) as wrong:
-        load(file)
-    assert wrong.value.problems == [
-        f"{file}:1: pair: low must not be above high",
-        f"{file}:5: pairs.b: Object missing required field `low`",
+    text = "pair:\n  high: 3\n  low: 11\nmodels:\n  shadows:\n    a: {to: b}\n"
+    file = written(tmp_path, text)
+    found = look(file)
+    assert found.problems == [
+        f"{file}:6: models.shadows.a: needs `ratio`",
+        f"{file}:3: pair.low: must not be above high",
     ]
+    # What does not go together can still be looked at.
+    assert (found.settings.pair.low, found.settings.pair.high) == (11, 3)  # type: ignore[attr-defined]
+    assert Pair() == Pair(low=1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "said"),
+    [
+        ({"server.port": ["x"]}, {}, "--port: 'x' must be a whole number from 0 to 65535"),
+        ({}, {"TOKENLANE_PORT": "-1"}, "TOKENLANE_PORT: server.port: must be a whole number"),
+        ({"prices": ['{"m": 1}']}, {}, "--prices: prices.m: must be a mapping, and is 1"),
+        ({"routing.alpha": ["0.9"]}, {}, "routing.idle_alpha: must be at least alpha"),
+        ({"log.format": ["jsn"]}, {}, "--log-format: 'jsn' must be one of: auto, json, text"),
+    ],
+)
+def test_what_is_wrong_beside_the_file(
+    flags: dict[str, list[str]], environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigProblems) as wrong:
+        load(None, {**flags, "server.workers": ["0"]}, environ)
+    problems = wrong.value.problems
+    assert any(problem.startswith(said) for problem in problems), problems
+    assert any(problem.startswith("--workers: server.workers: must") for problem in problems)
+    assert len(problems) == 2
 
 
 NESTED = st.recursive(

@@ -10,7 +10,7 @@ from scripts.reference import markdown
 from tokenlane.config.differences import changed
 from tokenlane.config.flags import setting_flags
 from tokenlane.config.loading import schema
-from tokenlane.config.options import OPTIONS, from_environment, options_of
+from tokenlane.config.options import OPTIONS, from_environment, options_of, read
 from tokenlane.config.settings import Seconds, ServerSettings, Settings, Words, live, restart
 
 
@@ -57,7 +57,10 @@ def test_it_is_a_flag_with_help() -> None:
 
 def test_it_is_a_variable() -> None:
     environ = {"TOKENLANE_SERVER_NAP_S": "3", "TOKENLANE_PILLOW": "hay,wool"}
-    given = {option.path: value for option, value in from_environment(environ, OURS)}
+    given = {
+        option.path: read(option, [text], option.variable)
+        for option, text in from_environment(environ, OURS)
+    }
     assert given == {"server.nap_s": 3.0, "server.pillows": ["hay", "wool"]}
 
 
@@ -66,6 +69,7 @@ def test_it_is_in_the_schemas() -> None:
         assert made["$defs"]["Server"]["properties"]["nap_s"] == {
             "type": "number",
             "minimum": 0,
+            "maximum": 1_000_000_000,
             "default": 1.5,
             "description": "longest nap of a worker (seconds)",
         }

@@ -3,7 +3,6 @@
 import contextlib
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,8 +71,7 @@ def test_names(path: str, flag: str, variable: str, unit: str | None, default: s
         ("tokens.folders", ["m=/a", "n=/b=c"], {"m": "/a", "n": "/b=c"}),
         (
             "prices", ['{"m": {"input_per_million": 2}}'],
-            {"m": {"input_per_million": 2.0, "cached_input_per_million": 0.0,
-                   "output_per_million": 0.0}},
+            {"m": {"input_per_million": 2}},
         ),
     ],
 )  # fmt: skip
@@ -92,7 +90,6 @@ def test_values(path: str, texts: list[str], value: Any) -> None:
         ("tokens.folders", "m", "--x: 'm' must look like MODEL=DIR"),
         ("tokens.folders", "=/d", "--x: '=/d' must look like MODEL=DIR"),
         ("prices", "cheap", "--x: is not JSON; it must be a mapping"),
-        ("prices", '{"m": 1}', "must be a mapping"),
     ],
 )
 def test_what_is_no_value(path: str, text: str, said: str) -> None:
@@ -104,7 +101,7 @@ def test_what_is_no_value(path: str, text: str, said: str) -> None:
 @given(st.text(), st.sampled_from(list(OPTIONS.values())))
 def test_no_text_raises_anything_else(text: str, option: Option) -> None:
     with contextlib.suppress(ConfigError):
-        msgspec.convert(read(option, [text], "--x"), option.type)
+        read(option, [text], "--x")
 
 
 def test_variables() -> None:
@@ -115,10 +112,8 @@ def test_variables() -> None:
         "TOKENLANE_ADMIN_PORT": "tcp://10.1.2.3:8081",  # Kubernetes' word for a Service
         "PATH": "/bin",
     }
-    given = {option.path: value for option, value in from_environment(environ)}
-    assert given == {"backends": ["http://a", "http://b"], "server.port": 9000}
-    with pytest.raises(ConfigError, match="TOKENLANE_PORT: 'x' must be a whole number"):
-        list(from_environment({"TOKENLANE_PORT": "x"}))
+    given = {option.path: text for option, text in from_environment(environ)}
+    assert given == {"backends": "http://a,http://b", "server.port": "9000"}
 
 
 def test_variables_that_mean_nothing() -> None:

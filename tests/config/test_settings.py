@@ -30,8 +30,9 @@ def test_names_carry_their_units() -> None:
     ("routing", "said"),
     [
         ({"load_factor": 0.9}, r"Expected `float` >= 1.0 - at `\$.load_factor`"),
-        ({"alpha": 0.6}, "0 <= alpha <= idle_alpha <= 1"),
-        ({"idle_alpha": 2}, "0 <= alpha <= idle_alpha <= 1"),
+        ({"alpha": 0.6}, "idle_alpha: must be at least alpha, which is 0.6"),
+        ({"sibling_alpha": 0.05}, "sibling_alpha: must be at least alpha"),
+        ({"idle_alpha": 2}, "Expected `float` <= 1.0"),
     ],
 )
 def test_numbers_that_no_policy_can_work_with(routing: dict[str, float], said: str) -> None:

@@ -82,7 +82,7 @@ def test_compose_mounts_what_there_is() -> None:
 
 def test_composes_gateway_has_settings_that_serve() -> None:
     folder = DEPLOY / "compose"
-    folders = {"tokens.folders": ("--tokenizer", {"demo": str(demo_folder())})}
+    folders = {"tokens.folders": [f"demo={demo_folder()}"]}
     settings = load(folder / "tokenlane.yaml", folders).settings
     check_settings(settings)
     command = read(folder / "compose.yaml")["services"]["replicas"]["command"]

@@ -17,10 +17,9 @@ from tests.fuzz import whole
 from tests.fuzz.trees import tree
 from tests.support import demo_tokenizer
 from tokenlane.config import loading as configuration
-from tokenlane.config.loading import ConfigProblems
 from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import Settings, TokenSettings
-from tokenlane.errors import ConfigError, RequestError
+from tokenlane.errors import ConfigError, ConfigProblems, RequestError
 from tokenlane.http.chunked import ChunkedReader, ChunkError
 from tokenlane.http.framing import origin_form
 from tokenlane.http.heads import RequestHeads, parse_response

@@ -122,16 +122,19 @@ def test_shadows_take_whole_conversations() -> None:
 @pytest.mark.parametrize(
     ("models", "why"),
     [
-        ({"aliases": {"a": "b", "b": "c"}}, "the alias a must name a model or a split"),
-        ({"aliases": {"a": "b"}, "splits": {"a": {"m": 1}}}, "a cannot be an alias and a split"),
-        ({"splits": {"a": {}}}, "the split a needs a model with a weight above 0"),
-        ({"splits": {"a": {"m": 0}}}, "the split a needs a model with a weight above 0"),
-        ({"splits": {"a": {"b": 1}, "b": {"m": 1}}}, "the split a must be of models, and b is"),
-        ({"aliases": {"n": "m"}, "splits": {"a": {"n": 1}}}, "the split a must be of models"),
-        ({"shadows": {"m": {"to": "m", "ratio": 1}}}, "m cannot be its own shadow"),
+        ({"aliases": {"a": "b", "b": "c"}}, "aliases.a: must name a model or a split"),
+        (
+            {"aliases": {"a": "b"}, "splits": {"a": {"m": 1}}},
+            "splits.a: cannot be an alias and a split",
+        ),
+        ({"splits": {"a": {}}}, "splits.a: needs a model with a weight above 0"),
+        ({"splits": {"a": {"m": 0}}}, "splits.a: needs a model with a weight above 0"),
+        ({"splits": {"a": {"b": 1}, "b": {"m": 1}}}, "splits.a: must be of models, and b is"),
+        ({"aliases": {"n": "m"}, "splits": {"a": {"n": 1}}}, "splits.a: must be of models"),
+        ({"shadows": {"m": {"to": "m", "ratio": 1}}}, "shadows.m: cannot be its own shadow"),
         (
             {"aliases": {"n": "x"}, "shadows": {"m": {"to": "n", "ratio": 1}}},
-            "the shadow of m must go to a model",
+            "shadows.m: must go to a model",
         ),
         ({"shadows": {"m": {"to": "x", "ratio": 0}}}, "> 0"),
         ({"splits": {"a": {"m": -1}}}, ">= 0"),
@@ -147,5 +150,5 @@ def test_the_file_says_where(tmp_path: Any) -> None:
 
     file = tmp_path / "c.yaml"
     file.write_text("models:\n  aliases: {a: b, b: c}\n")
-    with pytest.raises(ConfigError, match=r"c.yaml:1: models: the alias a must name"):
+    with pytest.raises(ConfigError, match=r"c.yaml:2: models.aliases.a: must name"):
         load(file)

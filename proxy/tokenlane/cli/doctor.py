@@ -67,7 +67,8 @@ def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str],
         check_settings(settings)
         report.fine("settings: every value is known and of its type")
     except ConfigError as error:
-        report.fail(f"settings: {error}")
+        for problem in error.problems:
+            report.fail(f"settings: {problem}")
     check_ports(report, settings)
     roots = check_replicas(report, settings)
     check_names(report, settings, roots)

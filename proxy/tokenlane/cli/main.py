@@ -134,9 +134,10 @@ def _parsed(whole: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpa
         whole.print_help(sys.stderr)
         whole.exit(2)
     args, left = whole.parse_known_args(argv)
-    if len(left) == 1 and left[0][0:1] != "-" and getattr(args, "replica", "") is None:
+    for word in ("replica", "settings"):
         # Older Pythons' argparse takes an optional word for absent where a flag is before it.
-        args.replica = left.pop()
+        if len(left) == 1 and left[0][0:1] != "-" and getattr(args, word, "") is None:
+            setattr(args, word, left.pop())
     if left:
         near = difflib.get_close_matches(left[0].partition("=")[0], args.flags(), 1)
         meant = f"; did you mean {near[0]}?" if near else ""

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenlane.config.loading import LoadedSettings, load
-from tokenlane.config.options import CONFIG_VARIABLE, OPTIONS, Option, read, unknown_variables
+from tokenlane.config.loading import LoadedSettings, load, look
+from tokenlane.config.options import CONFIG_VARIABLE, OPTIONS, Option, unknown_variables
+from tokenlane.errors import ConfigError
 
 
 def _option(parser: Any, option: Option, about_it: str = "") -> None:
@@ -28,8 +29,10 @@ def _option(parser: Any, option: Option, about_it: str = "") -> None:
     )
 
 
-def config_flag(parser: argparse.ArgumentParser) -> None:
-    """`--config`."""
+def config_flag(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
+    """Add `--config`. bare: the file may be given without it too."""
+    if bare:
+        parser.add_argument("settings", metavar="FILE", nargs="?", help="the same as --config FILE")
     parser.add_argument(
         "--config",
         type=Path,
@@ -61,9 +64,10 @@ def gateway_flags(parser: argparse.ArgumentParser) -> None:
     setting_flags(parser)
 
 
-def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False) -> None:
-    """Where a running gateway's admin port is. token: and what it wants to see."""
-    config_flag(parser)
+def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False, bare: bool = True) -> None:
+    """Where a running gateway's admin port is. token: and what it wants to see. bare: as in
+    `config_flag`."""
+    config_flag(parser, bare=bare)
     _option(parser, OPTIONS["admin.host"], about_it="address of the gateway's admin port")
     _option(parser, OPTIONS["admin.port"], about_it="the gateway's admin port")
     if token:
@@ -71,23 +75,39 @@ def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False) -> None
 
 
 def config_file(args: argparse.Namespace) -> Path | None:
-    """The file that was given, by flag or variable."""
+    """The file that was given, by flag or variable. Raises ConfigError for two."""
     file: Path | None = args.config
+    bare: str | None = getattr(args, "settings", None)
+    if bare is not None:
+        if "://" in bare:
+            raise ConfigError(f"{bare} is no file of settings; did you mean --backend {bare}?")
+        if file is not None:
+            raise ConfigError(f"two files of settings are given, {file} and {bare}")
+        file = Path(bare)
     if file is None and os.environ.get(CONFIG_VARIABLE):
         file = Path(os.environ[CONFIG_VARIABLE])
     return file
 
 
 def loaded(args: argparse.Namespace) -> LoadedSettings:
-    """Defaults, then the file, then variables, then the flags that were given."""
-    file = config_file(args)
-    flags: dict[str, tuple[str, Any]] = {}
-    for path, value in vars(args).items():
-        option = OPTIONS.get(path)
-        if option is not None and value is not None:
-            texts = value if isinstance(value, list) else [value]
-            flags[path] = option.flag, read(option, texts, option.flag)
-    return load(file, flags, os.environ)
+    """Return defaults, then the file, then variables, then the flags that were given. Raises
+    ConfigError."""
+    return load(config_file(args), _flags(args), os.environ)
+
+
+def looked(args: argparse.Namespace) -> LoadedSettings:
+    """As `loaded`, with what is wrong beside what is right. Raises ConfigError for a file that
+    cannot be read."""
+    return look(config_file(args), _flags(args), os.environ)
+
+
+def _flags(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the texts of the flags that were given, by their settings."""
+    return {
+        path: value if isinstance(value, list) else [value]
+        for path, value in vars(args).items()
+        if path in OPTIONS and value is not None
+    }
 
 
 def misspelt_variables() -> Iterator[str]:

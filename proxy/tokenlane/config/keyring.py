@@ -16,7 +16,7 @@ import msgspec
 
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE, Secret
 from tokenlane.config.settings import AdminSettings, AuthSettings, Key, UpstreamSettings
-from tokenlane.errors import ConfigError
+from tokenlane.errors import ConfigError, ConfigProblems
 
 # Of the hub's client, which only the control plane runs.
 _HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -30,15 +30,17 @@ def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
     """
     if not settings.keys and not settings.keys_file:
         if settings.tenants:
-            raise ConfigError("auth.tenants names tenants, but there is no key: set auth.keys")
+            raise ConfigError("auth.tenants: names tenants, but there is no key: set auth.keys")
         return None
     keys = settings.keys + (_from_file(Path(settings.keys_file)) if settings.keys_file else ())
-    digests = [key.digest for key in keys]
-    if len(set(digests)) < len(digests):
-        raise ConfigError("auth: a key is given twice")
-    unknown = sorted(set(settings.tenants) - {key.tenant for key in keys})
-    if unknown:
-        raise ConfigError(f"auth.tenants names {unknown[0]}, which has no key")
+    problems = [
+        f"auth.tenants.{name}: has no key"
+        for name in sorted(set(settings.tenants) - {key.tenant for key in keys})
+    ]
+    if len({key.digest for key in keys}) < len(keys):
+        problems.append("auth.keys: a key is given twice")
+    if problems:
+        raise ConfigProblems(problems)
     return keys
 
 

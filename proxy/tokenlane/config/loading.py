@@ -2,186 +2,57 @@
 
 Invariants:
 - Defaults, then the file, then variables, then flags; the last word counts.
-- Every mistake in a file is found at once, each named with file, line, path and what to do.
-- Nothing is guessed: an unknown key is an error, however clear what was meant.
+- Every mistake in all three is found at once; what is right beside it can still be looked at.
 """
 
-import difflib
 import inspect
 import json
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import yaml
 
-from tokenlane.config.options import (
-    OPTIONS,
-    REPLACED,
-    from_environment,
-    leaves,
-    options_of,
-    wanted,
-)
-from tokenlane.config.settings import Settings
-from tokenlane.config.yaml_size import bound
-from tokenlane.errors import ConfigError
+from tokenlane.config.options import OPTIONS, from_environment, leaves, options_of, read
+from tokenlane.config.settings import Section, Settings
+from tokenlane.config.settings_file import SettingsFile
+from tokenlane.config.validation import WRONG, Validation, dotted
+from tokenlane.errors import ConfigError, ConfigProblems
 
 DEFAULT = "default"
-# What was meant is looked for among all there is, but not for every line of a file of another kind.
-_HINTS_LIMIT_COUNT = 20
-Path_ = tuple[str | int, ...]
-
-
-class ConfigProblems(ConfigError):
-    """Several mistakes in one file; `problems` are their sentences."""
-
-    def __init__(self, problems: list[str]) -> None:
-        more = len(problems) - 1
-        tail = f" (and {more} more: tokenlane check-config names them all)" if more else ""
-        super().__init__(problems[0] + tail)
-        self.problems = problems
 
 
 class LoadedSettings(msgspec.Struct, frozen=True):
-    """Settings, and by dotted path where each came from: default, FILE:LINE, a variable, a flag."""
+    """Settings, and by dotted path where each came from: default, FILE:LINE, a variable, a flag.
+    lines: FILE:LINE of what is inside of one. problems: of what was given. wrong: the settings
+    that these are about, which are left at their defaults."""
 
     settings: Settings
     origins: dict[str, str]
+    lines: dict[str, str] = {}
+    problems: Sequence[str] = ()
+    wrong: Sequence[str] = ()
+
+    def is_sound(self, path: str) -> bool:
+        """Return whether nothing was wrong with a setting or what is in it."""
+        return not any(_is_inside(path, wrong) or _is_inside(wrong, path) for wrong in self.wrong)
+
+    def placed(self, sentence: str) -> str:
+        """Return a sentence that begins with a setting's path, with where that setting is from."""
+        known = self.lines | {path: one for path, one in self.origins.items() if one != DEFAULT}
+        paths = [path for path in known if _is_inside(sentence, path)]
+        return f"{known[max(paths, key=len)]}: {sentence}" if paths else sentence
+
+    def blame(self, error: ConfigError) -> ConfigProblems:
+        """Return an error about these settings with where each is from."""
+        return ConfigProblems([self.placed(problem) for problem in error.problems])
 
 
-class _File:
-    """A file's values, what is wrong with them, and the line of everything in it. node: as YAML
-    read them; without it nothing has a line."""
-
-    def __init__(self, path: Path, values: dict[str, Any], node: yaml.Node | None = None) -> None:
-        self.path = path
-        self._lines: dict[Path_, int] = {}
-        self.values = values
-        self.problems: list[str] = []
-        self._inside: set[int] = set()
-        self._unknown_count = 0
-        if self._note(node, ()):
-            self.problems += self._check(values, Settings, ())
-
-    @classmethod
-    def read(cls, path: Path, text: str) -> Self:
-        """What stands in a file. Raises ConfigError where that is no mapping in YAML."""
-        try:
-            loader = yaml.SafeLoader(text)
-            try:
-                node = loader.get_single_node()
-                bound(node, path)
-                values = loader.construct_document(node) if node is not None else None
-            finally:
-                loader.dispose()
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{path}:{mark.line + 1}" if mark else str(path)
-            raise ConfigError(
-                f"{where}: is not YAML ({getattr(error, 'problem', None) or 'unreadable'})"
-            ) from None
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
-            # PyYAML lets through what its constructors raise: 0000-00-00 is a date to it.
-            raise ConfigError(f"{path}: holds a value that YAML cannot mean ({error})") from None
-        if values is None:
-            return cls(path, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: the top level must be a mapping of settings")
-        return cls(path, values, node)
-
-    def _note(self, node: Any, path: Path_) -> bool:
-        """Where everything is, from here down. False where something holds itself, as aliases
-        can: then there is no end to looking at it."""
-        if id(node) in self._inside:
-            self.problems.append(f"{self.where(path)}: {_dotted(path)}: holds itself (by an alias)")
-            return False
-        self._inside.add(id(node))
-        finite = True
-        if isinstance(node, yaml.MappingNode):
-            seen: dict[str, int] = {}
-            for key, value in node.value:
-                name, line = str(key.value), key.start_mark.line + 1
-                if name in seen and name != "<<":
-                    self.problems.append(
-                        f"{self.path}:{line}: {_dotted((*path, name))}: given twice, first in line"
-                        f" {seen[name]}; the last would count"
-                    )
-                seen[name] = line
-                self._lines[*path, name] = line
-                finite = self._note(value, (*path, name)) and finite
-        elif isinstance(node, yaml.SequenceNode):
-            for place, item in enumerate(node.value):
-                self._lines[*path, place] = item.start_mark.line + 1
-                finite = self._note(item, (*path, place)) and finite
-        self._inside.discard(id(node))
-        return finite
-
-    def where(self, path: Path_) -> str:
-        """FILE:LINE of a value, or of what it is in."""
-        while path and path not in self._lines:
-            path = path[:-1]
-        return f"{self.path}:{self._lines[path]}" if path else str(self.path)
-
-    def _check(self, value: Any, kind: Any, path: Path_) -> Iterator[str]:
-        """The sentences of all that is wrong from here down."""
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            if not isinstance(value, dict):
-                # `server:` with nothing below it is a section of defaults to its author.
-                if value is not None or len(path) != 1:
-                    yield self._wrong(value, kind, path)
-                return
-            yield from self._section(value, kind, path)
-        elif get_origin(kind) is dict and isinstance(value, dict):
-            for name, below in value.items():
-                yield from self._check(below, get_args(kind)[1], (*path, str(name)))
-        elif get_origin(kind) is tuple and isinstance(value, list):
-            for place, below in enumerate(value):
-                yield from self._check(below, get_args(kind)[0], (*path, place))
-        else:
-            try:
-                msgspec.convert(value, kind)
-            except msgspec.ValidationError:
-                yield self._wrong(value, kind, path)
-
-    def _section(
-        self, value: dict[Any, Any], kind: type[msgspec.Struct], path: Path_
-    ) -> Iterator[str]:
-        kinds = get_type_hints(kind)
-        fine = True
-        for name, below in value.items():
-            if name in kind.__struct_fields__:
-                problems = list(self._check(below, kinds[name], (*path, name)))
-            else:
-                problems = [self._unknown(str(name), kind, path)]
-            fine = fine and not problems
-            yield from problems
-        if fine:
-            # Values that are well each by itself, but not together, or not there.
-            filled = {name: below for name, below in value.items() if below is not None}
-            try:
-                msgspec.convert(filled, kind)
-            except msgspec.ValidationError as error:
-                said, _, at = str(error).partition(" - at `$.")
-                here = (*path, *re.findall(r"^\w+", at))
-                yield ": ".join(filter(None, (self.where(here), _dotted(here), said)))
-
-    def _wrong(self, value: Any, kind: Any, path: Path_) -> str:
-        given = "empty" if value is None else {bool: "true or false", int: "a number",
-            float: "a number", str: "text", list: "a list", dict: "a mapping"}.get(
-            type(value), "something else")  # fmt: skip
-        return f"{self.where(path)}: {_dotted(path)}: must be {wanted(kind)}, and is {given}"
-
-    def _unknown(self, name: str, kind: type[msgspec.Struct], path: Path_) -> str:
-        here = (*path, name)
-        self._unknown_count += 1
-        looks = self._unknown_count <= _HINTS_LIMIT_COUNT
-        meant = suggestion(_dotted(here), name, kind, path) if looks else None
-        hint = f"did you mean {meant}?" if meant else f"known here: {_known(kind)}"
-        return f"{self.where(here)}: {_dotted(here)}: there is no such setting; {hint}"
+def _is_inside(path: str, outer: str) -> bool:
+    """Return whether a path, or a sentence that begins with one, is about a part of another."""
+    return path.startswith(outer) and path[len(outer) : len(outer) + 1] in ("", ".", "[", ":", ",")
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -196,111 +67,111 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); check --config") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
-
-
-def _dotted(path: Path_) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
-
-
-def _known(kind: type[msgspec.Struct]) -> str:
-    return ", ".join(kind.__struct_fields__)
-
-
-def suggestion(dotted: str, name: str, kind: type[msgspec.Struct], path: Path_) -> str | None:
-    """The setting that was probably meant: what does a former one's work, a like name here, the
-    same name elsewhere."""
-    if dotted in REPLACED:
-        return REPLACED[dotted]
-    near = difflib.get_close_matches(name, kind.__struct_fields__, 1, 0.6)
-    if near:
-        return _dotted((*path, near[0]))
-    elsewhere = [known for known in OPTIONS if known.rpartition(".")[2] == name]
-    return (
-        elsewhere[0]
-        if elsewhere
-        else next(iter(difflib.get_close_matches(dotted, OPTIONS, 1, 0.8)), None)
-    )
-
-
-def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
-    *sections, name = dotted.split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-    values[name] = value
-
-
 def load(
     path: Path | None,
-    flags: Mapping[str, tuple[str, Any]] | None = None,
+    flags: Mapping[str, list[str]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
     """The settings in force.
 
-    path: a YAML file. flags: by dotted path, (flag, value). environ: variables.
+    path: a YAML file. flags: the texts given, by dotted path. environ: variables.
     Raises ConfigError, with file, line and path of what is wrong.
     """
-    file = _File.read(path, _text(path)) if path is not None else None
-    return _loaded(file, flags, environ)
+    return _sound(look(path, flags, environ))
+
+
+def look(
+    path: Path | None,
+    flags: Mapping[str, list[str]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """As `load`, but mistakes come back as problems, beside what is right. Raises ConfigError for
+    a file that cannot be read."""
+    return _looked(SettingsFile.read(path) if path is not None else None, flags, environ)
 
 
 def load_text(text: str, path: Path) -> LoadedSettings:
     """As `load`, of a file that was read already."""
-    return _loaded(_File.read(path, text))
+    return _sound(_looked(SettingsFile.of(path, text)))
 
 
 def load_values(values: dict[Any, Any], path: Path) -> LoadedSettings:
     """As `load`, of what YAML made of a file."""
-    return _loaded(_File(path, values))
+    return _sound(_looked(SettingsFile(path, values)))
 
 
-def _loaded(
-    file: _File | None,
-    flags: Mapping[str, tuple[str, Any]] | None = None,
+def _sound(found: LoadedSettings) -> LoadedSettings:
+    if found.problems:
+        raise ConfigProblems(list(found.problems))
+    return found
+
+
+def _looked(
+    file: SettingsFile | None,
+    flags: Mapping[str, list[str]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
     origins = dict.fromkeys(OPTIONS, DEFAULT)
+    lines: dict[str, str] = {}
     values: dict[str, Any] = {}
+    problems: list[str] = []
+    wrong: list[str] = []
     if file is not None:
-        if file.problems:
-            raise ConfigProblems(file.problems)
-        values = {name: value for name, value in file.values.items() if value is not None}
-        for dotted in OPTIONS:
-            below = file.values
-            *sections, name = dotted.split(".")
-            for section in sections:
-                below = below.get(section) or {}
-            if name in below:
-                origins[dotted] = file.where(tuple(dotted.split(".")))
-    given: dict[str, Any] = {}
-    for option, value in from_environment(environ or {}):
-        _put(given, option.path, value)
-        origins[option.path] = option.variable
-    over: dict[str, Any] = {}
-    for dotted, (flag, value) in (flags or {}).items():
-        _put(over, dotted, value)
-        origins[dotted] = flag
+        values = file.validation.right(file.values, Settings, ())
+        problems, wrong = file.validation.problems, file.validation.wrong
+        lines = {dotted(path): line for path, line in file.lines()}
+        origins |= {path: line for path, line in lines.items() if path in origins}
+    given = [(option, [text], option.variable) for option, text in from_environment(environ or {})]
+    given += [(OPTIONS[path], texts, OPTIONS[path].flag) for path, texts in (flags or {}).items()]
+    for option, texts, source in given:
+        validation = Validation(lambda _, source=source: source)  # type: ignore[misc]  # its own
+        try:
+            path = tuple(option.path.split("."))
+            value = validation.right(read(option, texts, source), option.kind, path)
+        except ConfigError as error:
+            problems.append(str(error))
+            wrong.append(option.path)
+            continue
+        problems += validation.problems
+        wrong += validation.wrong
+        if value is not WRONG:
+            values = merge(values, _nested(path, value))
+            origins[option.path] = source
+            laid = [(*path, name) for name in value] if isinstance(value, dict) else [path]
+            for over in map(dotted, laid):
+                lines = {one: line for one, line in lines.items() if not _is_inside(one, over)}
+    settings, conflicts = _assembled(values)
+    found = LoadedSettings(settings, origins, lines, problems, wrong)
+    problems += map(found.placed, conflicts)
+    return found
+
+
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    first, *rest = path
+    return {first: _nested(tuple(rest), value) if rest else value}
+
+
+def _assembled(values: dict[str, Any]) -> tuple[Settings, list[str]]:
+    """Return settings of values that are right each by itself, and what does not go together."""
     try:
-        settings = msgspec.convert(merge(merge(values, given), over), Settings)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{file.path if file else 'command line'}: {error}") from None
-    return LoadedSettings(settings, origins)
-
-
-def placed(sentence: str, loaded: LoadedSettings) -> str:
-    """A sentence that begins with a setting's path, with where that setting is from."""
-    known = [path for path in loaded.origins if sentence.startswith((f"{path}:", f"{path} "))]
-    origin = loaded.origins[known[0]] if known else DEFAULT
-    return sentence if origin == DEFAULT else f"{origin}: {sentence}"
+        return msgspec.convert(values, Settings), []
+    except msgspec.ValidationError:
+        pass
+    settings = Settings()
+    conflicts: list[str] = []
+    kinds = get_type_hints(Settings, include_extras=True)
+    for name, below in values.items():
+        made = getattr(settings, name)
+        if isinstance(made, Section):
+            made = type(made)()
+            inner = get_type_hints(type(made), include_extras=True)
+            for field, value in below.items():
+                msgspec.structs.force_setattr(made, field, msgspec.convert(value, inner[field]))
+            conflicts += [f"{name}.{conflict}" for conflict in made.conflicts()]
+        else:
+            made = msgspec.convert(below, kinds[name])
+        msgspec.structs.force_setattr(settings, name, made)
+    return settings, conflicts
 
 
 def printed(loaded: LoadedSettings) -> str:
@@ -308,8 +179,8 @@ def printed(loaded: LoadedSettings) -> str:
     `restart` where a reload does not put it in force."""
     lines = []
     section = ""
-    for dotted, value in leaves(loaded.settings):
-        head, _, name = dotted.rpartition(".")
+    for path, value in leaves(loaded.settings):
+        head, _, name = path.rpartition(".")
         if head and head != section:
             lines.append(f"{head}:")
         section = head
@@ -318,8 +189,8 @@ def printed(loaded: LoadedSettings) -> str:
         )
         text = text.removesuffix("...\n").rstrip()
         indent = "  " if head else ""
-        live = "" if OPTIONS[dotted].live else "; restart"
-        lines.append(f"{indent}{name}: {text}".ljust(44) + f"  # {loaded.origins[dotted]}{live}")
+        live = "" if OPTIONS[path].live else "; restart"
+        lines.append(f"{indent}{name}: {text}".ljust(44) + f"  # {loaded.origins[path]}{live}")
     return "\n".join(lines)
 
 

@@ -37,12 +37,14 @@ REPLACED = {"tokens.cache_limit_entries": "tokens.cache_limit_bytes"} | {
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting. type: of its value, without ranges. help: one line, without default and unit.
+    """A setting. type: of its value, without ranges. kind: with them. help: one line, without
+    default and unit.
     live: a reload puts it in force; else a restart is needed. own_flags: those that people type,
     where it has any. metavar: what its value looks like where it is typed."""
 
     path: str
     type: Any
+    kind: Any
     default: Any
     help: str
     live: bool
@@ -111,6 +113,17 @@ def _metavar(kind: Any) -> str:
     return known.get(kind, "JSON")
 
 
+def metas(kind: Any) -> tuple[msgspec.Meta, ...]:
+    """Return what is said of a type beside it."""
+    said: tuple[msgspec.Meta, ...] = getattr(kind, "__metadata__", ())
+    return said
+
+
+def bare(kind: Any) -> Any:
+    """Return a type without what is said of it."""
+    return kind.__origin__ if metas(kind) else kind
+
+
 def leaves(settings: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of every setting, in the order of the file."""
     for name in settings.__struct_fields__:
@@ -129,9 +142,9 @@ def _options(settings: msgspec.Struct, prefix: str = "") -> Iterator[Option]:
             yield from _options(default, path + ".")
             continue
         said: dict[str, Any] = {"metavar": _metavar(types[field.name])}
-        for meta in getattr(field.type, "__metadata__", ()):
+        for meta in metas(field.type):
             said |= meta.extra or {}
-        yield Option(path=path, type=types[field.name], default=default, **said)
+        yield Option(path=path, type=types[field.name], kind=field.type, default=default, **said)
 
 
 @cache
@@ -153,15 +166,31 @@ def shown(settings: Settings) -> Iterator[tuple[str, str, bool]]:
 
 def wanted(kind: Any) -> str:
     """A type in words: what a value must be."""
+    if metas(kind):
+        looks = next(filter(None, ((meta.extra or {}).get("looks") for meta in metas(kind))), None)
+        return looks or wanted(bare(kind)) + _range(metas(kind))
     if get_origin(kind) is Literal:
         return "one of: " + ", ".join(_typed(choice) for choice in get_args(kind))
     if get_origin(kind) is tuple:
         return "a list"
     if get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return "a mapping"
-    if datetime in get_args(kind):
+    if datetime in map(bare, get_args(kind)):
         return "a time with its zone, as 2027-01-31T00:00:00Z"
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+
+
+def _range(said: tuple[msgspec.Meta, ...]) -> str:
+    """Return the bounds of a number: ` from 0 to 65535`."""
+    least, above, most = (
+        next((bound for meta in said if (bound := getattr(meta, name)) is not None), None)
+        for name in ("ge", "gt", "le")
+    )
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    low = f" of at least {least}" if least is not None else ""
+    low = f" above {above}" if above is not None else low
+    return low + (f" and at most {most}" if most is not None else "")
 
 
 def _pairs(words: list[str], source: str, form: str) -> dict[str, str]:
@@ -175,33 +204,32 @@ def _pairs(words: list[str], source: str, form: str) -> dict[str, str]:
 
 
 def read(option: Option, texts: list[str], source: str) -> Any:
-    """A value as typed. source: the flag or variable, for the ConfigError if it is none."""
+    """Return a value as typed, its range unchecked. source: the flag or variable, for the
+    ConfigError if it is none."""
     if option.many:
         words = [word for text in texts for word in text.replace(",", " ").split()]
         return words if option.words else _pairs(words, source, option.metavar)
     text = texts[-1]
-    value: Any = text
     if get_origin(option.type) in (dict, tuple):
         try:
-            value = json.loads(text)
-        except ValueError:
+            return json.loads(text)
+        except (ValueError, RecursionError):
             raise ConfigError(f"{source}: is not JSON; it must be {wanted(option.type)}") from None
     try:
-        made = msgspec.convert(value, option.type, strict=False)
+        return msgspec.convert(text, option.type, strict=False)
     except msgspec.ValidationError:
-        raise ConfigError(f"{source}: {text!r} must be {wanted(option.type)}") from None
-    return msgspec.to_builtins(made)
+        raise ConfigError(f"{source}: {text!r} must be {wanted(option.kind)}") from None
 
 
 def from_environment(
     environ: Mapping[str, str], options: Mapping[str, Option] = OPTIONS
-) -> Iterator[tuple[Option, Any]]:
-    """Settings given as variables. Empty ones count as not given. ConfigError names a wrong one."""
+) -> Iterator[tuple[Option, str]]:
+    """Yield the settings given as variables, with their texts. Empty ones count as not given."""
     for option in options.values():
         text = environ.get(option.variable, "")
         # Kubernetes puts TOKENLANE_PORT=tcp://… there for a Service of that name.
         if text and not (option.type is int and text.startswith("tcp://")):
-            yield option, read(option, [text], option.variable)
+            yield option, text
 
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:

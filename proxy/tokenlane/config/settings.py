@@ -9,6 +9,7 @@ Invariants:
 - Every setting is `live` or `restart`: the import fails for one that is neither.
 """
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -19,6 +20,8 @@ from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
 
 KIB = 1024
 MIB = 1024 * KIB
+WORKER_LIMIT = 64
+RANK_LIMIT = 64
 _POD = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 Words = tuple[str, ...]
@@ -28,11 +31,14 @@ Jobs = Annotated[int, Meta(ge=0, extra={"unit": "jobs"})]
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
 Tokens = Annotated[int, Meta(ge=0, extra={"unit": "tokens"})]
 Blocks = Annotated[int, Meta(ge=0, extra={"unit": "blocks"})]
-Seconds = Annotated[float, Meta(ge=0, extra={"unit": "seconds"})]
-SecondsAboveZero = Annotated[float, Meta(gt=0, extra={"unit": "seconds"})]
+# Longer than any gateway runs, and no timer's own limit.
+_LONGEST_S = 1_000_000_000
+Seconds = Annotated[float, Meta(ge=0, le=_LONGEST_S, extra={"unit": "seconds"})]
+SecondsAboveZero = Annotated[float, Meta(gt=0, le=_LONGEST_S, extra={"unit": "seconds"})]
+NotNegative = Annotated[float, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Host = Annotated[str, Meta(extra={"metavar": "H"})]
-Port = Annotated[int, Meta(extra={"metavar": "P"})]
+Port = Annotated[int, Meta(ge=0, le=65535, extra={"metavar": "P"})]
 File = Annotated[str, Meta(extra={"metavar": "FILE"})]
 
 
@@ -51,6 +57,14 @@ def restart(about: str, *flags: str, **more: str) -> Meta:
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of settings."""
 
+    def conflicts(self) -> Iterator[str]:
+        """Yield a sentence for each setting that does not go with the others, its name first."""
+        yield from ()
+
+    def __post_init__(self) -> None:
+        for conflict in self.conflicts():
+            raise ValueError(conflict)
+
 
 # A table: a setting takes one line, or two if its help needs them.
 # fmt: off
@@ -61,7 +75,8 @@ class ServerSettings(Section, frozen=True):
     port: Annotated[Port, restart("data port; 0 picks one", "--port")] = 8080
     share_port: Annotated[bool, restart(
         "another gateway of the same user may serve on the data port too, and take over")] = False
-    workers: Annotated[int, restart("data plane processes", "--workers")] = 1
+    workers: Annotated[int, Meta(ge=1, le=WORKER_LIMIT), restart(
+        "data plane processes", "--workers")] = 1
     head_limit_bytes: Annotated[Bytes, live("largest head of a request")] = 64 * KIB
     header_limit_count: Annotated[Count, live("most header fields of a request")] = 128
     target_limit_bytes: Annotated[Bytes, live("longest path with its query")] = 8 * KIB
@@ -116,7 +131,8 @@ class UpstreamSettings(Section, frozen=True):
     head_limit_bytes: Annotated[Bytes, live("largest head of an answer")] = 64 * KIB
     retry_limit_count: Annotated[Count, live("most further replicas tried for a request")] = 2
     retry_unanswered: Annotated[bool, live("retry what a replica may have begun")] = False
-    retry_budget_ratio: Annotated[float, live("retries allowed, as a share of requests")] = 0.2
+    retry_budget_ratio: Annotated[NotNegative, live(
+        "retries allowed, as a share of requests")] = 0.2
     retry_budget_burst_count: Annotated[Count, live("retries allowed beside that share")] = 20
     api_key_file: Annotated[File, live(
         f"file with the key shown to replicas (or set {REPLICA_KEY_VARIABLE})")] = ""
@@ -145,12 +161,12 @@ class TokenSettings(Section, frozen=True):
         "memory of a worker, or tokenizer process, for what is known of prompts")] = 192 * MIB
     cache_entry_limit_bytes: Annotated[Bytes, restart(
         "most that is remembered of one prompt by one kind of cache")] = 8 * MIB
-    threads: Annotated[int, restart("tokenizer threads; 0: as many as CPUs it may use, 2 to 8")] = 0
+    threads: Annotated[Count, restart("tokenizer threads; 0: as many as CPUs it may use, 2 to 8")] = 0
     queue_limit_jobs: Annotated[Jobs, restart("most prompts waiting for a thread")] = 256
     queue_limit_bytes: Annotated[Bytes, restart(
         "most bytes of prompts in line for threads; half of it for each tenant")] = 64 * MIB
     queue_wait_limit_s: Annotated[Seconds, restart("longest expected wait for a thread")] = 1.0
-    processes: Annotated[int, restart("tokenizer processes for long prompts")] = 0
+    processes: Annotated[Count, restart("tokenizer processes for long prompts")] = 0
     process_limit_bytes: Annotated[Bytes, restart(
         "most bytes of prompts under way in each tokenizer process")] = 32 * MIB
     dispatch: Annotated[Literal["p2c", "round-robin"], restart("how one of them is chosen")] = "p2c"
@@ -175,19 +191,20 @@ class TokenSettings(Section, frozen=True):
 class Price(Section, frozen=True):
     """What a model's tokens cost, in one currency unit per million."""
 
-    input_per_million: float = 0.0
-    cached_input_per_million: Annotated[float, Meta(description="prompt tokens found cached")] = 0.0
-    output_per_million: float = 0.0
+    input_per_million: NotNegative = 0.0
+    cached_input_per_million: Annotated[NotNegative, Meta(
+        description="prompt tokens found cached")] = 0.0
+    output_per_million: NotNegative = 0.0
 
 
 class RoutingSettings(Section, frozen=True):
     """The policy, and what it knows of replicas."""
 
     policy: Annotated[str, live("how replicas are chosen", "--policy", metavar="NAME")] = "affinity"
-    alpha: Annotated[float, live(
+    alpha: Annotated[Ratio, live(
         "what a queued token counts beside one's own while all replicas are busy")] = 0.1
-    idle_alpha: Annotated[float, live("the same while all are idle")] = 0.5
-    sibling_alpha: Annotated[float, live(
+    idle_alpha: Annotated[Ratio, live("the same while all are idle")] = 0.5
+    sibling_alpha: Annotated[Ratio, live(
         "the same beside requests in flight that the same parent waits for")] = 1.0
     session_headers: Annotated[Words, live(
         "headers that name a session; the first one present counts")] = ("x-session-affinity",)
@@ -210,11 +227,10 @@ class RoutingSettings(Section, frozen=True):
         "a replica that refuses a connection is left out for this long, or until a probe")] = 2.0
     host_block_worth: Annotated[Ratio, live("worth of a block off the GPU, beside one on it")] = 0.9
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= self.idle_alpha <= 1:
-            raise ValueError("alpha and idle_alpha must be 0 <= alpha <= idle_alpha <= 1")
-        if not self.alpha <= self.sibling_alpha <= 1:
-            raise ValueError("sibling_alpha must be alpha <= sibling_alpha <= 1")
+    def conflicts(self) -> Iterator[str]:
+        for name in ("idle_alpha", "sibling_alpha"):
+            if getattr(self, name) < self.alpha:
+                yield f"{name}: must be at least alpha, which is {self.alpha}"
 
 
 class KvSource(Section, frozen=True):
@@ -223,7 +239,7 @@ class KvSource(Section, frozen=True):
     endpoint: Annotated[str, Meta(description="of rank 0; rank r is at the port plus r")]
     replay_endpoint: str = ""
     topic: str = ""
-    data_parallel_ranks: int = 1
+    data_parallel_ranks: Annotated[int, Meta(ge=1, le=RANK_LIMIT)] = 1
     bind: Annotated[bool, Meta(description="listen, because the replica connects")] = False
 
 
@@ -247,7 +263,7 @@ class HealthSettings(Section, frozen=True):
     failure_limit_count: Annotated[Count, live("failures in a row that leave a replica out")] = 5
     ejection_s: Annotated[Seconds, live("for this long, times the ejections in a row")] = 30.0
     ejection_limit_s: Annotated[Seconds, live("and at most for this long")] = 300.0
-    ejection_limit_ratio: Annotated[float, live("most replicas left out, as a share of all")] = 0.5
+    ejection_limit_ratio: Annotated[Ratio, live("most replicas left out, as a share of all")] = 0.5
     slow_start_s: Annotated[Seconds, live(
         "a replica that comes back gets its share by degrees in this time; 0: at once")] = 10.0
 
@@ -320,8 +336,12 @@ class TracingSettings(Section, frozen=True):
 class Key(Section, frozen=True):
     """A client's key, known by its digest."""
 
-    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="SHA-256 in hexadecimal")]
-    tenant: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    digest: Annotated[str, Meta(
+        pattern="^[0-9a-f]{64}$", description="SHA-256 in hexadecimal",
+        extra={"looks": "64 hexadecimal digits in lower case, the SHA-256 of a key"})]
+    tenant: Annotated[str, Meta(
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        extra={"looks": "a name of at most 64 letters, digits, dots, dashes and underscores"})]
     expires: Annotated[datetime, Meta(
         tz=True, description="when it is refused, as 2027-01-31T00:00:00Z")] | None = None
 
@@ -385,24 +405,23 @@ class ModelSettings(Section, frozen=True):
     shadow_limit_count: Annotated[Count, live("most copies under way in a worker")] = 32
     shadow_limit_bytes: Annotated[Bytes, live("most bytes of their bodies")] = 64 * MIB
 
-    def __post_init__(self) -> None:
-        for name in self.splits:
-            if name in self.aliases:
-                raise ValueError(f"{name} cannot be an alias and a split")
-            if not any(self.splits[name].values()):
-                raise ValueError(f"the split {name} needs a model with a weight above 0")
-        for name, model in self.aliases.items():
-            if model in self.aliases:
-                raise ValueError(f"the alias {name} must name a model or a split, not an alias")
+    def conflicts(self) -> Iterator[str]:
         for name, weights in self.splits.items():
+            if name in self.aliases:
+                yield f"splits.{name}: cannot be an alias and a split"
+            if not any(weights.values()):
+                yield f"splits.{name}: needs a model with a weight above 0"
             for model in weights:
                 if model in self.aliases or (model in self.splits and model != name):
-                    raise ValueError(f"the split {name} must be of models, and {model} is a name")
+                    yield f"splits.{name}: must be of models, and {model} is a name"
+        for name, model in self.aliases.items():
+            if model in self.aliases:
+                yield f"aliases.{name}: must name a model or a split, not an alias"
         for model, shadow in self.shadows.items():
             if shadow.to == model:
-                raise ValueError(f"{model} cannot be its own shadow")
+                yield f"shadows.{model}: cannot be its own shadow"
             if shadow.to in self.aliases or shadow.to in self.splits:
-                raise ValueError(f"the shadow of {model} must go to a model, not to another name")
+                yield f"shadows.{model}: must go to a model, not to another name"
 
 
 class Settings(Section, frozen=True):

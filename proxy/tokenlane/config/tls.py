@@ -23,7 +23,7 @@ def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
     """For the data port; None without a certificate. Raises ConfigError."""
     if not settings.tls_cert_file:
         if settings.tls_key_file:
-            raise ConfigError("server.tls_key_file is set, but server.tls_cert_file is not")
+            raise ConfigError("server.tls_key_file: is set, but server.tls_cert_file is not")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load(context, "server", settings.tls_cert_file, settings.tls_key_file)
@@ -49,7 +49,7 @@ def upstream_context(settings: UpstreamSettings) -> ssl.SSLContext:
     if settings.tls_cert_file:
         _load(context, "upstream", settings.tls_cert_file, settings.tls_key_file)
     elif settings.tls_key_file:
-        raise ConfigError("upstream.tls_key_file is set, but upstream.tls_cert_file is not")
+        raise ConfigError("upstream.tls_key_file: is set, but upstream.tls_cert_file is not")
     return _ours(context)
 
 
@@ -66,5 +66,5 @@ def _load(context: ssl.SSLContext, side: str, cert_file: str, key_file: str) -> 
     except OSError as error:
         reason = getattr(error, "reason", None) or error.strerror or "unreadable"
         raise ConfigError(
-            f"{side}.tls_cert_file, {side}.tls_key_file: {cert_file} cannot be used ({reason})"
+            f"{side}.tls_cert_file: {cert_file} cannot be used with its key ({reason})"
         ) from None

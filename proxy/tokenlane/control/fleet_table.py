@@ -151,23 +151,25 @@ def base_url(backend: str) -> str:
         parts = urlsplit(backend)
         port = parts.port
     except ValueError:
-        raise ConfigError(
-            f"backend {backend!r} is not a URL; it must look like http://HOST:PORT"
-        ) from None
+        raise ConfigError(f"{backend!r} is not a URL; it must look like http://HOST:PORT") from None
     if parts.username or parts.password:
-        raise ConfigError("a backend's URL must not carry a user name or password")
+        raise ConfigError("the URL must not carry a user name or password")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         bare = re.fullmatch(r"[\w.-]+:[0-9]{1,5}", backend)
         meant = f"; did you mean http://{backend}?" if bare else ""
-        raise ConfigError(f"backend {backend!r} must look like http://HOST:PORT{meant}")
+        raise ConfigError(f"{backend!r} must look like http://HOST:PORT{meant}")
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise ConfigError(
-            f"backend {backend!r} must end after its port; did you mean"
-            f" {parts.scheme}://{parts.netloc}?"
+            f"{backend!r} must end after its port; did you mean {parts.scheme}://{parts.netloc}?"
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{host}:{port}"
+
+
+def host_of(backend: str) -> str:
+    """Return the host and port of a backend, which are its id. Raises ConfigError."""
+    return base_url(backend).partition("://")[2]
 
 
 class FleetTable:
@@ -207,7 +209,7 @@ class FleetTable:
     def add(self, slot: int, backend: str) -> ReplicaState:
         """A new replica in a slot that is free. ConfigError where its URL is none, or there."""
         url = base_url(backend)
-        state = ReplicaState(id=url.partition("://")[2], slot=slot, url=url)
+        state = ReplicaState(id=host_of(url), slot=slot, url=url)
         if any(track.state.id == state.id for track in self._tracks.values()):
             raise ConfigError(f"backend {url} is listed twice")
         if slot in self._tracks:

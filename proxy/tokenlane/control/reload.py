@@ -21,7 +21,7 @@ import msgspec
 
 from tokenlane.config.differences import Differences, changed
 from tokenlane.config.keyring import admin_token, client_keys, replica_key
-from tokenlane.config.loading import ConfigProblems, LoadedSettings, placed
+from tokenlane.config.loading import LoadedSettings
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Key, Settings
 from tokenlane.config.tls import tls_files
@@ -127,12 +127,9 @@ class Reloader:
         now = self.in_force
         try:
             found, new = await asyncio.to_thread(self._look, self._given, now.settings)
-        except ConfigProblems as error:
-            self._read = seen
-            return ReloadReport("refused", problems=tuple(error.problems))
         except ConfigError as error:
             self._read = seen
-            return ReloadReport("refused", problems=(str(error),))
+            return ReloadReport("refused", problems=tuple(error.problems))
         except Exception:
             # Whatever stands in a file, it must not stop a gateway that serves.
             log.exception("the settings cannot be read for no foreseen reason")
@@ -162,10 +159,8 @@ class Reloader:
             self._check(loaded.settings)
             found = changed(now, loaded.settings)
             return found, read_all(found.settings)
-        except ConfigProblems:
-            raise
         except ConfigError as error:
-            raise ConfigError(placed(str(error), loaded)) from None
+            raise loaded.blame(error) from None
 
     async def watch(self) -> None:
         """Reloads when a file has changed, until cancelled."""

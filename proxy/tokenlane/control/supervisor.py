@@ -32,7 +32,7 @@ from tokenlane.control.checks import SLOT_LIMIT, check_settings
 from tokenlane.control.dashboard.history import PERIOD_S
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
-from tokenlane.control.fleet_table import Probe, ReplicaChange, models
+from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange, models
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.control.probes import Prober
@@ -71,7 +71,8 @@ class Supervisor:
         self._say = say
         self._argv = argv
         self._on_ready = on_ready
-        self._table = check_settings(settings)
+        check_settings(settings)
+        self._table = FleetTable(settings.backends, settings.control)
         self._totals = Totals()
         self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
         board = SharedBoard(self._board_fd, None)

@@ -27,7 +27,10 @@ def is_origin(text: str) -> bool:
     word for all."""
     if text == ANY:
         return True
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
     return (
         parts.scheme in ("http", "https")
         and bool(parts.netloc)

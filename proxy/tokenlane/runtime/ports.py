@@ -8,6 +8,7 @@ Invariants:
   workers whose supervisor died.
 """
 
+import contextlib
 import errno
 import random
 import socket
@@ -21,12 +22,16 @@ _LOWEST_DEALT = 32768
 _DRAWS = random.SystemRandom()
 
 
+class TakenError(ConfigError):
+    """Somebody listens on the port."""
+
+
 def _resolve(host: str, port: int, option: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except (OSError, UnicodeError, OverflowError):
+    except (OSError, ValueError, OverflowError):  # of which a name in half characters is one
         raise ConfigError(f"the host {host!r} is not known here; check {option}") from None
     # IPv4 first where a name has both: `localhost` is 127.0.0.1 in everybody's scripts.
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
@@ -35,7 +40,7 @@ def _resolve(host: str, port: int, option: str) -> tuple[socket.AddressFamily, t
 
 def _sentence(error: OSError, host: str, port: int, options: tuple[str, str]) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"port {port} on {host} is already taken; choose another {options[1]}")
+        return TakenError(f"port {port} on {host} is already taken; choose another {options[1]}")
     if error.errno == errno.EACCES:
         return ConfigError(f"port {port} needs more privileges; choose another {options[1]}")
     if error.errno == errno.EADDRNOTAVAIL:
@@ -68,6 +73,22 @@ def _bind(
 
 DATA_OPTIONS = ("--host", "--port")
 ADMIN_OPTIONS = ("--admin-host", "--admin-port")
+
+
+def check(host: str, port: int, options: tuple[str, str]) -> None:
+    """Raise ConfigError where no gateway could listen, also if nobody else did."""
+    with contextlib.suppress(TakenError):
+        _bind(host, port, options, reuse_port=True, listen=False).close()
+
+
+def collide(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Return whether who listens on one address takes the other. Raises ConfigError."""
+    if one[1] != other[1] or not one[1]:
+        return False
+    (family, (host, _)), (others, (another, _)) = (
+        _resolve(*address, "--host") for address in (one, other)
+    )
+    return family == others and (host == another or {host, another} & {"0.0.0.0", "::"} != set())
 
 
 def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:

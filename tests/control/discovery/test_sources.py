@@ -9,7 +9,7 @@ import pytest
 
 from tokenlane.config.settings import ControlSettings, DiscoverySettings
 from tokenlane.control.discovery import file
-from tokenlane.control.discovery.sources import Discovery, check
+from tokenlane.control.discovery.sources import Discovery, checks
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.roster import Roster
 from tokenlane.errors import ConfigError
@@ -88,5 +88,6 @@ async def test_a_source_that_is_no_longer_named_takes_its_replicas_along(tmp_pat
     ],
 )
 def test_mistakes_are_found_before_anybody_is_asked(settings: DiscoverySettings) -> None:
+    wrong = next(checks(settings))
     with pytest.raises(ConfigError, match="discovery"):
-        check(settings)
+        wrong()

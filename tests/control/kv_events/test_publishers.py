@@ -77,11 +77,12 @@ def test_an_ipv6_host_is_bracketed_and_no_buffer_is_no_replay() -> None:
     [
         {"endpoint": "10.0.0.1:5557"},
         {"endpoint": "tcp://h:5557", "replay_endpoint": "h:1"},
-        {"endpoint": "tcp://h:5557", "data_parallel_ranks": 0},
+        {"endpoint": "tcp://h:0"},
+        {"endpoint": "tcp://h:65535", "data_parallel_ranks": 2},
     ],
 )
 def test_wrong_settings_are_said_to_be_wrong(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="kv_events: "):
+    with pytest.raises(ConfigError, match="must look like tcp://HOST:PORT"):
         configured(KvSource(**fields))
 
 

@@ -34,6 +34,6 @@ def test_the_start_says_so_where_they_are_not_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         check_settings(_given(tmp_path, ask_replicas=False))
     assert str(refused.value) == (
-        f"the tokenizer of m: {tmp_path} has tiktoken.model and no tokenizer.json, so only its"
+        f"tokens.folders.m: {tmp_path} has tiktoken.model and no tokenizer.json, so only its"
         " replicas make ids; tokens.ask_replicas asks them"
     )

@@ -33,7 +33,7 @@ def replicas_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
     admin_flag(parser, "the gateway's admin port, in the place of host and port")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    admin_flags(parser, token=True)
+    admin_flags(parser, token=True, bare=False)
 
 
 def replicas(args: argparse.Namespace) -> int:

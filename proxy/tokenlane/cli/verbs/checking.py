@@ -10,10 +10,9 @@ import os
 from pathlib import Path
 
 from tokenlane.cli.verbs.output import complain, say
-from tokenlane.config.flags import gateway_flags, loaded, misspelt_variables
-from tokenlane.config.loading import ConfigProblems, printed, schema
-from tokenlane.config.settings import Settings
-from tokenlane.errors import ConfigError
+from tokenlane.config.flags import gateway_flags, loaded, looked, misspelt_variables
+from tokenlane.config.loading import LoadedSettings, printed, schema
+from tokenlane.errors import ConfigError, ConfigProblems
 
 
 def check_config_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,37 +25,44 @@ def check_config(args: argparse.Namespace) -> int:
     """1 where the settings would not serve."""
     for told in misspelt_variables():
         complain(told)
+    from tokenlane.control.checks import check_loaded
+
     try:
-        return _checked(loaded(args).settings, probing=args.probe)
-    except ConfigProblems as error:
-        problems = error.problems
+        found = looked(args)
+        check_loaded(found)
+        _load_tokenizers(found)
     except ConfigError as error:
-        problems = [str(error)]
-    for problem in problems:
-        complain(problem)
-    return 1
-
-
-def _checked(settings: Settings, *, probing: bool) -> int:
-    from tokenlane.control.checks import check_settings
-    from tokenlane.tokens.model_files import vocabulary_elsewhere
-    from tokenlane.tokens.tokenizer import Tokenizer
-
-    check_settings(settings)
-    for model, folder in settings.tokens.folders.items():
-        if vocabulary_elsewhere(Path(folder)) is not None:
-            continue  # its replicas are asked
-        Tokenizer.load(model, Path(folder), fast=False)
+        for problem in error.problems:
+            complain(problem)
+        return 1
+    settings = found.settings
     replicas, tokenizers = len(settings.backends), len(settings.tokens.folders)
     policy = settings.routing.policy
     say(f"ok: {replicas} replica(s), {tokenizers} tokenizer(s), policy {policy}")
-    if probing:
+    if args.probe:
         from tokenlane.cli.doctor import DoctorReport, check_names, check_replicas
 
         report = DoctorReport(say)
         check_names(report, settings, check_replicas(report, settings))
         return 1 if report.failed else 0
     return 0
+
+
+def _load_tokenizers(found: LoadedSettings) -> None:
+    """Raise ConfigProblems for folders that no worker could load."""
+    from tokenlane.tokens.model_files import vocabulary_elsewhere
+    from tokenlane.tokens.tokenizer import Tokenizer
+
+    problems = []
+    for model, folder in found.settings.tokens.folders.items():
+        if vocabulary_elsewhere(Path(folder)) is not None:
+            continue  # its replicas are asked
+        try:
+            Tokenizer.load(model, Path(folder), fast=False)
+        except ConfigError as error:
+            problems.append(found.placed(f"tokens.folders.{model}: {error}"))
+    if problems:
+        raise ConfigProblems(problems)
 
 
 def print_config_flags(parser: argparse.ArgumentParser) -> None:

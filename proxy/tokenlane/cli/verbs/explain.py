@@ -36,7 +36,7 @@ def explain_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", default="", help="asked for; else what its body is for")
     parser.add_argument("--tenant", default="", help="whose request it is, where there are tenants")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    admin_flags(parser, token=True)
+    admin_flags(parser, token=True, bare=False)
 
 
 def explain(args: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it, with matplotlib")
-    config_flag(parser)
+    config_flag(parser, bare=False)
 
 
 def _share(text: str) -> float:

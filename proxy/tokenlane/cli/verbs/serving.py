@@ -6,7 +6,7 @@ import json
 import logging
 
 from tokenlane.cli.verbs.output import say
-from tokenlane.config.flags import config_file, loaded, misspelt_variables, setting_flags
+from tokenlane.config.flags import config_file, loaded, looked, misspelt_variables, setting_flags
 from tokenlane.errors import ConfigError
 
 log = logging.getLogger("settings")
@@ -15,15 +15,21 @@ log = logging.getLogger("settings")
 def serve(args: argparse.Namespace) -> int:
     """Runs until told to stop."""
     from tokenlane.control import supervisor
+    from tokenlane.control.checks import check_loaded
     from tokenlane.control.reload import Given
     from tokenlane.telemetry.log.setup import setup_logs
 
     setup_logs("supervisor")
-    settings = loaded(args).settings
+    found = looked(args)
     for told in misspelt_variables():
         log.warning(told)
+    if found.problems:
+        check_loaded(found)
     given = Given(config_file(args), lambda: loaded(args))
-    return supervisor.serve(settings, say, given=given)
+    try:
+        return supervisor.serve(found.settings, say, given=given)
+    except ConfigError as error:
+        raise found.blame(error) from None
 
 
 def demo_flags(parser: argparse.ArgumentParser) -> None:

@@ -71,7 +71,7 @@ def service(settings: DiscoverySettings) -> ServiceAddress:
                 f" there is no {file}"
             ) from None
     if not namespace or not name or "/" in namespace:
-        raise ConfigError("discovery.kubernetes_service must look like NAMESPACE/SERVICE")
+        raise ConfigError("discovery.kubernetes_service: must look like NAMESPACE/SERVICE")
     return ServiceAddress(namespace, name, settings.kubernetes_scheme, settings.kubernetes_port)
 
 

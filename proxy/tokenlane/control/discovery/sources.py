@@ -7,7 +7,8 @@ Invariants:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Protocol
 
@@ -37,14 +38,14 @@ def _dns() -> ModuleType:
     return dns
 
 
-def check(settings: DiscoverySettings) -> None:
-    """All that can be known without asking anybody. Raises ConfigError."""
+def checks(settings: DiscoverySettings) -> Iterator[Callable[[], object]]:
+    """Yield what raises ConfigError where a setting is wrong; nobody is asked."""
     for name in settings.dns:
-        target(name)
+        yield partial(target, name)
     if settings.dns or settings.dns_servers:
-        _dns().resolver(settings.dns_servers)
+        yield lambda: _dns().resolver(settings.dns_servers)
     if settings.kubernetes_service:
-        service(settings)
+        yield partial(service, settings)
 
 
 def wanted(settings: DiscoverySettings) -> dict[str, Callable[[], Source]]:

@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from tokenlane.config.settings import KvSource
+from tokenlane.config.settings import RANK_LIMIT, KvSource
 from tokenlane.errors import ConfigError
 
+_LAST_PORT = 65535
 ANSWER_LIMIT_BYTES = 256 * 1024
-RANK_LIMIT = 64
 
 log = logging.getLogger("kv")
 
@@ -41,10 +41,11 @@ def configured(source: KvSource) -> tuple[EventEndpoint, ...]:
     no address."""
     for name in ("endpoint", "replay_endpoint"):
         given = getattr(source, name)
-        if not (_TCP.match(given) or (name == "replay_endpoint" and not given)):
-            raise ConfigError(f"kv_events: {name} {given!r} must look like tcp://HOST:PORT")
-    if not 1 <= source.data_parallel_ranks <= RANK_LIMIT:
-        raise ConfigError(f"kv_events: data_parallel_ranks must be between 1 and {RANK_LIMIT}")
+        if name == "replay_endpoint" and not given:
+            continue
+        match = _TCP.match(given)
+        if match is None or not 0 < int(match[2]) <= _LAST_PORT + 1 - source.data_parallel_ranks:
+            raise ConfigError(f"{name} {given!r} must look like tcp://HOST:PORT")
     return tuple(
         EventEndpoint(
             rank,

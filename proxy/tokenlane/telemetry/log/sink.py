@@ -8,6 +8,7 @@ Invariants:
   enough for a pipe to take whole.
 """
 
+import errno
 import os
 import select
 import sys
@@ -20,6 +21,22 @@ PIECE_LIMIT_BYTES = 4096  # PIPE_BUF: written whole or not at all
 _LOOK_S = 0.1
 _STANDARD = {"stdout": lambda: sys.stdout, "stderr": lambda: sys.stderr}
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def check_target(target: str) -> None:
+    """Raise ConfigError where a sink could not be opened; no file is made."""
+    path = Path(target)
+    if target in _STANDARD:
+        return
+    try:
+        if path.exists():
+            os.close(os.open(path, _FLAGS & ~os.O_CREAT))
+        else:
+            os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+            if not os.access(path.parent, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(f"log.access: {target} cannot be written ({error.strerror})") from None
 
 
 class Sink:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from importlib.util import find_spec
 from random import random
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,19 @@ _CONTEXT_BYTES = 200
 log = logging.getLogger(__name__)
 
 
+_NEEDED = "tracing.endpoint: needs OpenTelemetry: pip install 'tokenlane[otel]'"
+
+
+def check_extra() -> None:
+    """Raise ConfigError where the extra is not installed; nothing of it is loaded."""
+    try:
+        found = find_spec("opentelemetry.exporter.otlp.proto.http")
+    except ImportError:
+        found = None
+    if found is None:
+        raise ConfigError(_NEEDED)
+
+
 class Tracer:
     """A worker's traces. ConfigError where the extra is not installed."""
 
@@ -43,9 +57,7 @@ class Tracer:
 
             from tokenlane.telemetry.tracing import spans  # noqa: PLC0415 - needs the extra
         except ImportError:
-            raise ConfigError(
-                "tracing needs OpenTelemetry: pip install 'tokenlane[otel]'"
-            ) from None
+            raise ConfigError(_NEEDED) from None
         # It logs every batch that failed; what matters is said here, once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = settings.endpoint.rstrip("/") + "/v1/traces"
