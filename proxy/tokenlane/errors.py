@@ -1,7 +1,8 @@
 """Errors, named by who is to blame, each carrying the HTTP status the client gets.
 
 Invariants:
-- A message never repeats bytes of a request body, a header or a secret.
+- A message never repeats bytes of a request body, a header or a secret, but for the name of a
+  model that nobody serves, where it is short and printable.
 - Everything a client sees is rendered by `error_body`, in OpenAI's shape.
 """
 

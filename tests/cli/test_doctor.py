@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.control.test_supervisor import Gateway
+from tokenlane import __version__
 from tokenlane.cli.doctor import DoctorReport, check_machine, check_variables, examine
 from tokenlane.config.settings import (
     AdminSettings,
@@ -22,11 +24,11 @@ from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.tokens.demo import demo_folder
 
 
-def settings(*backends: str, port: int = 0, **folders: str) -> Settings:
+def settings(*backends: str, port: int = 0, admin_port: int = 0, **folders: str) -> Settings:
     return Settings(
         backends=backends,
         server=ServerSettings(port=port),
-        admin=AdminSettings(port=0),
+        admin=AdminSettings(port=admin_port),
         tokens=TokenSettings(folders=folders),
     )
 
@@ -79,6 +81,22 @@ def test_what_would_serve(fleet: FleetProcess) -> None:
     assert f"ok    replica {url}: up, serves demo" in text
     assert f"ok    tokenizer of demo: {demo_folder()} (given; fastokens and minijinja)" in text
     assert "FAIL" not in text
+
+
+@pytest.mark.slow
+def test_a_gateway_that_runs_with_these_settings(fleet: FleetProcess) -> None:
+    [url] = fleet.urls
+    with Gateway("serve", "--backend", url) as running:
+        lines: list[str] = []
+        given = settings(url, port=running.port, admin_port=running.admin_port)
+        assert examine(given, {}, lines.append) == 0
+        # Another gateway's ports are taken all the same.
+        assert examine(settings(url, port=running.port), {}, lines.append) == 1
+    text = "\n".join(lines)
+    who = f"tokenlane {__version__}, process {running.process.pid}"
+    for what, port in (("data", running.port), ("admin", running.admin_port)):
+        assert f"{what} port: 127.0.0.1:{port} is served by a running gateway, {who}" in text
+    assert f"FAIL  data port: port {running.port} on 127.0.0.1 is already taken" in text
 
 
 @pytest.mark.slow

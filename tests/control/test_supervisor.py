@@ -284,7 +284,7 @@ def test_explain_says_where_a_request_would_go_and_sends_nothing(
         file.write_text(json.dumps(body))
         code, _, error = explained()
         assert code == 1
-        assert "would refuse this request with 404: The model does not exist" in error
+        assert 'would refuse this request with 404: The model "other" does not exist' in error
 
 
 @pytest.mark.row("O7")
@@ -434,7 +434,7 @@ def test_a_replica_that_is_down_at_the_start_and_a_wrong_model_name() -> None:
             status, body = gateway.ask("/v1/completions", {"model": "dmeo", "prompt": "x"})
             assert status == 404
             assert json.loads(body)["error"]["message"] == (
-                "The model does not exist. Served: demo."
+                'The model "dmeo" does not exist; did you mean "demo"? Served: demo.'
             )
 
 

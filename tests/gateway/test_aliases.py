@@ -113,7 +113,8 @@ async def test_names_are_listed_and_said_where_one_is_unknown() -> None:
     assert roots == {"demo": "demo", "new": "new", "gpt-4o": "demo", "chat": "new"}
     assert (wrong.status, nobody.status) == (404, 404)
     assert wrong.error["message"] == (
-        "The model does not exist. Served: demo, new, gpt-4o, nobody, chat."
+        'The model "gpt-5" does not exist; did you mean "gpt-4o"?'
+        " Served: demo, new, gpt-4o, nobody, chat."
     )
 
 

@@ -22,7 +22,7 @@ from tests.raw import (
     until,
 )
 from tests.support import PROVEN, demo_tokenizer, gateway
-from tokenlane.config.settings import Price, ServerSettings, Settings
+from tokenlane.config.settings import ModelSettings, Price, ServerSettings, Settings
 from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState, Standing
 from tokenlane.protocols.routes import FORWARDED
 from tokenlane.telemetry.metrics import families
@@ -282,7 +282,8 @@ async def test_refused(request_bytes: bytes, status: int, code: str | None) -> N
             answer = await client.ask(request_bytes)
             assert (answer.status, answer.whole) == (status, True)
             assert answer.error["code"] == code or code is None
-            assert CANARY not in json.dumps(answer.error)
+            # The name of a model that nobody serves is the one thing that is repeated.
+            assert CANARY not in json.dumps(answer.error) or code == "model_not_found"
             assert answer.headers["x-request-id"]
             assert not upstream.asked
             if status != 413:
@@ -334,6 +335,36 @@ async def test_a_model_must_be_named_where_there_are_several() -> None:
         answer = await bench.ask(post(CHAT, b'{"messages":[]}'))
         assert (answer.status, answer.error["param"]) == (400, "model")
         assert "one, two" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "served", "said"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
+        ("Qwen%2FQwen3-8B", "Qwen/Qwen3-8B", ""),
+        ("chat", "chat", ""),
+        ("qwen3", "", 'The model "qwen3" does not exist; did you mean "qwen2"? Served: '),
+        ("qwen/qwen3-8b", "", 'The model "qwen/qwen3-8b" does not exist; did you mean "Qwen/Qwen'),
+        ("zzz", "", 'The model "zzz" does not exist. Served: Qwen/Qwen3-8B, qwen2, chat.'),
+        ("a%00b", "", "The model does not exist. Served: "),
+        ("z" * 200, "", "The model does not exist. Served: "),
+        ("..%2f..%2fhealth", "", 'The model "../../health" does not exist. Served: '),
+    ],
+)
+async def test_one_model(path: str, served: str, said: str) -> None:
+    models = ModelSettings(aliases={"chat": "qwen2"})
+    state = fleet(replica(0, models=("Qwen/Qwen3-8B", "qwen2"), max_model_tokens=100))
+    async with gateway(settings=Settings(models=models), state=state) as bench:
+        answer = await bench.ask(get(f"/v1/models/{path}"), "GET")
+        listed = (await bench.ask(get("/v1/models"), "GET")).json["data"]
+        refused = await bench.ask(post(f"/v1/models/{path}", b"{}"))
+    assert refused.status == 405
+    if served:
+        assert answer.json in listed
+        assert answer.json["id"] == served
+    else:
+        assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+        assert answer.error["message"].startswith(said)
 
 
 async def test_models_and_health() -> None:

@@ -8,7 +8,7 @@ from tests.paths import ROOT
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.dialects import dialect_of
-from tokenlane.protocols.routes import FORWARDED, ROUTES, Action, find
+from tokenlane.protocols.routes import FORWARDED, ROUTES, Action, find, model_name, route_of
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,27 @@ from tokenlane.protocols.routes import FORWARDED, ROUTES, Action, find
 def test_served(method: str, path: str, action: Action, kind: Kind) -> None:
     route = find(method, path)
     assert (route.path, route.action, route.kind) == (path, action, kind)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/models/demo", "demo"),
+        ("/v1/models/Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("/v1/models/%2Fmodels%2Fq.1:a@b", "/models/q.1:a@b"),
+        ("/v1/models/..%2Fhealth", "../health"),
+        ("/v1/models", ""),
+        ("/v1/models/", ""),
+        ("/v1/models//a", ""),
+        ("/v1/models/a/", ""),
+        ("/v1/models/a/../b", ""),
+        ("/v1/models/./a", ""),
+        ("/v1/models/a;b", ""),
+    ],
+)
+def test_the_model_that_a_path_names(path: str, name: str) -> None:
+    assert model_name(path) == name
+    assert (route_of(path).path == "/v1/models/{id}") == bool(name)
 
 
 def test_a_route_speaks_the_dialect_of_its_path() -> None:

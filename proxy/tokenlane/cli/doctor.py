@@ -6,12 +6,19 @@ Invariants:
 """
 
 import asyncio
+<<<<<<< HEAD
+=======
+import json
+import os
+>>>>>>> fa7380a (doctor knows a running gateway of its settings; /v1/models/{id}; an unknown model is named, with the one that was meant)
 import platform
 import resource
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tokenlane import __version__
+from tokenlane.cli import admin_client
 from tokenlane.cli.doctor_ids import check_ids
 from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
@@ -29,6 +36,7 @@ from tokenlane.runtime.cgroup import cpu_count
 from tokenlane.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
+RUNNING_TIMEOUT_S = 2.0
 
 
 class DoctorReport:
@@ -116,7 +124,7 @@ def check_variables(report: DoctorReport, environ: Mapping[str, str]) -> None:
 
 
 def check_ports(report: DoctorReport, settings: Settings) -> None:
-    """Whether both ports are free."""
+    """Whether both ports are free, or those of a gateway that runs with these settings."""
     server, admin = settings.server, settings.admin
     for what, listen, host, port in (
         ("data", ports.reserve, server.host, server.port),
@@ -124,11 +132,32 @@ def check_ports(report: DoctorReport, settings: Settings) -> None:
     ):
         try:
             listen(host, port).close()
+        except ports.TakenError as error:
+            if who := _running(settings):
+                report.fine(f"{what} port: {host}:{port} is served by a running gateway, {who}")
+            else:
+                report.fail(f"{what} port: {error}")
         except ConfigError as error:
             report.fail(f"{what} port: {error}")
         else:
             found = f"{host}:{port} is free" if port else f"one that is free on {host}"
             report.fine(f"{what} port: {found}")
+
+
+def _running(settings: Settings) -> str:
+    """Return which gateway answers on the admin port, if its data port is that of the settings;
+    else an empty text."""
+    admin = settings.admin
+    try:
+        _, answer = admin_client.ask(
+            admin_client.address(None, admin), "GET", "/status.json",
+            timeout_s=RUNNING_TIMEOUT_S, headers=admin_client.shown_if_readable(admin),
+        )  # fmt: skip
+        told = json.loads(answer)
+        serves = urlsplit(told["url"]).port == settings.server.port
+        return f"tokenlane {told['version']}, process {told['pid']}" if serves else ""
+    except (admin_client.Unreachable, ValueError, KeyError, TypeError):
+        return ""
 
 
 async def _probed(urls: list[str], settings: Settings) -> list[Probe]:

@@ -135,15 +135,17 @@ def suggestion(name: str, kind: type[msgspec.Struct], path: Path_) -> str | None
 
 
 def _is_right(value: Any, kind: Any) -> bool:
+    if isinstance(value, str) and _UNCARRIED.search(value):
+        return False
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    if isinstance(value, int) and abs(value) >= _INTEGER_LIMIT:
+        return False
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError:
         return False
-    if isinstance(value, str):
-        return not _UNCARRIED.search(value)
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return not isinstance(value, int) or abs(value) < _INTEGER_LIMIT
+    return True
 
 
 def _shown(value: Any, kind: Any) -> str:
@@ -154,6 +156,6 @@ def _shown(value: Any, kind: Any) -> str:
         meant = f"; did you mean {near[0]}?" if near else ""
         return repr(value[:_SHOWN_LIMIT_CHARS]) + meant
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value) if abs(value) < _INTEGER_LIMIT else "too large"
+        return "too large" if abs(value) >= _INTEGER_LIMIT else str(value)
     return "empty" if value is None else {bool: "true or false", str: "text", list: "a list",
         dict: "a mapping"}.get(type(value), "something else")  # fmt: skip

@@ -13,6 +13,7 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
+from tokenlane.gateway.refusals import unknown_model
 from tokenlane.http.pool import ReplicaPool
 from tokenlane.protocols.context_window import NO_LIMIT
 
@@ -130,9 +131,10 @@ class Fleet:
         if model is None:
             whole = [name for name in self.models if name not in self.bases]
             if len(whole) > 1:
+                served = ", ".join(self._served(names))
                 raise RequestError(
                     400,
-                    f"The field `model` is required here. Served: {self._served(names)}.",
+                    f"The field `model` is required here. Served: {served}.",
                     code="missing_field",
                     param="model",
                 )
@@ -141,17 +143,11 @@ class Fleet:
             # A replica that never answered a probe may yet turn out to have it.
             if not self._complete and len(model) <= _NAME_LIMIT_CHARS:
                 return model
-            raise RequestError(
-                404,
-                f"The model does not exist. Served: {self._served(names)}.",
-                kind="NotFoundError",
-                code="model_not_found",
-                param="model",
-            )
+            raise unknown_model(model, self._served(names))
         return model
 
-    def _served(self, names: Iterable[str]) -> str:
-        return ", ".join(dict.fromkeys((*self.models, *names)))
+    def _served(self, names: Iterable[str]) -> Iterable[str]:
+        return dict.fromkeys((*self.models, *names))
 
     def max_model_tokens(self, model: str | None) -> int | None:
         """The smallest context length of the replicas that serve a model."""

@@ -22,7 +22,7 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import Field
 from tokenlane.protocols.bodies import MessagesBody, kinds_of
-from tokenlane.protocols.routes import Action, Route
+from tokenlane.protocols.routes import Action, Route, model_name
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 from tokenlane.tokens.encoder_threads import EncoderExecutor
@@ -68,8 +68,10 @@ class LocalAnswers:
         raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
 
     def models(self, exchange: Exchange) -> None:
-        """All that some replica serves, and the names of the settings for it."""
-        answer = tokenize_answers.models(self._fleet.state, self._created_s, self._names.models())
+        """All that some replica serves, and the names of the settings for it; or the one of them
+        that the path names."""
+        names, only = self._names.models(), model_name(exchange.path)
+        answer = tokenize_answers.models(self._fleet.state, self._created_s, names, only)
         exchange.respond(200, _JSON, answer)
 
     async def tokens(

@@ -6,25 +6,42 @@ Invariants:
 """
 
 from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import islice
 
 from tokenlane.errors import RequestError
 from tokenlane.routing.candidates import LEFT_OUT_WORDS, OF_OTHERS, Eligible, Nobody
 from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 from tokenlane.routing.retry import Step
 
+# A name is compared with so many others at most: a few are 10 us each, and the loop waits.
+_LIKE_LIMIT_COUNT = 32
+_SHOWN_LIMIT_CHARS = 80
 _NO_RETRY = (b"x-should-retry", b"false")
+
+
+def unknown_model(name: str = "", served: Iterable[str] = ()) -> RequestError:
+    """Nobody serves a model of this name. served: the names that would do."""
+    shown = len(name) <= _SHOWN_LIMIT_CHARS and name.isprintable() and bool(name)
+    known = {one.casefold(): one for one in islice(served, _LIKE_LIMIT_COUNT)} if shown else {}
+    near = get_close_matches(name.casefold(), known, 1)
+    what = f'The model "{name}" does not exist' if shown else "The model does not exist"
+    meant = f'; did you mean "{known[near[0]]}"?' if near else "."
+    listed = ", ".join(served)
+    return RequestError(
+        404,
+        what + meant + (f" Served: {listed}." if listed else ""),
+        kind="NotFoundError",
+        code="model_not_found",
+        param="model",
+    )
 
 
 def nobody(among: Eligible) -> RequestError:
     """There is no replica to send the request to: 404 or 503."""
     if among.nobody is Nobody.UNKNOWN_MODEL:
-        return RequestError(
-            404,
-            "The model does not exist.",
-            kind="NotFoundError",
-            code="model_not_found",
-            param="model",
-        )
+        return unknown_model()
     counts = Counter(left for left in among.left_out.values() if left not in OF_OTHERS)
     why = "; ".join(f"{count} {LEFT_OUT_WORDS[left]}" for left, count in counts.items())
     return RequestError(

@@ -15,6 +15,7 @@ import msgspec
 
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState, adapter_bases
+from tokenlane.gateway.refusals import unknown_model
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, MessagesBody, inspect
 from tokenlane.protocols.prompt_fields import ABSENT, Unrenderable
@@ -63,11 +64,14 @@ _decode_detokenize = msgspec.json.Decoder(DetokenizeBody).decode
 
 
 def models(
-    fleet: FleetState, created_s: int, names: Mapping[str, Sequence[str]] | None = None
+    fleet: FleetState,
+    created_s: int,
+    names: Mapping[str, Sequence[str]] | None = None,
+    only: str = "",
 ) -> bytes:
     """`GET /v1/models`, merged over the replicas: each name once, the smallest context wins.
     names: of the settings, each with the models that it may mean; listed if one is served, and
-    `root` says which."""
+    `root` says which. only: of this model, as `GET /v1/models/{id}`; RequestError 404 for none."""
     contexts: dict[str, int | None] = {}
     for replica in fleet.replicas:
         for name in replica.models:
@@ -96,7 +100,11 @@ def models(
         }
         for name, limit_tokens in contexts.items()
     ]
-    return _encode({"object": "list", "data": cards})
+    if not only:
+        return _encode({"object": "list", "data": cards})
+    if only not in contexts:
+        raise unknown_model(only, contexts)
+    return _encode(next(card for card in cards if card["id"] == only))
 
 
 def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:

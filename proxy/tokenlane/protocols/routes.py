@@ -8,6 +8,7 @@ Invariants:
 import re
 from dataclasses import dataclass
 from enum import Enum
+from urllib.parse import unquote
 
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
@@ -76,6 +77,7 @@ ROUTES: dict[str, Route] = {
         Route("/v1/messages/count_tokens", Action.COUNT, dialect=Dialect.MESSAGES),
         Route("/v1/responses", Action.GENERATE, kind=Kind.RESPONSES, dialect=Dialect.RESPONSES),
         Route("/v1/models", Action.MODELS, _GET),
+        Route("/v1/models/{id}", Action.MODELS, _GET),
         Route("/tokenize", Action.TOKENIZE),
         Route("/detokenize", Action.DETOKENIZE),
         Route("/health", Action.HEALTH, _GET),
@@ -93,6 +95,11 @@ UNSERVED = Route("other", Action.NOTHING, methods=())
 
 # Names as vLLM makes them, and any that reads the same to whoever stands between.
 _KEPT = re.compile(r"(/v1/responses/)([A-Za-z0-9_-][A-Za-z0-9_.:-]{0,255})(/cancel)?")
+
+
+# Of one or more parts, none of which leads upwards; other bytes are written in percent.
+_PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9_.:@+~,=%-]+"
+_MODEL = re.compile(rf"/v1/models/({_PART}(?:/{_PART})*)")
 
 
 # Where people look for them, too.
@@ -115,7 +122,16 @@ def route_of(path: str) -> Route:
     route = ROUTES.get(path, UNSERVED)
     if route is UNSERVED and (match := _KEPT.fullmatch(path)) is not None:
         return ROUTES[f"{match[1]}{{id}}{match[3] or ''}"]
+    if route is UNSERVED and model_name(path):
+        return ROUTES["/v1/models/{id}"]
     return route
+
+
+def model_name(path: str) -> str:
+    """Return the name of the model in a path of `/v1/models/{id}`, empty for other paths. Its
+    slashes may be written as they are."""
+    match = _MODEL.fullmatch(path)
+    return unquote(match[1]) if match is not None else ""
 
 
 def kept_name(path: str) -> str:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from tokenlane.cli.verbs.admin_client import Unreachable, address, admin_flag, ask, shown
+from tokenlane.cli.admin_client import Unreachable, address, admin_flag, ask, shown
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.config.flags import admin_flags, loaded
 from tokenlane.errors import ConfigError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tokenlane.cli.verbs.admin_client import (
+from tokenlane.cli.admin_client import (
     Unreachable,
     address,
     admin_flag,

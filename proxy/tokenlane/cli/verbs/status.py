@@ -5,7 +5,7 @@ import json
 import sys
 from http import HTTPStatus
 
-from tokenlane.cli.verbs.admin_client import (
+from tokenlane.cli.admin_client import (
     Unreachable,
     address,
     admin_flag,

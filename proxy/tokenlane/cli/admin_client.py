@@ -62,7 +62,7 @@ def ask(
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """The answer's status and body. Raises Unreachable."""
-    import http.client  # with TLS and e-mail behind it: most verbs ask nobody
+    import http.client  # noqa: PLC0415 - with TLS and e-mail behind it: most verbs ask nobody
 
     host, port = where
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
