@@ -3,7 +3,7 @@
     python -m scripts.reference > docs/configuration.md
 
 Invariants:
-- Whatever `--help` says of a setting stands here, from the same table; a test compares.
+- Whatever `--help=all` says of a setting stands here, from the same table; a test compares.
 """
 
 import inspect
@@ -18,8 +18,8 @@ from tokenlane.config.settings import Settings
 
 _HEAD = """# Configuration reference
 
-Every setting, as `tokenlane serve --help` has it. How files, variables and flags go together, and
-what the larger settings are for, is in [settings.md](settings.md); what a knob costs is in
+Every setting, as `tokenlane serve --help=all` has it. How files, variables and flags go together,
+and what the larger settings are for, is in [settings.md](settings.md); what a knob costs is in
 [tuning.md](tuning.md). This page is generated:
 `python -m scripts.reference > docs/configuration.md`.
 

@@ -20,6 +20,8 @@ OFFERS = [
     ("tokenlane completion f", ["fish"]),
     ("tokenlane serve --worker", ["--worker-urls", "--workers"]),
     ("tokenlane serve --log-format t", ["text"]),
+    ("tokenlane serve --policy sess", ["session"]),
+    ("tokenlane serve here/sett", ["here/settings.yaml"]),
     ("tokenlane serve --server-share-port t", ["true"]),
     ("tokenlane serve --config here/sett", ["here/settings.yaml"]),
     ("tokenlane replay here/sett", ["here/settings.yaml"]),

@@ -279,7 +279,7 @@ def test_every_setting_is_in_the_help_with_its_variable(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
-        main(["serve", "--help"])
+        main(["serve", "--help=all"])
     text = " ".join(capsys.readouterr().out.split())
     for option in OPTIONS.values():
         # Python 3.13 names the value once, behind all spellings of a flag.
@@ -288,6 +288,22 @@ def test_every_setting_is_in_the_help_with_its_variable(
         if option.default_text:
             assert f"default: {option.default_text})" in text
     assert "(seconds; default: 4.0) [TOKENLANE_UPSTREAM_IDLE_DEADLINE_S" in text
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_help_is_a_page(
+    verb: Verb, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([verb.name, "--help"])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert len(text.splitlines()) <= 60
+    if verb.name == "serve":
+        assert "--backend URL" in text
+        assert "  upstream    Connections to replicas\n" in text
+        assert "--upstream-idle-deadline-s" not in text
 
 
 def test_a_variable_with_a_typo_is_told(

@@ -11,6 +11,7 @@ from typing import Literal, get_args, get_origin
 import shtab
 
 from tokenlane.config.options import OPTIONS
+from tokenlane.routing.policies import POLICIES
 
 _FILES = {"FILE", "FILE.png", "MODEL=DIR", "TRACE"}
 # shtab's zsh script registers itself where it is eval'ed, and not where it is sourced.
@@ -39,6 +40,8 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
             vars(action)["complete"] = shtab.FILE
         elif option is not None and get_origin(option.type) is Literal:
             action.choices = get_args(option.type)
+        elif option is not None and option.path == "routing.policy":
+            action.choices = tuple(POLICIES)
         elif option is not None and option.type is bool:
             action.choices = ("true", "false")
     return shtab.complete(parser, shell, preamble=_SOURCED if shell == "zsh" else "")

@@ -119,7 +119,7 @@ def check_machine(report: DoctorReport, settings: Settings) -> None:
 def check_variables(report: DoctorReport, environ: Mapping[str, str]) -> None:
     """Variables that look like settings and are none."""
     for name, meant in unknown_variables(environ).items():
-        said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists them all"
+        said = f"did you mean {meant}?" if meant else "tokenlane serve --help=all lists them"
         report.warn(f"environment: {name} means nothing; {said}")
 
 

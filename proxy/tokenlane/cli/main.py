@@ -20,7 +20,7 @@ from tokenlane.cli.verbs import change, checking, replay, serving, status
 from tokenlane.cli.verbs.explain import explain, explain_flags
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.cli.verbs.simulate import simulate, simulate_flags
-from tokenlane.config.flags import gateway_flags
+from tokenlane.config.flags import HelpAction, gateway_flags
 from tokenlane.errors import ConfigError
 
 
@@ -83,7 +83,7 @@ to begin:
   tokenlane serve --backend http://HOST:PORT ...     in front of your own vLLM servers
   tokenlane doctor --backend http://HOST:PORT ...    what would keep it from serving well
 
-tokenlane VERB --help lists the flags of a verb."""
+tokenlane VERB --help shows the flags that people use, --help=all every one."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,7 +117,9 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             # A setting that comes later must not change what a script means.
             allow_abbrev=False,
+            add_help=False,
         )
+        own.add_argument("-h", "--help", action=HelpAction)
         verb.flags(own)
         own.set_defaults(run=verb.run, flags=partial(_flags, own))
     return made

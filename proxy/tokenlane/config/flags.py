@@ -7,13 +7,22 @@ Invariants:
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tokenlane.config.loading import LoadedSettings, load, look
 from tokenlane.config.options import CONFIG_VARIABLE, OPTIONS, Option, unknown_variables
+from tokenlane.config.settings import Section, Settings
 from tokenlane.errors import ConfigError
+
+_TOP = "more"
+# Of the file, with what each is for.
+SECTIONS = {
+    name: " ".join((kind.__doc__ or "").split()).partition(". ")[0].partition(", ")[0].rstrip(".")
+    for name, kind in get_type_hints(Settings).items()
+    if isinstance(kind, type) and issubclass(kind, Section)
+} | {_TOP: "What stands beside the sections"}
 
 
 def _option(parser: Any, option: Option, about_it: str = "") -> None:
@@ -41,6 +50,43 @@ def config_flag(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
     )
 
 
+class HelpAction(argparse.Action):
+    """`--help`, without the settings that only have the flags of their sections; `--help=all`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(
+            option_strings,
+            argparse.SUPPRESS,
+            nargs="?",
+            choices=("all",),
+            metavar="all",
+            default=argparse.SUPPRESS,
+            help="show what people use and exit; --help=all shows every flag",
+        )
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        groups = parser._action_groups  # noqa: SLF001 - argparse has no public way to hide some
+        if values is None:
+            shown = [group for group in groups if group.title not in SECTIONS]
+            if len(shown) < len(groups):
+                parser.epilog = _more(group.title or "" for group in groups if group not in shown)
+            groups[:] = shown
+        parser.print_help()
+        parser.exit()
+
+
+def _more(titles: Iterable[str]) -> str:
+    """Return what a short help says of the settings that it leaves out."""
+    rows = [f"  {title:<12}{SECTIONS[title]}" for title in titles]
+    return "\n".join(["settings, by section of the file (--help=all lists them):", *rows])
+
+
 def setting_flags(
     parser: argparse.ArgumentParser,
     hidden: Sequence[str] = (),
@@ -48,11 +94,11 @@ def setting_flags(
 ) -> None:
     """Add the flags of all settings but those hidden: those with flags of their own first, the
     rest by section."""
-    parser.usage = "%(prog)s [flags]"  # more than a hundred of them, listed below
+    parser.usage = "%(prog)s [FILE] [flags]"  # more than a hundred of them, listed below
     groups: dict[str, Any] = {"": parser}
     wanted = [option for option in options.values() if option.path not in hidden]
     for option in sorted(wanted, key=lambda option: not option.own_flags):
-        section = "" if option.own_flags else option.section or "more"
+        section = "" if option.own_flags else option.section or _TOP
         if section not in groups:
             groups[section] = parser.add_argument_group(section)
         _option(groups[section], option)
@@ -113,5 +159,5 @@ def _flags(args: argparse.Namespace) -> dict[str, list[str]]:
 def misspelt_variables() -> Iterator[str]:
     """A sentence for each variable that looks like a setting and is none."""
     for name, meant in unknown_variables(os.environ).items():
-        said = f"did you mean {meant}?" if meant else "tokenlane serve --help lists all"
+        said = f"did you mean {meant}?" if meant else "tokenlane serve --help=all lists all"
         yield f"the variable {name} means nothing; {said}"
