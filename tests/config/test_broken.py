@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from tests.support import gateway
 from tokenlane.channel.messages import Hello
 from tokenlane.cli.main import main
-from tokenlane.config.keyring import client_keys
 from tokenlane.config.loading import load, merge, schema
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import upstream_context
-from tokenlane.control.supervisor import Supervisor
+from tokenlane.control.checks import check_settings
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.reload import read_all
+from tokenlane.control.tokenizers.resolution import given_sources
 from tokenlane.errors import ConfigError
 from tokenlane.runtime import ports
 from tokenlane.worker.resources import Resources, load_tokenizers
@@ -127,7 +129,10 @@ def _laid(given: list[dict[str, Any]]) -> dict[str, Any]:
 
 async def _serve(given: Settings) -> None:
     """What a start does with settings, as far as no process and no replica is needed."""
-    supervisor = Supervisor(given, print)
+    check_settings(given)
+    keys = read_all(given).keys
+    given_sources(given)
+    table = FleetTable(given.backends, given.control)
     server = given.server
     with suppress(ports.TakenError):
         ports.reserve(server.host, server.port, shared=server.share_port).close()
@@ -135,23 +140,25 @@ async def _serve(given: Settings) -> None:
         ports.admin_listener(given.admin.host, given.admin.port).close()
     upstream_context(given.upstream)
     told = Hello(
-        worker=0, settings=given, metrics_fd=0, board_fd=0, fleet=supervisor._table.state,
-        host="", port=0, keys=client_keys(given.auth),
+        worker=0, settings=given, metrics_fd=0, board_fd=0, fleet=table.state,
+        host="", port=0, keys=keys,
     )  # fmt: skip
     hello = msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Hello)
     assert hello.settings == given
-    resources = Resources.of(hello)
     load_tokenizers(given.tokens)
-    async with gateway(
-        settings=hello.settings,
-        state=hello.fleet,
-        access=resources.access,
-        tracer=resources.tracer,
-        replica_key=resources.replica_key,
-        tls=resources.upstream_tls,
-    ):
-        pass
-    resources.close()
+    resources = Resources.of(hello)
+    try:
+        async with gateway(
+            settings=hello.settings,
+            state=hello.fleet,
+            access=resources.access,
+            tracer=resources.tracer,
+            replica_key=resources.replica_key,
+            tls=resources.upstream_tls,
+        ):
+            pass
+    finally:
+        resources.close()
 
 
 @pytest.mark.slow

@@ -20,7 +20,9 @@ from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
 
 KIB = 1024
 MIB = 1024 * KIB
+# Of processes of a kind.
 WORKER_LIMIT = 64
+THREAD_LIMIT = 256
 RANK_LIMIT = 64
 _POD = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -161,12 +163,13 @@ class TokenSettings(Section, frozen=True):
         "memory of a worker, or tokenizer process, for what is known of prompts")] = 192 * MIB
     cache_entry_limit_bytes: Annotated[Bytes, restart(
         "most that is remembered of one prompt by one kind of cache")] = 8 * MIB
-    threads: Annotated[Count, restart("tokenizer threads; 0: as many as CPUs it may use, 2 to 8")] = 0
+    threads: Annotated[int, restart("tokenizer threads; 0: as many as CPUs it may use, 2 to 8")] = 0
     queue_limit_jobs: Annotated[Jobs, restart("most prompts waiting for a thread")] = 256
     queue_limit_bytes: Annotated[Bytes, restart(
         "most bytes of prompts in line for threads; half of it for each tenant")] = 64 * MIB
     queue_wait_limit_s: Annotated[Seconds, restart("longest expected wait for a thread")] = 1.0
-    processes: Annotated[Count, restart("tokenizer processes for long prompts")] = 0
+    processes: Annotated[int, Meta(ge=0, le=WORKER_LIMIT), restart(
+        "tokenizer processes for long prompts")] = 0
     process_limit_bytes: Annotated[Bytes, restart(
         "most bytes of prompts under way in each tokenizer process")] = 32 * MIB
     dispatch: Annotated[Literal["p2c", "round-robin"], restart("how one of them is chosen")] = "p2c"
