@@ -88,3 +88,27 @@ def test_free_ports_are_neighbours() -> None:
 )
 def test_url(address: tuple[str, int], url: str) -> None:
     assert ports.url_of(*address) == url
+
+
+def test_a_taken_port_is_no_mistake_of_the_settings() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports.check("127.0.0.1", other.getsockname()[1], ports.DATA_OPTIONS)
+    with pytest.raises(ConfigError, match="this machine has no address"):
+        ports.check("203.0.113.7", 0, ports.DATA_OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (("127.0.0.1", 5), ("127.0.0.1", 5), True),
+        (("localhost", 5), ("127.0.0.1", 5), True),
+        (("0.0.0.0", 5), ("127.0.0.1", 5), True),
+        (("127.0.0.1", 5), ("127.0.0.2", 5), False),
+        (("127.0.0.1", 5), ("127.0.0.1", 6), False),
+        (("127.0.0.1", 0), ("127.0.0.1", 0), False),
+        (("0.0.0.0", 5), ("::1", 5), False),
+        (("::", 5), ("::1", 5), True),
+    ],
+)
+def test_addresses_that_collide(one: tuple[str, int], other: tuple[str, int], same: bool) -> None:
+    assert ports.collide(one, other) == same

@@ -15,17 +15,18 @@ from tokenlane.routing.candidates import LEFT_OUT_WORDS, OF_OTHERS, Eligible, No
 from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 from tokenlane.routing.retry import Step
 
-# A name is compared with so many others at most: a few are 10 us each, and the loop waits.
-_LIKE_LIMIT_COUNT = 32
+# The loop waits while names are compared, 40 us for two that are much alike.
+_LIKE_LIMIT_COUNT = 16
+_LIKE_LIMIT_CHARS = 40
 _SHOWN_LIMIT_CHARS = 80
 _NO_RETRY = (b"x-should-retry", b"false")
 
 
 def unknown_model(name: str = "", served: Iterable[str] = ()) -> RequestError:
     """Nobody serves a model of this name. served: the names that would do."""
-    shown = len(name) <= _SHOWN_LIMIT_CHARS and name.isprintable() and bool(name)
-    known = {one.casefold(): one for one in islice(served, _LIKE_LIMIT_COUNT)} if shown else {}
-    near = get_close_matches(name.casefold(), known, 1)
+    shown = 0 < len(name) <= _SHOWN_LIMIT_CHARS and name.isprintable()
+    known = {_alike(one): one for one in islice(served, _LIKE_LIMIT_COUNT)} if shown else {}
+    near = get_close_matches(_alike(name), known, 1)
     what = f'The model "{name}" does not exist' if shown else "The model does not exist"
     meant = f'; did you mean "{known[near[0]]}"?' if near else "."
     listed = ", ".join(served)
@@ -36,6 +37,10 @@ def unknown_model(name: str = "", served: Iterable[str] = ()) -> RequestError:
         code="model_not_found",
         param="model",
     )
+
+
+def _alike(name: str) -> str:
+    return name[:_LIKE_LIMIT_CHARS].casefold()
 
 
 def nobody(among: Eligible) -> RequestError:

@@ -16,6 +16,7 @@ from tokenlane.config.settings import LogSettings
 from tokenlane.errors import ConfigError
 from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
 from tokenlane.telemetry.log.lines import Entry
+from tokenlane.telemetry.log.sink import check_target
 
 PATIENCE_S = 20.0
 
@@ -165,6 +166,17 @@ def test_a_reader_that_goes_away_and_comes_back(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_is_said_at_once(target: str) -> None:
     with pytest.raises(ConfigError, match=rf"log.access: {target} cannot be written \("):
         AccessLog(LogSettings(access=target))
+    with pytest.raises(ConfigError, match=rf"log.access: {target} cannot be written \("):
+        check_target(target)
+
+
+def test_a_check_makes_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+    check_target(str(path))
+    assert not path.exists()
+    path.write_text("a line\n")
+    check_target(str(path))
+    assert path.read_text() == "a line\n"
 
 
 def test_a_line_that_cannot_be_made_costs_itself_alone(tmp_path: Path) -> None:
