@@ -7,7 +7,7 @@ Invariants:
 
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
@@ -146,7 +146,7 @@ class Fleet:
             raise unknown_model(model, self._served(names))
         return model
 
-    def _served(self, names: Iterable[str]) -> Iterable[str]:
+    def _served(self, names: Iterable[str]) -> Collection[str]:
         return dict.fromkeys((*self.models, *names))
 
     def max_model_tokens(self, model: str | None) -> int | None:

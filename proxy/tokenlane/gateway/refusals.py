@@ -6,7 +6,7 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from difflib import get_close_matches
 from itertools import islice
 
@@ -22,7 +22,7 @@ _SHOWN_LIMIT_CHARS = 80
 _NO_RETRY = (b"x-should-retry", b"false")
 
 
-def unknown_model(name: str = "", served: Iterable[str] = ()) -> RequestError:
+def unknown_model(name: str = "", served: Collection[str] = ()) -> RequestError:
     """Nobody serves a model of this name. served: the names that would do."""
     shown = 0 < len(name) <= _SHOWN_LIMIT_CHARS and name.isprintable()
     known = {_alike(one): one for one in islice(served, _LIKE_LIMIT_COUNT)} if shown else {}
