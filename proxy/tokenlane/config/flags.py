@@ -94,7 +94,7 @@ def setting_flags(
 ) -> None:
     """Add the flags of all settings but those hidden: those with flags of their own first, the
     rest by section."""
-    parser.usage = "%(prog)s [FILE] [flags]"  # more than a hundred of them, listed below
+    parser.usage = "%(prog)s [flags]"  # more than a hundred of them, listed below
     groups: dict[str, Any] = {"": parser}
     wanted = [option for option in options.values() if option.path not in hidden]
     for option in sorted(wanted, key=lambda option: not option.own_flags):
@@ -108,6 +108,7 @@ def gateway_flags(parser: argparse.ArgumentParser) -> None:
     """A file and all settings."""
     config_flag(parser)
     setting_flags(parser)
+    parser.usage = "%(prog)s [FILE] [flags]"
 
 
 def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False, bare: bool = True) -> None:
