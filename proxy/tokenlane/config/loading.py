@@ -140,6 +140,9 @@ def _looked(
             laid = [(*path, name) for name in value] if isinstance(value, dict) else [path]
             for over in map(dotted, laid):
                 lines = {one: line for one, line in lines.items() if not _is_inside(one, over)}
+    if file is not None:
+        # Nobody is told besides that what they misspelt is missing.
+        wrong += [path for path in file.validation.meant if origins.get(path) == DEFAULT]
     settings, conflicts = _assembled(values)
     found = LoadedSettings(settings, origins, lines, problems, wrong)
     problems += map(found.placed, conflicts)

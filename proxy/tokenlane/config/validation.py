@@ -28,13 +28,15 @@ WRONG: Final = object()
 
 
 class Validation:
-    """where: names the place of a path. problems: sentences. wrong: the paths they are about."""
+    """where: names the place of a path. problems: sentences. wrong: the paths whose values they
+    are about. meant: the settings that unknown keys probably mean."""
 
     def __init__(self, where: Callable[[Path_], str]) -> None:
         self._where = where
         self._unknown_count = 0
         self.problems: list[str] = []
         self.wrong: list[str] = []
+        self.meant: list[str] = []
 
     def right(self, value: Any, kind: Any, path: Path_) -> Any:
         """Return a value without what is wrong in it; WRONG where that is all of it."""
@@ -102,8 +104,7 @@ class Validation:
         hint = f"did you mean {meant}?" if meant else f"known here: {known}"
         self.note(here, f"there is no such setting; {hint}")
         if meant:
-            # Nobody is told besides that what they did give is missing.
-            self.wrong.append(meant)
+            self.meant.append(meant)
 
 
 def dotted(path: Path_) -> str:
