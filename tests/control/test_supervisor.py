@@ -250,7 +250,7 @@ def test_a_token_that_readers_need_must_be_there(
 ) -> None:
     assert main(["check-config", *argv[1:], "--admin-read-needs-token", "true"]) == 1
     told = "".join(capsys.readouterr())
-    assert "admin.read_needs_token is on, but there is no token" in told
+    assert "admin.read_needs_token: is on, but there is no token" in told
 
 
 STREAM = {"model": "demo", "prompt": "Say a lot", "max_tokens": 40, "stream": True}
