@@ -6,11 +6,7 @@ Invariants:
 """
 
 import asyncio
-<<<<<<< HEAD
-=======
 import json
-import os
->>>>>>> fa7380a (doctor knows a running gateway of its settings; /v1/models/{id}; an unknown model is named, with the one that was meant)
 import platform
 import resource
 from collections.abc import Callable, Collection, Mapping

@@ -163,7 +163,8 @@ class TokenSettings(Section, frozen=True):
         "memory of a worker, or tokenizer process, for what is known of prompts")] = 192 * MIB
     cache_entry_limit_bytes: Annotated[Bytes, restart(
         "most that is remembered of one prompt by one kind of cache")] = 8 * MIB
-    threads: Annotated[int, restart("tokenizer threads; 0: as many as CPUs it may use, 2 to 8")] = 0
+    threads: Annotated[int, Meta(ge=0, le=THREAD_LIMIT), restart(
+        "tokenizer threads; 0: as many as CPUs it may use, 2 to 8")] = 0
     queue_limit_jobs: Annotated[Jobs, restart("most prompts waiting for a thread")] = 256
     queue_limit_bytes: Annotated[Bytes, restart(
         "most bytes of prompts in line for threads; half of it for each tenant")] = 64 * MIB
