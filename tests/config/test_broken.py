@@ -149,7 +149,7 @@ async def _serve(given: Settings) -> None:
     resources = Resources.of(hello)
     try:
         async with gateway(
-            settings=hello.settings,
+            settings=_modest(hello.settings),
             state=hello.fleet,
             access=resources.access,
             tracer=resources.tracer,
@@ -159,6 +159,13 @@ async def _serve(given: Settings) -> None:
             pass
     finally:
         resources.close()
+
+
+def _modest(given: Settings) -> Settings:
+    """The same with as few tokenizer threads and processes as a test should start."""
+    tokens = given.tokens
+    few = {"threads": min(tokens.threads, 2), "processes": min(tokens.processes, 1)}
+    return msgspec.structs.replace(given, tokens=msgspec.structs.replace(tokens, **few))
 
 
 @pytest.mark.slow
