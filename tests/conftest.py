@@ -3,9 +3,10 @@ how busy the machine is."""
 
 import asyncio
 import faulthandler
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """One loop, uvloop: a second one would double the suite and prove nothing we ship."""
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """What a test sets up of this process' logs is undone."""
+    root, raises = logging.getLogger(), logging.raiseExceptions
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], logging.raiseExceptions = handlers, raises
+    root.setLevel(level)
 
 
 @pytest.hookimpl(trylast=True)

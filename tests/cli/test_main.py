@@ -2,13 +2,11 @@
 
 import argparse
 import json
-import logging
 import re
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -23,16 +21,10 @@ from tokenlane.errors import error_body
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.tokens.demo import demo_folder
 
+# A verb that serves sets up this process' logs.
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 BACKEND = ("--backend", "http://127.0.0.1:9")
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    root, raises = logging.getLogger(), logging.raiseExceptions
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], logging.raiseExceptions = handlers, raises
-    root.setLevel(level)
 
 
 def test_python_dash_m() -> None:

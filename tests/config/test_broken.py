@@ -28,6 +28,9 @@ from tokenlane.errors import ConfigError
 from tokenlane.runtime import ports
 from tokenlane.worker.resources import Resources, load_tokenizers
 
+# A verb that serves sets up this process' logs.
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 BROKEN = tomllib.loads(Path(__file__).with_name("broken.toml").read_text(encoding="utf-8"))[
     "broken"
 ]

@@ -3,8 +3,12 @@
 import pytest
 
 from tests.control.kv_events.publisher import BLOCK, Scene, scene, until
+from tokenlane.config.settings import KvEventSettings
 from tokenlane.fleet_state import Standing
 from tokenlane.simulator.kv_publisher import KvPublisher
+
+# Nothing but a gap makes it ask.
+PATIENT = KvEventSettings(check_interval_s=600.0, answer_deadline_s=20.0, flush_interval_s=0.0)
 
 
 def publisher(it: Scene, slot: int = 0) -> KvPublisher:
@@ -20,7 +24,7 @@ async def follow(it: Scene) -> None:
 
 
 async def test_a_gap_is_closed_by_a_replay() -> None:
-    async with scene(cache_blocks=100) as it:
+    async with scene(kv_events=PATIENT, cache_blocks=100) as it:
         await follow(it)
         publisher(it).lose = 5
         for name in range(2, 30):
@@ -41,7 +45,7 @@ async def test_the_last_message_lost_is_found_by_asking() -> None:
 
 
 async def test_a_gap_that_no_replay_closes_leaves_a_partial_account() -> None:
-    async with scene() as it:
+    async with scene(kv_events=PATIENT) as it:
         await follow(it)
         publisher(it).lose = 3
         for name in (2, 3, 4):
