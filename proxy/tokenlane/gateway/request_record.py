@@ -39,7 +39,6 @@ class RequestRecord:
     tenant = ""
     request_id = b""
     method = ""
-    error_code: str | int | None = None
     replica: str | None = None
     attempts = 0
     trace: TraceContext | None = None
@@ -56,6 +55,8 @@ class RequestRecord:
 
     def __init__(self, started_s: float) -> None:
         self.started_s = started_s
+        # No default of the class: mypyc drops None where a type has two beside it.
+        self.error_code: str | int | None = None
 
     @property
     def tokens(self) -> Outcome | None:
