@@ -36,7 +36,7 @@ echo "$pythons" | while read -r number python; do
     rm -rf build/lib.*
 done
 PATH="$PWD/$tools/bin:$PATH" $tools/bin/auditwheel repair -w dist build/wheels/*.whl
-$tools/bin/twine check --strict dist/*
+$tools/bin/twine check --strict dist/*.whl dist/*.tar.gz
 
 echo "$pythons" | while read -r number python; do
     echo "== installed on Python $number, without a compiler"
@@ -44,6 +44,10 @@ echo "$pythons" | while read -r number python; do
     "$venv/bin/python" -m pip --disable-pip-version-check install -q 'build>=1.2' </dev/null
     TOKENLANE_DIST="$PWD/dist" "$venv/bin/python" -m pytest -q tests/deploy/test_package.py </dev/null
 done
+
+# What `helm push` makes an OCI artifact of; the test of it reads it with Helm's engine.
+tar --sort=name --owner=0 --group=0 --numeric-owner -C deploy/helm \
+    -czf "dist/tokenlane-$version.tgz" tokenlane
 
 if docker info >/dev/null 2>&1; then
     docker build -q -f deploy/Dockerfile -t "tokenlane:$version" .

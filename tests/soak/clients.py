@@ -21,6 +21,7 @@ Kind = Callable[[], Awaitable[None]]
 
 _TOKEN = re.compile(rb'"(?:content|text)":"[^"]')
 _IDS = re.compile(rb"soak-\d+")
+_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopabcdef")
 _HOSTILE = (
     lambda draw: "a" * draw.randint(10_000, 500_000),
     lambda draw: "".join(draw.choices("abcdefghij", k=50_000)),
@@ -198,6 +199,19 @@ class Crowd:
             asked = self._ask(client, "once")
             if await self._sent(client, asked, self._request(asked, chat("Quick!", max_tokens=8))):
                 await self._answer(client, asked, streamed=False)
+
+    async def fills(self, words: int, requests: int) -> None:
+        """So many prompts of words that nobody has said before: what remembers words gets full."""
+        async with self._client() as client:
+            for _ in range(requests):
+                asked = self._ask(client, "fills")
+                said = self._draw.randbytes(4 * words).hex(" ", 4).translate(_LETTERS)
+                body = chat(said, max_tokens=1)
+                if not await self._sent(client, asked, self._request(asked, body)):
+                    return
+                answer = await self._answer(client, asked, streamed=False)
+                if not answer.whole or answer.headers.get("connection") == "close":
+                    return
 
     async def leaves(self) -> None:
         """Goes at any moment, politely or not."""

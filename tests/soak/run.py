@@ -40,6 +40,9 @@ INDEX_BLOCKS = 2_000
 # Two generations, each with what a block costs in sets and runs (tokenlane.routing.generation).
 INDEX_LIMIT_BYTES_PER_REPLICA = 2 * INDEX_BLOCKS * WORKERS * 200
 CACHE_BYTES = 20_000_000
+# Clients that fill the encoder's memories, of each size of prompts: what the loop encodes itself,
+# and what its threads do, in each of the two workers.
+FILLING, FILLING_WORDS, THREADS = 8, (60, 800, 6_000), 2 * WORKERS
 # What the gateway counts of its own memory.
 ACCOUNT = "tokenlane_memory_bytes"
 
@@ -69,7 +72,8 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
 
 class Soak:
     """`await Soak(folder, for_s).run()`. for_s: seconds of load. hasty: everything happens so many
-    times as often."""
+    times as often. words: that the encoder's memory takes for each thread; it is filled with so
+    many before the load begins."""
 
     def __init__(
         self,
@@ -79,7 +83,9 @@ class Soak:
         replicas: int = 4,
         hasty: float = 1.0,
         seed: int = 1,
+        words: int = 0,
     ) -> None:
+        self._words = words
         self._folder = folder
         self._for_s = for_s
         self._replicas = replicas
@@ -127,6 +133,13 @@ class Soak:
         """Every kind of client, so that what is made once is there."""
         kinds = [kind() for kind in crowd.usual() if kind != crowd.talks]
         await asyncio.gather(crowd.burst(20), *kinds)
+        await asyncio.gather(
+            *[
+                crowd.fills(size, THREADS * self._words // size // FILLING)
+                for size in FILLING_WORDS
+                for _ in range(FILLING)
+            ]
+        )
 
     async def _at_rest(self, gateway: Gateway, base: Footprint | None = None) -> Footprint:
         """When nothing is in hand any more and, with `base`, there is no more than then; or after

@@ -16,6 +16,8 @@ from tests.soak.run import CACHE_BYTES, Soak
 RISING_LIMIT_MB_PER_H = 10.0
 # Shorter runs tell how much it rises, and are not judged by it.
 JUDGED_MINUTES = 30
+# As many as fastokens remembers for each thread.
+ENCODER_WORDS = 1_000_000
 # What malloc has given out at the end, above what it had at first: those words, and the caches.
 HELD_LIMIT_MB = {"supervisor": 5.0, "worker 0": 192.0 + CACHE_BYTES / 1e6 + 20.0}
 
@@ -32,7 +34,7 @@ async def test_nothing_is_lost_and_nothing_stays(
 ) -> None:
     minutes = _minutes() if long else 2 / 60
     form = (
-        Soak(tmp_path, 60 * minutes)
+        Soak(tmp_path, 60 * minutes, words=ENCODER_WORDS)
         if long
         else Soak(tmp_path, 60 * minutes, replicas=2, hasty=5.0)
     )

@@ -9,6 +9,7 @@ Invariants:
 import asyncio
 import gzip
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -81,24 +82,6 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
             return web.Response(text=page(view_now), content_type="text/html")
         return answer(view_now)
 
-    async def explain(request: web.Request) -> web.Response:
-        body = await request.read()
-        headers = tuple(
-            (name.lower().encode("latin-1", "replace"), value.encode("utf-8", "surrogateescape"))
-            for name, value in request.headers.items()
-            if name.lower() != "authorization"  # the admin token, and no worker's to know
-        )
-        try:
-            asked = Explain(
-                headers, body, request.query.get("path", ""), request.query.get("tenant", "")
-            )
-            code, told = await view.explain(asked)
-        except ConnectionError:
-            return refusal(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
-        except TimeoutError:
-            return refusal(504, "The worker did not answer in time.", "worker_timeout")
-        return web.Response(body=told, status=code, content_type="application/json")
-
     app = web.Application(client_max_size=EXPLAIN_LIMIT_BYTES)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/livez", livez)
@@ -107,6 +90,26 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
     app.router.add_get("/replicas", replicas)
     app.router.add_routes(page_routes(view.live))
     app.router.add_get("/stalls", stalls)
-    app.router.add_post("/explain", explain)
+    app.router.add_post("/explain", partial(explain, view))
     app.router.add_routes(more)
     return app
+
+
+async def explain(view: ControlView, request: web.Request) -> web.Response:
+    """Answer where the request in the body would go."""
+    body = await request.read()
+    headers = tuple(
+        (name.lower().encode("latin-1", "replace"), value.encode("utf-8", "surrogateescape"))
+        for name, value in request.headers.items()
+        if name.lower() != "authorization"  # the admin token, and no worker's to know
+    )
+    try:
+        asked = Explain(
+            headers, body, request.query.get("path", ""), request.query.get("tenant", "")
+        )
+        code, told = await view.explain(asked)
+    except ConnectionError:
+        return refusal(503, "No worker is ready.", "not_ready", {"Retry-After": "1"})
+    except TimeoutError:
+        return refusal(504, "The worker did not answer in time.", "worker_timeout")
+    return web.Response(body=told, status=code, content_type="application/json")
