@@ -31,6 +31,7 @@ from bench.tools.systems import Proxy, aiohttp_proxy, gateway
 UNCOMPILED = "tokenlane-plain"
 DISTINCT = 1000
 PREFIXES = 32
+QUESTIONS = 256
 BUSY_SHARE = 0.85
 
 
@@ -52,16 +53,27 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def loads() -> list[Load]:
-    """300 bytes from 1,000 distinct bodies; 16 KiB, of which 12 are one of 32 system prompts and 4
-    are new; and 390 KB, the turns 97 to 100 of 16 conversations with a new question each."""
+    """300 bytes from 1,000 distinct bodies, and all of them new; 16 KiB, of which 12 are one of 32
+    system prompts and 4 are new, English and program text; and 390 KB, the turns 97 to 100 of 16
+    conversations with a new question each, likewise."""
     small = [workload.sized(300, seed) for seed in range(DISTINCT)]
-    large = [workload.shared_prefix(12 * 1024, 4 * 1024, seed) for seed in range(PREFIXES)]
-    long = workload.last_turns(workload.LONG_BYTES)
-    return [
-        Load("300 B", lambda _: wrk.script_of_bodies(CHAT, small)),
-        Load("16 KiB", lambda turn: wrk.script_of_parts(CHAT, large, turn * 100_000_000)),
-        Load("390 KB", lambda turn: wrk.script_of_parts(CHAT, long, turn * 100_000_000)),
-    ]
+    made = [Load("300 B", lambda _: wrk.script_of_bodies(CHAT, small))]
+
+    def numbered(name: str, parts: list[workload.Parts]) -> None:
+        made.append(Load(name, lambda turn: wrk.script_of_parts(CHAT, parts, turn * 100_000_000)))
+
+    numbered("300 B unique", [workload.sized_parts(300, seed) for seed in range(DISTINCT)])
+    kinds = (("", workload.text), (" code", workload.code))
+    for kind, write in kinds:
+        systems, user = 12 * 1024, 4 * 1024
+        shared = [
+            workload.shared_prefix(systems, user, seed, PREFIXES, write)
+            for seed in range(QUESTIONS)
+        ]
+        numbered(f"16 KiB{kind}", shared)
+    for kind, write in kinds:
+        numbered(f"390 KB{kind}", workload.last_turns(workload.LONG_BYTES, write))
+    return made
 
 
 def measure(proxy: Proxy, script: Path, seconds_s: int, cores: tuple[int, int]) -> Round:

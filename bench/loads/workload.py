@@ -8,6 +8,7 @@ Invariants:
 
 import json
 import random
+from collections.abc import Callable
 
 from bench.tools.demo_model import MODEL
 
@@ -59,6 +60,32 @@ def varied(size_chars: int, seed: int, rare: float = 0.05) -> str:
         words.append(word)
         size += len(word) + 1
     return " ".join(words)[:size_chars]
+
+
+_NAMES = "size count index value result buffer offset cache token node path state item key".split()
+_LINES = (
+    'def {a}_{b}(self, {c}: int, {d}: str = "{n}") -> None:\n',
+    "    if {a} >= {n} and not self._{b}[{c}]:\n",
+    '        raise ValueError(f"{a} of {{{b}!r}} is {n}, not \\"{c}\\"")\n',
+    '    self._{a}["{b}"] = {c}({d}, key=lambda one: one.{a} // {n})\n',
+    "\tfor {a}, {b} in enumerate(zip({c}s, {d}s, strict=True)):\n",
+    "\t\tlog.debug('%s: {a}\\t%d', {b}, {c} + 0x{n:04x})  # see {d}_{n}\n",
+    "\n",
+)
+
+
+def code(size_chars: int, seed: int) -> str:
+    """Program text, exactly `size_chars` characters of plain ASCII: in JSON a tenth of it is
+    escapes."""
+    chooser = random.Random(seed)
+    lines: list[str] = []
+    size = 0
+    while size < size_chars:
+        a, b, c, d = chooser.choices(_NAMES, k=4)
+        line = chooser.choice(_LINES).format(a=a, b=b, c=c, d=d, n=chooser.randrange(10_000))
+        lines.append(line)
+        size += len(line)
+    return "".join(lines)[:size_chars]
 
 
 def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: int = 16) -> bytes:
@@ -120,22 +147,36 @@ def numbered(messages: list[tuple[str, str]]) -> Parts:
     return head, tail
 
 
-def shared_prefix(system_bytes: int, user_bytes: int, seed: int) -> Parts:
-    """A system prompt that all bodies of one seed share, and a question that is new each time."""
+def sized_parts(size_bytes: int, seed: int) -> Parts:
+    """As `sized`, around a number at the beginning of the message."""
+    empty = chat([("user", f"{'@' * NUMBER_DIGITS} ")])
+    return numbered([("user", text(size_bytes - len(empty), seed))])
+
+
+# (characters, seed) -> text.
+Write = Callable[[int, int], str]
+
+
+def shared_prefix(
+    system_bytes: int, user_bytes: int, seed: int, systems: int, write: Write = text
+) -> Parts:
+    """One of so many system prompts, and a question that is new each time."""
     return numbered(
         [
-            ("system", text(system_bytes, seed)),
-            ("user", text(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
+            ("system", write(system_bytes, seed % systems)),
+            ("user", write(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
         ]
     )
 
 
-def conversation(turns: int, size_bytes: int, seed: int) -> list[tuple[str, str]]:
+def conversation(
+    turns: int, size_bytes: int, seed: int, write: Write = text
+) -> list[tuple[str, str]]:
     """A system prompt and so many turns of question and answer, the last one not answered yet;
     about `size_bytes` of text in all, a quarter of it questions."""
     turn_bytes = size_bytes // turns
-    own = text(size_bytes, seed)
-    messages = [("system", text(turn_bytes // 4, 500_000 + seed))]
+    own = write(size_bytes, seed)
+    messages = [("system", write(turn_bytes // 4, 500_000 + seed))]
     for turn in range(turns):
         at = turn * turn_bytes
         split = at + turn_bytes // 4
@@ -148,10 +189,10 @@ TURNS = 100
 LONG_BYTES = 390_000
 
 
-def last_turns(size_bytes: int) -> list[Parts]:
+def last_turns(size_bytes: int, write: Write = text) -> list[Parts]:
     """The turns 97 to 100 of 16 conversations of that size, with a new question each; first all of
     one length, then the next."""
-    talks = [conversation(TURNS, size_bytes, seed) for seed in range(CONVERSATIONS)]
+    talks = [conversation(TURNS, size_bytes, seed, write) for seed in range(CONVERSATIONS)]
     return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
 
 

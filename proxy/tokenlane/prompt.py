@@ -30,7 +30,8 @@ class Rung(StrEnum):
 class Prompt(msgspec.Struct, frozen=True, gc=False):
     """A request's prompt as ids.
 
-    sequences: one packed uint32 buffer per prompt of the request (chat has one).
+    sequences: one packed uint32 buffer per prompt of the request (chat has one); empty where a
+    chat's ids were counted and hashed, and not kept.
     blocks: packed uint64, chained hashes of the first sequence's full blocks.
     block_tokens: tokens per block in `blocks`. tokens: in all sequences together.
     """

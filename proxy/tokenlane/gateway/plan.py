@@ -20,6 +20,7 @@ from tokenlane.protocols.bodies import Body, OtherBody
 from tokenlane.protocols.routes import Route
 from tokenlane.routing.decision import Query
 from tokenlane.telemetry.metrics import families
+from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import Outcome
 
 _NO_BODY = ReplicaBody(b"")
@@ -37,11 +38,13 @@ class Plan:
     tokens: how its ids were had. claim: of these, where a replica could be asked about them.
     forwards: replicas that have proven the ids get them instead of the text.
     shadow: the model that gets a copy.
+    turn: what is new in the body, where it begins as a known one.
     """
 
     __slots__ = (
         "alias", "body", "claim", "forwards", "headers", "inspected_s", "label", "model", "named",
         "path", "query", "request", "request_id", "route", "shadow", "tenant", "tokens", "tokens_s",
+        "turn",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +63,7 @@ class Plan:
         self.label = families.OTHER
         self.shadow: str | None = None
         self.tokens: Outcome | None = None
+        self.turn: NextTurn | None = None
         self.claim: Claim | None = None
         self.forwards = False
         self.query: Query = _NO_QUERY

@@ -98,7 +98,12 @@ class Planner:
     def _inspect(self, plan: Plan, raw: bytes) -> None:
         kind, rules = plan.route.kind, self._rules
         may_change = rules.on or self._names.on or plan.tenant or self._prompts.may_forward(kind)
-        plan.body = ReplicaBody.taken_apart(raw) if may_change else ReplicaBody(raw)
+        if not may_change:
+            plan.body = ReplicaBody(raw)
+            plan.turn = self._prompts.begun(kind, raw)
+            plan.request = inspect(kind, raw) if plan.turn is None else plan.turn.request
+            return
+        plan.body = ReplicaBody.taken_apart(raw)
         fields = plan.body.fields
         if fields is None:
             # It may be fit for a replica, where nothing has to be found in it.

@@ -21,6 +21,7 @@ from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
+from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import TokenService
 
 
@@ -61,6 +62,10 @@ class PromptReader:
         # A replica's template may ask for the date: what it made of a chat may be old by now.
         return (kind is Kind.COMPLETION and mode != "off") or (kind is Kind.CHAT and mode == "all")
 
+    def begun(self, kind: Kind, raw: bytes) -> NextTurn | None:
+        """What is new in a body that begins as a known one, and goes to replicas as it is."""
+        return self._tokens.begun(raw) if kind is Kind.CHAT and self._wants_ids else None
+
     async def read(self, plan: Plan) -> None:
         """Fill in the ids of a plan's prompt, as far as anybody wants them, and its query. Raise
         RequestError for a prompt that no replica has room for."""
@@ -78,10 +83,15 @@ class PromptReader:
             limit_tokens = self._fleet.context_tokens.get(model, context_window.NO_LIMIT)
         # Ids, off the loop where they take long.
         LOOP.mark(TOKENIZE_LOCAL)
-        known = self._tokens.known(model, request)
+        known = self._tokens.known(model, request, plan.turn)
         if isinstance(known, bytes):
             known = await self._tokens.make(
-                model, request, known, limit_tokens=limit_tokens, tenant=tenant
+                model,
+                request,
+                known,
+                limit_tokens=limit_tokens,
+                tenant=tenant,
+                raw=b"" if plan.body.fields is not None else plan.body.raw,
             )
             with AWAITING[ROUTE]:
                 await step_aside()
@@ -134,13 +144,14 @@ class PromptReader:
         assert plan.tokens is not None
         prompt = plan.tokens.prompt
         assert prompt is not None
+        ids = prompt.sequences[0] if prompt.sequences else None
         # Of forwarded ids it is mostly their own number, which tells nothing.
         if usage is not None and usage.prompt_tokens != prompt.tokens:
             self._trust.mismatch(slot, claim)
-            self._prover.check(slot, claim, asked, prompt.sequences[0])
+            self._prover.check(slot, claim, asked, ids)
             return
         # Saved up, so that no run of luck asks for more.
         saved = self._saved.get(slot, 0.0) + self._settings.check_ratio
-        if saved >= 1.0 and self._prover.check(slot, claim, asked, prompt.sequences[0]):
+        if saved >= 1.0 and self._prover.check(slot, claim, asked, ids):
             saved = 0.0
         self._saved[slot] = saved

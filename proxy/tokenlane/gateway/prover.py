@@ -139,9 +139,9 @@ class Prover:
 
     # A sample of the requests
 
-    def check(self, slot: int, claim: Claim, request: Prompted, ids: bytes) -> bool:
+    def check(self, slot: int, claim: Claim, request: Prompted, ids: bytes | None) -> bool:
         """Ask a replica for the ids of a request that it answered; False where it is being asked
-        for others."""
+        for others. ids: ours, made once more where they were not kept."""
         if slot not in self._slots or slot in self._checks:
             return False
         task = asyncio.get_running_loop().create_task(self._check(slot, claim, request, ids))
@@ -149,7 +149,7 @@ class Prover:
         task.add_done_callback(lambda _: self._checks.pop(slot, None))
         return True
 
-    async def _check(self, slot: int, claim: Claim, request: Prompted, ids: bytes) -> None:
+    async def _check(self, slot: int, claim: Claim, request: Prompted, ids: bytes | None) -> None:
         tokenizer = self._tokenizer(claim.model)
         if slot not in self._fleet or tokenizer is None or tokenizer.made_elsewhere(request):
             return

@@ -33,6 +33,8 @@ def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> RequestErro
 def check(prompt: Prompt, limit_tokens: int, *, text: bool) -> None:
     """Raises RequestError 400 if one of the request's prompts is over the limit. text: they came
     as text, not as ids."""
+    if not prompt.sequences and prompt.tokens > limit_tokens:
+        raise too_long(limit_tokens, prompt.tokens, cut=text)
     for ids in prompt.sequences:
         if len(ids) // 4 > limit_tokens:
             raise too_long(limit_tokens, len(ids) // 4, cut=text)

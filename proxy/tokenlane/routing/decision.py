@@ -98,7 +98,7 @@ class Query:
         silent: frozenset[int] = NO_SLOTS,
     ) -> "Query":
         """The query of a request whose ids are known."""
-        first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else 0
+        first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else prompt.tokens
         return Query(
             prompt.blocks,
             prompt.block_tokens,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tokenlane.errors import RequestError
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import context_window, prompt_fields
-from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
+from tokenlane.protocols.bodies import ChatBody, Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
@@ -26,7 +26,8 @@ from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
 from tokenlane.tokens.ladder import Speed
-from tokenlane.tokens.tokenizer import Tokenizer
+from tokenlane.tokens.next_turn import BodySource, learn, root_of
+from tokenlane.tokens.tokenizer import Rendering, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -80,15 +81,18 @@ class TokenJob:
     """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many of messages as
     would take as long to render; block_tokens: per hashed block; salt: what its hashes start from;
     caches: those of the model; limit_tokens: of the context, where prompts over it are refused;
-    tenant: whose it is, "" where there are none."""
+    tenant: whose it is, "" where there are none; source: the body it came in, where others may
+    begin as it does."""
 
     __slots__ = (
         "_caches",
         "_encode_s",
         "_encoded_chars",
         "_render_s",
+        "_rendering",
         "_running",
         "_seconds",
+        "_source",
         "_speed",
         "block_tokens",
         "body",
@@ -115,7 +119,9 @@ class TokenJob:
         salt: bytes = b"",
         limit_tokens: int = NO_LIMIT,
         tenant: str = "",
+        source: BodySource | None = None,
     ) -> None:
+        self._source = source
         self.tokenizer = tokenizer
         self._speed = speed
         self.body = body
@@ -129,6 +135,7 @@ class TokenJob:
         self._seconds = 0.0
         self._running: Steps | None = None
         self._encoded_chars = 0
+        self._rendering: Rendering | None = None
         # What another rung rendered already.
         self.text: str | None = None
         self.key = key
@@ -145,13 +152,25 @@ class TokenJob:
             sequences = [(yield from self._chat(body, piece_limit_s))]
         yield
         blocks = (yield from self._hashed(sequences[0])) if sequences else b""
+        self._learn(sequences, blocks)
         prompt = tuple(sequence.ids for sequence in sequences)
         return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
+
+    def _learn(self, sequences: list[_Sequence], blocks: bytes) -> None:
+        body, source = self.body, self._source
+        if source is None or not isinstance(body, ChatBody) or self._rendering is None:
+            return
+        shape, residual = self._rendering.shape, self._rendering.residual
+        made = sequences[0]
+        if shape is not None and residual is not None and made.source is not None:
+            root = root_of(body, self.salt, self.block_tokens)
+            learn(source, body, shape, residual, made.source.marks, made.ids, blocks, root)
 
     def rendered(self, body: Chatting, *, hasty: bool) -> str:
         """The text of its conversation. hasty: the loop waits. Raises RequestError and
         Unrenderable."""
-        return self.tokenizer.chat_text(body, self._caches.shapes, hasty=hasty)
+        self._rendering = self.tokenizer.rendering(body, self._caches.shapes, hasty=hasty)
+        return self._rendering.text
 
     def run(self) -> Tokenized:
         """All steps at once."""

@@ -21,11 +21,13 @@ from tokenlane.protocols.bodies import Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
 from tokenlane.tokens.job import Steps, Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
+from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued, root_of
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
@@ -101,6 +103,7 @@ class TokenService:
         self.budgets = CacheBudgets.of(settings)
         self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers.loaded}
         self.cache = PromptCache(self.budgets.request)
+        self.bodies = BodyPrefixCache(self.budgets.body_prefix)
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
         self._look_short = partial(self._pool, 0.0, True)
@@ -115,6 +118,7 @@ class TokenService:
         if block_tokens != self._block_tokens:
             self._block_tokens = block_tokens
             self.cache.clear()
+            self.bodies.clear()
 
     def cache_counts(self) -> dict[str, CacheCounts]:
         """By kind of cache, all models together."""
@@ -132,14 +136,34 @@ class TokenService:
         self.threads.close()
         self.processes.close()
 
-    def known(self, model: str, body: Prompted) -> Outcome | bytes:
+    def begun(self, raw: bytes) -> NextTurn | None:
+        """What is new in a chat's body that begins as a known one."""
+        return begun(self.bodies, raw)
+
+    def known(self, model: str, body: Prompted, turn: NextTurn | None = None) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
-        to call `make` with."""
+        to call `make` with. turn: of the body, where it begins as a known one."""
         if self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
+        if turn is not None and (prompt := self._continued(model, turn)) is not None:
+            return Outcome(prompt, Rung.CACHE)
         key = token_key(model, body)
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, Rung.CACHE)
+
+    def _continued(self, model: str, turn: NextTurn) -> Prompt | None:
+        own = self._tokenizers.own(model)
+        if turn.known.model != own:
+            return None
+        root = root_of(turn.request, salt(model, turn.request), self._block_tokens)
+        encoder, speed = self._tokenizers.loaded[own].encoder, self._speeds[own]
+        shapes, limit_s = self.caches[own].shapes, self._settings.thread_hop_s
+        made = continued(turn, shapes, encoder, speed, limit_s, root)
+        if made is None:
+            return None
+        prompt, known = made
+        self.bodies.put(known, turn.known if turn.mark is turn.known.marks[-1] else None)
+        return prompt
 
     async def make(
         self,
@@ -149,9 +173,11 @@ class TokenService:
         *,
         limit_tokens: int = NO_LIMIT,
         tenant: str = "",
+        raw: bytes = b"",
     ) -> Outcome:
         """The ids of a request, by one of the rungs below the cache. limit_tokens: of the context;
-        what may be longer waits for its ids where the ladder is full. tenant: whose it is. Raises
+        what may be longer waits for its ids where the ladder is full. tenant: whose it is. raw: the
+        body it was read of, if others may begin as it does. Raises
         RequestError where vLLM would refuse the prompt, and where ids that are needed cannot be had
         in time."""
         if has_long_options(body):
@@ -173,6 +199,7 @@ class TokenService:
             salt=salt(model, body),
             limit_tokens=limit_tokens,
             tenant=tenant,
+            source=BodySource(self.bodies, raw, own) if len(raw) >= LEAST_BYTES else None,
         )
         render_s = speed.render_s(job.render_bytes)
         total_s = render_s + speed.encode_s(size_bytes)

@@ -12,7 +12,7 @@ Invariants:
 import logging
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,9 +26,10 @@ from tokenlane.protocols.prompt_fields import (
     Unrenderable,
 )
 from tokenlane.tokens import folder, probe
-from tokenlane.tokens.caches.shapes import MakeResidual, ShapeCache, shape_of
+from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
+from tokenlane.tokens.chat.residual import Residual
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.chat.template_variables import template_variables
 from tokenlane.tokens.encode import line_cuts
@@ -37,6 +38,14 @@ from tokenlane.tokens.engines import FastPaths
 from tokenlane.tokens.ids import pack
 
 log = logging.getLogger(__name__)
+
+
+class Rendering(NamedTuple):
+    """A prompt's text. shape, residual: what it was made of, or could have been, where known."""
+
+    text: str
+    shape: Shape | None = None
+    residual: Residual | None = None
 
 
 class Tokenizer:
@@ -145,25 +154,32 @@ class Tokenizer:
     def chat_text(
         self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
     ) -> str:
+        """The rendered prompt; see `rendering`."""
+        return self.rendering(asked, shapes, hasty=hasty).text
+
+    def rendering(
+        self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
+    ) -> Rendering:
         """The rendered prompt. shapes: what is known of others' renderings, and learns from this
         one unless that takes long and is `hasty`. Raises RequestError(400) as vLLM would, or
         Unrenderable."""
         if self.harmony and isinstance(asked, ChatFields):
             self._refuse_request_template(asked)
-            return harmony.text(asked)
+            return Rendering(harmony.text(asked))
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
         given, converted = prompt_fields.value(request.messages), request is not asked
         shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
-            return self._rendered(request, given, converted=converted)[0]
-        text = shapes.text(shape)
-        if text is None:
-            text, residual = self._rendered(request, given, converted=converted)
-            if residual is not None:
-                shapes.learn(shape, text, residual, hasty=hasty)
-        return text
+            return Rendering(self._rendered(request, given, converted=converted)[0])
+        residual = shapes.residual(shape)
+        if residual is not None:
+            return Rendering(residual.filled(shape.texts), shape, residual)
+        text, make = self._rendered(request, given, converted=converted)
+        if make is not None:
+            residual = shapes.learn(shape, text, make, hasty=hasty)
+        return Rendering(text, shape, residual)
 
     def _rendered(
         self, request: ChatFields, given: Any, *, converted: bool

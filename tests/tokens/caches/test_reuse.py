@@ -45,9 +45,9 @@ def roomy() -> TokenCaches:
 
 
 def tiny() -> TokenCaches:
-    request, shape, opening, segment = [Budget(5_000, 2_000) for _ in range(4)]
+    request, body, shape, opening, segment = [Budget(5_000, 2_000) for _ in range(5)]
     prefix = Budget(40_000, 20_000)
-    return TokenCaches.of(CacheBudgets(request, shape, opening, segment, prefix))
+    return TokenCaches.of(CacheBudgets(request, body, shape, opening, segment, prefix))
 
 
 @cache

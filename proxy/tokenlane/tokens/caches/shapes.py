@@ -71,23 +71,29 @@ class ShapeCache(BoundedCache):
         self._known: OrderedDict[tuple[bytes, tuple[str, ...]], _Known] = OrderedDict()
         self._lock = budget.lock
 
-    def text(self, shape: Shape) -> str | None:
-        """The rendering of a conversation, if its shape is known."""
-        known = self._known.get(shape.name)
-        if known is not None:
-            for residual in known.residuals:
-                if residual.fits(shape.texts):
-                    with self._lock:
-                        self.hits += 1
-                        if shape.name in self._known:
-                            self._known.move_to_end(shape.name)
-                    return residual.filled(shape.texts)
-        with self._lock:
-            self.misses += 1
+    def residual(self, shape: Shape) -> Residual | None:
+        """What renders a conversation, if its shape is known."""
+        for residual in self.known(shape.name):
+            if residual.fits(shape.texts):
+                return residual
         return None
 
-    def learn(self, shape: Shape, text: str, make: MakeResidual, *, hasty: bool) -> None:
-        """A conversation of this shape was rendered so. hasty: there is no time for a long one."""
+    def known(self, name: tuple[bytes, tuple[str, ...]]) -> tuple[Residual, ...]:
+        """The residuals of a shape, of which at most one fits a conversation."""
+        known = self._known.get(name)
+        found = () if known is None else known.residuals
+        with self._lock:
+            if found:
+                self.hits += 1
+                if name in self._known:
+                    self._known.move_to_end(name)
+            else:
+                self.misses += 1
+        return found
+
+    def learn(self, shape: Shape, text: str, make: MakeResidual, *, hasty: bool) -> Residual | None:
+        """A conversation of this shape was rendered so; what would have. hasty: there is no time
+        for a long one."""
         with self._lock:
             known = self._known.get(shape.name)
             if known is None:
@@ -96,22 +102,23 @@ class ShapeCache(BoundedCache):
                 if self.takes(known.size_bytes):
                     self._known[shape.name] = known
                     self.budget.grow(self, known.size_bytes)
-                return
+                return None
             if known.tries == _MOST_TRIES or (hasty and len(shape.texts) > _FEW_MESSAGES):
-                return
+                return None
             known.tries += 1
         try:
             residual = make(shape.name[1], shape.texts)
         except Unknown:
-            return
+            return None
         size_bytes = residual.size_bytes
         if not self.takes(size_bytes) or residual.filled(shape.texts) != text:
-            return
+            return None
         with self._lock:
             known.residuals += (residual,)
             if self._known.get(shape.name) is known:
                 known.size_bytes += size_bytes
                 self.budget.grow(self, size_bytes)
+        return residual
 
     def forget_oldest(self) -> int:
         """Drops the least recently used shape."""

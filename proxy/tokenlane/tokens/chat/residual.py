@@ -52,6 +52,38 @@ class Residual(NamedTuple):
         return "".join([part if isinstance(part, str) else texts[part] for part in self.parts])
 
 
+class Continuation(NamedTuple):
+    """How a residual goes on behind parts that another has, too. guards: what they ask of the texts
+    that the other does not have."""
+
+    parts: tuple[str | int, ...]
+    guards: tuple[Guard, ...]
+
+
+def continuation(old: Residual, new: Residual, part: int, known: int) -> Continuation | None:
+    """How `new` goes on behind its first `part` parts, where `old` fits the first `known` texts.
+    None where those parts differ, where one of these texts is shown again behind them, and where
+    `new` asks them what `old` did not."""
+    if new.parts[:part] != old.parts[:part]:
+        return None
+    behind = new.parts[part:]
+    if any(isinstance(one, int) and one < known for one in behind):
+        return None
+    guards = []
+    for guard in new.guards:
+        fresh = tuple([number for number in guard.texts if number >= known])
+        if len(fresh) < len(guard.texts):
+            asked: set[int] = set()
+            for one in old.guards:
+                if one[:3] == guard[:3]:
+                    asked.update(one.texts)
+            if not asked.issuperset([number for number in guard.texts if number < known]):
+                return None
+        if fresh:
+            guards.append(Guard(guard.asks, guard.words, guard.holds, fresh))
+    return Continuation(behind, tuple(guards))
+
+
 def says(text: str, asks: str, words: tuple[str, ...]) -> bool:
     """What a predicate says of a text, or whether a strip leaves it as it is."""
     if asks == "__bool__":

@@ -1,0 +1,324 @@
+"""A chat whose body begins as an earlier one did: of all of it only what is new is read, rendered,
+encoded and hashed.
+
+Invariants:
+- The new text is read as the end of a short body of the same fields: whatever vLLM or this gateway
+  would refuse in it, or read in another way, is left to the general way (`None`).
+- What a template makes of the known messages is shown, not hoped for: the shape's residual must say
+  the same of them as the one that their rendering was made by (`continuation`), and each of its
+  guards is asked of the new texts.
+- The ids are those of the whole text; they are counted and hashed, and not kept.
+"""
+
+import time
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from tokenlane.errors import RequestError
+from tokenlane.prompt import HASH_BYTES, Prompt
+from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.blocks import more_hashes
+from tokenlane.tokens.caches.body_prefixes import (
+    LEAST_BYTES,
+    BodyMark,
+    BodyPrefixCache,
+    KnownBody,
+)
+from tokenlane.tokens.caches.prefixes import Mark
+from tokenlane.tokens.caches.shapes import Shape, ShapeCache
+from tokenlane.tokens.chat.conversation import told
+from tokenlane.tokens.chat.residual import Residual, continuation, says
+from tokenlane.tokens.encode.encoder import Encoder
+from tokenlane.tokens.encode.word_cuts import PART_CHARS
+from tokenlane.tokens.keys import options_digest
+from tokenlane.tokens.ladder import Speed
+
+_BLANK = b" \t\r\n"
+_NAME = b'"messages"'
+# A name can be spelled by escapes, and only by these.
+_ESCAPE = b"\\u"
+# What is said before the messages is read again in every turn.
+_FRONT_LIMIT_BYTES = 64 * 1024
+# Marks kept: of a system prompt that others share, and of the last turns.
+_FIRST_MARKS, _LAST_MARKS = 2, 6
+
+_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class BodySource(NamedTuple):
+    """A body whose prompt is being made, for those that begin as it does. model: whose tokenizer
+    reads it."""
+
+    cache: BodyPrefixCache
+    body: bytes
+    model: str
+
+
+class NextTurn(NamedTuple):
+    """What is known of a body, and what is new in it. request: as the whole body reads. roles,
+    texts: of the new messages. ends: where each of them ends in the body."""
+
+    known: KnownBody
+    mark: BodyMark
+    body: bytes
+    request: ChatBody
+    roles: tuple[str, ...]
+    texts: list[str]
+    ends: list[int]
+
+
+def root_of(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
+    """Return all that decides a chat's ids and hashes beside its messages."""
+    options = options_digest(request, b"")
+    return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
+
+
+def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
+    """Read of a chat's body what is new; None where the whole has to be read."""
+    if len(body) < LEAST_BYTES:
+        return None
+    found = cache.find(body)
+    if found is None:
+        return None
+    known, mark = found
+    rest = body[mark.at :].lstrip(_BLANK)
+    if rest[:1] == b",":
+        rest = rest[1:].lstrip(_BLANK)
+        if rest[:1] == b"]":
+            return None
+    elif rest[:1] != b"]":
+        return None
+    start = known.front_bytes - 1
+    short = known.body[: start + 1] + rest
+    try:
+        request = inspect(Kind.CHAT, short)
+        assert isinstance(request, ChatBody)
+        messages = bytes(request.messages)
+        told_messages = told(prompt_fields.value(request.messages)) if len(messages) > 2 else None
+    except (RequestError, Unrenderable):
+        return None
+    end = start + len(messages)
+    if short[start:end] != messages or not _is_plain(short[end:]):
+        return None
+    behind_bytes = len(short) - end
+    ends: list[int] = []
+    roles: tuple[str, ...] = ()
+    texts: list[str] = []
+    if told_messages is not None:
+        roles, texts = told_messages
+        ends = _message_ends(messages, len(body) - behind_bytes - len(messages))
+    elif messages.strip(b"[] \t\r\n"):
+        return None
+    request.messages = msgspec.Raw(memoryview(body)[start : len(body) - behind_bytes])
+    return NextTurn(known, mark, body, request, roles, texts, ends)
+
+
+def continued(
+    turn: NextTurn, shapes: ShapeCache, encoder: Encoder, speed: Speed, limit_s: float, root: bytes
+) -> tuple[Prompt, KnownBody] | None:
+    """Return a body's prompt, without ids, and what is known of it now; None where it is not known
+    to follow from what was, and where encoding would take longer than the limit. root: by
+    `root_of`."""
+    known, mark, request = turn.known, turn.mark, turn.request
+    if known.root != root or not encoder.cuts_anywhere:
+        return None
+    special = prompt_fields.flag(request.add_special_tokens, False)
+    affixes = encoder.affixes if special else (b"", b"")
+    roles = known.roles[: mark.messages] + turn.roles
+    if affixes is None:
+        return None
+    for residual in shapes.known((options_digest(request, b""), roles)):
+        parts = _rest_of(turn, residual)
+        if parts is None:
+            continue
+        return _made(turn, residual, parts, roles, encoder, speed, limit_s, affixes[1])
+    return None
+
+
+def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None:
+    """What the residual shows behind the mark, if it is the new rendering."""
+    first = turn.mark.messages
+    way = continuation(turn.known.residual, residual, turn.mark.part, first)
+    if way is None:
+        return None
+    for guard in way.guards:
+        for number in guard.texts:
+            if says(turn.texts[number - first], guard.asks, guard.words) is not guard.holds:
+                return None
+    return way.parts
+
+
+def _made(
+    turn: NextTurn,
+    residual: Residual,
+    parts: tuple[str | int, ...],
+    roles: tuple[str, ...],
+    encoder: Encoder,
+    speed: Speed,
+    limit_s: float,
+    after: bytes,
+) -> tuple[Prompt, KnownBody] | None:
+    known, mark = turn.known, turn.mark
+    first = mark.messages
+    shown = [part if isinstance(part, str) else turn.texts[part - first] for part in parts]
+    text = mark.last + "".join(shown)
+    if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
+        return None
+    # Where the text may be cut: here, and behind each new message.
+    places = [len(mark.last)]
+    if not encoder.is_cut(text, places[0]):
+        return None
+    ends: list[tuple[int, int]] = []
+    at, done = places[0], 0
+    for part, messages in message_ends(parts):
+        at += sum([len(one) for one in shown[done:part]])
+        done = part
+        if at < len(text) and encoder.is_cut(text, at):
+            places.append(at)
+            ends.append((part, messages))
+    began_s = time.perf_counter()
+    cuts = pairwise([*places, len(text)])
+    try:
+        made = encoder.encode_each([text[start:end] for start, end in cuts])
+    except RequestError:
+        return None
+    made[-1] += after
+    block_tokens = int(known.root[: known.root.index(b":")])
+    block_bytes = 4 * block_tokens
+    blocks = known.blocks[: mark.ids_bytes // block_bytes * HASH_BYTES]
+    hashed = [blocks]
+    marks = [one for one in known.marks if one.at <= mark.at]
+    open_ids, ids_bytes, last_hash = mark.open_ids, mark.ids_bytes, blocks[-HASH_BYTES:]
+    for number, own in enumerate(made):
+        if number > 0:
+            part, messages = ends[number - 1]
+            marks.append(
+                BodyMark(
+                    turn.ends[messages - first - 1],
+                    messages,
+                    mark.part + part,
+                    ids_bytes,
+                    open_ids,
+                    text[places[number] - 1],
+                )
+            )
+        open_ids += own
+        ids_bytes += len(own)
+        full_bytes = len(open_ids) // block_bytes * block_bytes
+        if full_bytes:
+            fresh = more_hashes(open_ids, block_tokens, last_hash)
+            hashed.append(fresh)
+            last_hash = fresh[-HASH_BYTES:]
+            open_ids = open_ids[full_bytes:]
+    speed.learn_encode(len(text), time.perf_counter() - began_s)
+    blocks = b"".join(hashed)
+    new = KnownBody(
+        turn.body,
+        known.front_bytes,
+        known.model,
+        known.root,
+        roles,
+        residual,
+        blocks,
+        kept(marks),
+    )
+    return Prompt((), blocks, block_tokens, ids_bytes // 4), new
+
+
+def learn(
+    source: BodySource,
+    request: ChatBody,
+    shape: Shape,
+    residual: Residual,
+    cuts: list[Mark],
+    ids: bytes,
+    blocks: bytes,
+    root: bytes,
+) -> None:
+    """Keep a body whose prompt was made in the general way. cuts: places of its rendering."""
+    body = source.body
+    at = body.find(_NAME)
+    messages = memoryview(request.messages)
+    start = body.find(b"[", at) if at >= 0 else -1
+    if start < 0 or start >= _FRONT_LIMIT_BYTES:
+        return
+    end = start + messages.nbytes
+    front, behind = body[:at], body[end:]
+    between = body[at + len(_NAME) : start]
+    if between.strip(_BLANK) != b":" or not (_is_plain(front) and _is_plain(behind)):
+        return
+    if not body.startswith(messages, start):
+        return
+    block_bytes = 4 * int(root[: root.index(b":")])
+    places = {cut.chars: cut.ids_bytes for cut in cuts}
+    ends = _message_ends(bytes(messages), start)
+    marks: list[BodyMark] = []
+    parts, chars, done = residual.parts, 0, 0
+    for part, count in message_ends(parts):
+        chars += sum(
+            [
+                len(one) if isinstance(one, str) else len(shape.texts[one])
+                for one in parts[done:part]
+            ]
+        )
+        done = part
+        ids_bytes = places.get(chars, 0)
+        full_bytes = ids_bytes // block_bytes * block_bytes
+        if full_bytes:
+            said = shape.texts[count - 1]
+            marks.append(
+                BodyMark(
+                    ends[count - 1], count, part, ids_bytes, ids[full_bytes:ids_bytes], said[-1:]
+                )
+            )
+    made = KnownBody(
+        body, start + 1, source.model, root, shape.name[1], residual, blocks, kept(marks)
+    )
+    source.cache.put(made)
+
+
+def kept(marks: list[BodyMark]) -> list[BodyMark]:
+    """Return those of the marks that are worth their place."""
+    if len(marks) <= _FIRST_MARKS + _LAST_MARKS:
+        return marks
+    return marks[:_FIRST_MARKS] + marks[-_LAST_MARKS:]
+
+
+def message_ends(parts: tuple[str | int, ...]) -> list[tuple[int, int]]:
+    """Where messages end in a residual, or what follows of one: (parts before, messages before).
+    Behind such a place no text from before it is shown, and before it none from behind it."""
+    found: list[tuple[int, int]] = []
+    highest = -1
+    highs: list[int] = []
+    for part in parts:
+        if isinstance(part, int) and part > highest:
+            highest = part
+        highs.append(highest)
+    lowest = 2**62
+    for index in range(len(parts) - 1, -1, -1):
+        part = parts[index]
+        if isinstance(part, int):
+            if part < lowest and highs[index] == part:
+                found.append((index + 1, part + 1))
+            lowest = min(lowest, part)
+    found.reverse()
+    return found
+
+
+def _is_plain(around: bytes) -> bool:
+    """Whether this part of a body, beside its messages, names no messages."""
+    return _NAME not in around and _ESCAPE not in around
+
+
+def _message_ends(messages: bytes, start: int) -> list[int]:
+    """Where each message of a list ends, which begins at `start` of its body."""
+    ends, at = [], 1
+    for raw in _raws(messages):
+        one = bytes(raw)
+        at = messages.index(one, at) + len(one)
+        ends.append(start + at)
+    return ends

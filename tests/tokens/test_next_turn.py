@@ -1,0 +1,295 @@
+"""Bodies that begin as earlier ones did: the same ids, hashes and fields as if all were read."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.tokens.models import SHARED_NAMES, folder_with, shared
+from tokenlane.config.settings import TokenSettings
+from tokenlane.errors import RequestError
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
+from tokenlane.tokens.chat.residual import Guard, Residual, continuation
+from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.next_turn import message_ends
+from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
+
+LOOP = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# Templates that say of known messages what depends on the new ones, or the other way round.
+ODD = {
+    "loop": LOOP,
+    "system again": LOOP + "{{ messages[0].content }}<|im_start|>",
+    "last first": "<|im_start|>{{ messages[-1].content }}<|im_end|>" + LOOP,
+    "count first": "{{ messages | length }}" + LOOP,
+    "last asked": "{% if messages[-1].content == 'stop' %}STOP{% endif %}" + LOOP,
+    "first asked": "{% if messages[0].content.startswith('so') %}SO{% endif %}" + LOOP,
+    "each asked": LOOP.replace(
+        "{{ m.content }}", "{% if '</think>' in m.content %}-{% else %}{{ m.content }}{% endif %}"
+    ),
+    "old ones otherwise": LOOP.replace(
+        "{{ m.content }}", "{{ m.content }}{% if not loop.last %}<|im_end|>{% endif %}"
+    ),
+    "stripped": LOOP.replace("{{ m.content }}", "{{ m.content | trim }}"),
+    "last three": LOOP.replace("in messages", "in messages[-3:]"),
+    "roles first": "{% for m in messages %}{{ m.role }} {% endfor %}" + LOOP,
+}
+PAD = "word after word " * (LEAST_BYTES // 16 + 20)
+TEXTS = [
+    "a", "", "stop", "so", " spaces ", "<|im_end|>", "<|im_start|>user\nb", "x</think>y", "é🧵",
+    'code = {"role": "user"}, {', '"}, {"role": "user", "content": "', "\\u0061", "line\nline",
+]  # fmt: skip
+TOOLS = [{"type": "function", "function": {"name": "f", "description": 'the "messages" it has'}}]
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=25)
+
+
+@cache
+def tokenizer(name: str) -> Tokenizer:
+    if name in SHARED_NAMES:
+        return Tokenizer.load(name, shared(name))
+    if name == "demo":
+        return Tokenizer.load("m", demo_folder())
+    with TemporaryDirectory() as made:
+        return Tokenizer.load("m", folder_with(Path(made), chat_template=ODD[name]))
+
+
+def service(name: str, cache_bytes: int = 64 << 20) -> TokenService:
+    made = TokenSettings(cache_limit_bytes=cache_bytes, threads=1)
+    return TokenService(made, ModelTokenizers({"m": tokenizer(name)}), 16)
+
+
+async def read(own: TokenService, raw: bytes) -> tuple[Any, ...]:
+    """All that the rest of the gateway sees of a body."""
+    turn = own.begun(raw)
+    try:
+        request = inspect(Kind.CHAT, raw) if turn is None else turn.request
+        assert isinstance(request, ChatBody)
+        fields = [
+            bytes(value) if isinstance(value, msgspec.Raw) else value
+            for value in (getattr(request, name) for name in request.__struct_fields__)
+        ]
+        known = own.known("m", request, turn)
+        if isinstance(known, bytes):
+            known = await own.make("m", request, known, raw=raw)
+    except RequestError as error:
+        return ("refused", error.status, error.message)
+    prompt = known.prompt
+    if prompt is None:
+        return fields, known.reason
+    return fields, prompt.blocks, prompt.block_tokens, prompt.tokens
+
+
+Writer = Callable[[list[dict[str, str]]], bytes]
+
+
+def written(style: int, fields: dict[str, Any]) -> Writer:
+    """A client's way to write a body."""
+
+    def write(messages: list[dict[str, str]]) -> bytes:
+        told = [dict(reversed(one.items())) for one in messages] if style & 1 else messages
+        front = {"model": "m", "messages": told} if style & 2 else {"messages": told, "model": "m"}
+        separators = (",", ":") if style & 4 else (", ", ": ")
+        body = json.dumps(
+            front | fields,
+            ensure_ascii=bool(style & 8),
+            separators=separators,
+            indent=2 if style & 16 else None,
+        )
+        return body.encode()
+
+    return write
+
+
+def damaged(raw: bytes, how: int, at: int, last: bytes) -> bytes:
+    """What a body may also look like. last: its last messages, as a list of their own."""
+    match how:
+        case 1:
+            return raw[: at % len(raw)]
+        case 2:
+            return raw[:-1] + b', "messages": ' + last + b"}"
+        case 3:
+            return raw[:-1] + b', "\\u006dessages": ' + last + b"}"
+        case 4:
+            said = last[1:-1].strip()
+            end = raw.index(b"]", raw.rindex(said) + len(said))
+            return raw[:end] + b"," + raw[end:]
+        case 5:
+            return raw + b" x"
+        case 6:
+            return raw.replace(b'"messages"', b'"\\u006dessages"')
+        case 7:
+            place = len(raw) - at % 900
+            return raw[:place] + bytes([at % 256]) + raw[place:]
+        case 8:
+            return raw.replace(b'"content"', b'"content": "first", "content"')
+        case _:
+            return raw
+
+
+def turns(count: int, word: str) -> list[dict[str, str]]:
+    """A conversation of so many."""
+    told = [{"role": "system", "content": PAD}]
+    for turn in range(count):
+        told.append({"role": "user", "content": f"{word} {turn}"})
+        told.append({"role": "assistant", "content": f"as {word} {turn}"})
+    return told
+
+
+texts = st.sampled_from(TEXTS) | st.text(max_size=40)
+changes = st.tuples(
+    st.sampled_from(
+        ["turn", "turn", "question", "again", "last", "middle", "drop", "role", "name"]
+    ),
+    st.tuples(texts, texts),
+    st.sampled_from([0] * 4 + list(range(1, 9))),
+    st.integers(0, 2**20),
+)
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "stream": st.booleans(),
+        "max_tokens": st.just(3),
+        "tools": st.just(TOOLS),
+        "cache_salt": st.sampled_from(["a", "b"]),
+        "add_generation_prompt": st.booleans(),
+    },
+)
+
+
+@pytest.mark.parametrize("name", ["demo", *ODD, *SHARED_NAMES])
+@pytest.mark.timeout(240)
+@MANY
+@given(st.lists(changes, min_size=2, max_size=8), st.integers(0, 31), options)
+def test_nothing_tells_that_a_body_was_known(
+    name: str, story: list[tuple[Any, ...]], style: int, fields: dict[str, Any]
+) -> None:
+    write = written(style, fields)
+
+    async def told() -> None:
+        warm, cold = service(name), service(name, 0)
+        # A shape is known from its second conversation on.
+        for count in range(5):
+            for word in ("one", "two"):
+                talk = turns(count, word)
+                await read(warm, write(talk))
+                await read(warm, write([*talk, {"role": "user", "content": word}]))
+        talk = turns(2, "two")
+        for change, (one, other), how, at in story:
+            match change:
+                case "turn":
+                    talk += [
+                        {"role": "user", "content": one},
+                        {"role": "assistant", "content": other},
+                    ]
+                case "question":
+                    talk.append({"role": "user", "content": one})
+                case "last":
+                    talk[-1] = {**talk[-1], "content": talk[-1]["content"] + one}
+                case "middle":
+                    place = at % len(talk)
+                    talk[place] = {**talk[place], "content": one + talk[place]["content"]}
+                case "drop":
+                    del talk[1 + 2 * (at % 3) :]
+                case "role":
+                    talk[-1] = {**talk[-1], "role": "tool" if at % 2 else "critic"}
+                case "name":
+                    talk[-1] = {**talk[-1], "name": one}
+            raw = write(talk)
+            last = write(talk[-1 - at % 2 :])
+            last = last[last.index(b"[") : last.rindex(b"}", 0, last.rindex(b"]")) + 1] + b"]"
+            for body in (raw, damaged(raw, how, at, last)):
+                assert await read(warm, body) == await read(cold, body)
+        warm.close()
+        cold.close()
+
+    asyncio.run(told())
+
+
+async def test_a_turn_is_known_wherever_the_conversations_part() -> None:
+    """By the second conversation of each length; a question asked otherwise, and the same again."""
+    own = service("demo")
+    hits = []
+    for talk in range(3):
+        said = [{"role": "system", "content": PAD}, {"role": "user", "content": f"talk {talk}"}]
+        for turn in range(4):
+            before = own.bodies.hits
+            write = written(0, {"stream": True})
+            for question in ("what", "what", "why"):
+                raw = write([*said[:-1], {**said[-1], "content": f"{question} {talk}.{turn}"}])
+                told = await read(own, raw)
+                assert told == await read(service("demo", 0), raw)
+            hits.append(own.bodies.hits - before)
+            said[-1] = {"role": "user", "content": f"why {talk}.{turn}"}
+            said += [
+                {"role": "assistant", "content": f"because {talk}.{turn}"},
+                {"role": "user", "content": ""},
+            ]
+    own.close()
+    assert hits[4:] == [3] * 8
+    counted = own.cache_counts()["body_prefix"]
+    assert counted.hits == own.bodies.hits
+    assert 0 < counted.size_bytes <= own.budgets.body_prefix.limit_bytes
+
+
+async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
+    own = service("demo")
+    write, raw = written(0, {}), b""
+    for said in "abc":
+        raw = write([{"role": "system", "content": PAD}, {"role": "user", "content": said}])
+        await read(own, raw)
+    assert own.begun(raw) is not None
+    own.rehash(32)
+    assert own.begun(raw) is None
+    assert own.cache_counts()["body_prefix"].size_bytes == 0
+    own.close()
+
+
+@pytest.mark.parametrize(
+    ("parts", "ends"),
+    [
+        ((), []),
+        (("a", 0, "b", 1, "c"), [(2, 1), (4, 2)]),
+        ((0, 1), [(1, 1), (2, 2)]),
+        ((0, "again", 0, 1), [(3, 1), (4, 2)]),
+        ((1, 0), []),
+        ((2, 0, 1), []),
+        ((0, 2, 1, 3), [(1, 1), (4, 4)]),
+        ((0, 1, 0), []),
+        ((1, "only"), [(1, 2)]),
+    ],
+)
+def test_where_messages_end(parts: tuple[str | int, ...], ends: list[tuple[int, int]]) -> None:
+    assert message_ends(parts) == ends
+
+
+THINKS = Guard("__contains__", ("</think>",), False, (0, 1))
+
+
+@pytest.mark.parametrize(
+    ("new", "behind"),
+    [
+        (Residual(("a", 0, "b", 1, "c", 2)), ("c", 2)),
+        (Residual(("A", 0, "b", 1, "c", 2)), None),
+        (Residual(("a", 0, "b", 1, "c", 0)), None),
+        (Residual(("a", 0, "b", 1, 2), (THINKS._replace(texts=(0, 1, 2)),)), (2,)),
+        (Residual(("a", 0, "b", 1, 2), (THINKS._replace(holds=True),)), None),
+        (Residual(("a", 0, "b", 1, 2), (THINKS._replace(words=("x",)),)), None),
+        (Residual(("a", 0, "b", 1, 2), (THINKS._replace(words=("x",), texts=(2,)),)), (2,)),
+    ],
+)
+def test_how_a_residual_goes_on(new: Residual, behind: tuple[str | int, ...] | None) -> None:
+    way = continuation(Residual(("a", 0, "b", 1, "end"), (THINKS,)), new, 4, 2)
+    assert (None if way is None else way.parts) == behind
+    assert way is None or all(min(guard.texts) >= 2 for guard in way.guards)
