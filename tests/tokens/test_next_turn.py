@@ -293,3 +293,27 @@ def test_how_a_residual_goes_on(new: Residual, behind: tuple[str | int, ...] | N
     way = continuation(Residual(("a", 0, "b", 1, "end"), (THINKS,)), new, 4, 2)
     assert (None if way is None else way.parts) == behind
     assert way is None or all(min(guard.texts) >= 2 for guard in way.guards)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        ', "messages": [{"role": "user", "content": "new"}]}',
+        ', "\\u006dessages": [{"role": "user", "content": "new"}]}',
+        ', "user": "\\u0061"}',
+        ', "stream": NaN}',
+        ', "stream": true',
+    ],
+)
+async def test_what_may_mean_another_conversation_is_read_whole(behind: str) -> None:
+    own, cold, write = service("demo"), service("demo", 0), written(0, {})
+    for word in ("one", "two"):
+        await read(own, write([*turns(2, word), {"role": "user", "content": word}]))
+        await read(own, write(turns(2, word)))
+    raw = write([*turns(2, "two"), {"role": "user", "content": "new"}])
+    assert own.begun(raw) is not None
+    other = raw[:-1] + behind.encode()
+    assert own.begun(other) is None
+    assert await read(own, other) == await read(cold, other)
+    own.close()
+    cold.close()
