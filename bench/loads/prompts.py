@@ -12,7 +12,8 @@ from bench.loads import workload
 from bench.tools.demo_model import MODEL_FOLDER
 from tokenlane.config.settings import TokenSettings
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
-from tokenlane.tokens.service import ModelTokenizers, Outcome, TokenService
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
+from tokenlane.tokens.service import Outcome, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
 TURNS = 100

@@ -27,7 +27,8 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.budgets import CacheBudgets
 from tokenlane.tokens.caches.segments import SegmentCache
-from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
+from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
 TAGS, SYSTEM, NEW, HISTORY = "role tags", "system prompts", "user text, new", "user text, all"

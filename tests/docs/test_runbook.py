@@ -7,9 +7,9 @@ from tokenlane.admission.queue import overloaded
 from tokenlane.gateway import refusals
 from tokenlane.http.acceptor import too_many_clients
 from tokenlane.http.request_body import out_of_memory
+from tokenlane.protocols.context_window import uncounted
 from tokenlane.routing.candidates import Eligible, Nobody
 from tokenlane.routing.retry import Ending, Step
-from tokenlane.tokens.service import uncounted
 
 RUNBOOK = ROOT / "docs" / "runbook.md"
 

@@ -26,6 +26,10 @@ def test_what_work_takes_for_a_while_is_no_rise() -> None:
     assert abs(rising(lambda _: 100 + draw.choice((0, 0, 5, 50, 150)))) < 1.0
 
 
+def test_what_is_given_back_and_taken_again_is_no_rise() -> None:
+    assert abs(rising(lambda at_s: 100 - 60 * (at_s > 900) + min(at_s / 60, 55))) < 1.0
+
+
 @pytest.mark.parametrize("mb_per_h", [12.0, 40.0, 150.0])
 def test_a_leak_is_seen_under_it(mb_per_h: float) -> None:
     draw = random.Random(2)

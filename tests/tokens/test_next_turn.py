@@ -20,8 +20,9 @@ from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.chat.residual import Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.next_turn import message_ends
-from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
 LOOP = (
@@ -238,9 +239,9 @@ async def test_a_turn_is_known_wherever_the_conversations_part() -> None:
             ]
     own.close()
     assert hits[4:] == [3] * 8
-    counted = own.cache_counts()["body_prefix"]
+    counted = own.cache_counts()["body"]
     assert counted.hits == own.bodies.hits
-    assert 0 < counted.size_bytes <= own.budgets.body_prefix.limit_bytes
+    assert 0 < counted.size_bytes <= own.budgets.body.limit_bytes
 
 
 async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
@@ -252,7 +253,7 @@ async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
     assert own.begun(raw) is not None
     own.rehash(32)
     assert own.begun(raw) is None
-    assert own.cache_counts()["body_prefix"].size_bytes == 0
+    assert own.cache_counts()["body"].size_bytes == 0
     own.close()
 
 

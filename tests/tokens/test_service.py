@@ -16,7 +16,8 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
-from tokenlane.tokens.service import ModelTokenizers, Outcome, TokenService
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
+from tokenlane.tokens.service import Outcome, TokenService
 
 LONG = "a long story of many words, told without an end. " * 4_000
 HUGE = LONG * 5

@@ -27,7 +27,7 @@ from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.job import Tokenized
-from tokenlane.tokens.service import ModelTokenizers
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
 
 _short = EncoderExecutor(2, "answers")
 _long = EncoderExecutor(1, "long-answers")

@@ -21,6 +21,7 @@ from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import TokenService
 
@@ -64,7 +65,9 @@ class PromptReader:
 
     def begun(self, kind: Kind, raw: bytes) -> NextTurn | None:
         """What is new in a body that begins as a known one, and goes to replicas as it is."""
-        return self._tokens.begun(raw) if kind is Kind.CHAT and self._wants_ids else None
+        if len(raw) < LEAST_BYTES or kind is not Kind.CHAT or not self._wants_ids:
+            return None
+        return self._tokens.begun(raw)
 
     async def read(self, plan: Plan) -> None:
         """Fill in the ids of a plan's prompt, as far as anybody wants them, and its query. Raise

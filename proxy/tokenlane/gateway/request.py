@@ -42,7 +42,8 @@ from tokenlane.routing.retry import Ending, Step
 from tokenlane.routing.router import Router
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import AWAITING, DURING, INSPECT, LOOP, METRICS, ROUTE
-from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
+from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -30,6 +30,17 @@ def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> RequestErro
     )
 
 
+def uncounted() -> RequestError:
+    """Return the 503 for a prompt that could not be counted in time."""
+    return RequestError(
+        503,
+        "The prompt may be longer than the model's context, and there was no time to count it.",
+        kind="server_error",
+        code="tokenizer_overloaded",
+        retry_after_s=1,
+    )
+
+
 def check(prompt: Prompt, limit_tokens: int, *, text: bool) -> None:
     """Raises RequestError 400 if one of the request's prompts is over the limit. text: they came
     as text, not as ids."""

@@ -22,12 +22,7 @@ from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import more_hashes
-from tokenlane.tokens.caches.body_prefixes import (
-    LEAST_BYTES,
-    BodyMark,
-    BodyPrefixCache,
-    KnownBody,
-)
+from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.prefixes import Mark
 from tokenlane.tokens.caches.shapes import Shape, ShapeCache
 from tokenlane.tokens.chat.conversation import told
@@ -79,8 +74,6 @@ def root_of(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
 
 def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
     """Read of a chat's body what is new; None where the whole has to be read."""
-    if len(body) < LEAST_BYTES:
-        return None
     found = cache.find(body)
     if found is None:
         return None

@@ -11,12 +11,13 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
+from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
@@ -27,6 +28,7 @@ from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
 from tokenlane.tokens.job import Steps, Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued, root_of
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
@@ -61,27 +63,6 @@ class Outcome:
         self.run_s = run_s
 
 
-class ModelTokenizers:
-    """The tokenizers of a worker. A model is read by its own, an adapter without one by that of its
-    base. loaded: by model name."""
-
-    def __init__(self, loaded: Mapping[str, Tokenizer]) -> None:
-        self.loaded = dict(loaded)
-        self._bases: Mapping[str, str] = {}
-
-    def adopt(self, bases: Mapping[str, str]) -> None:
-        """Replace which models are adapters, and of which."""
-        self._bases = bases
-
-    def own(self, model: str) -> str:
-        """Return the model whose tokenizer and caches this one uses."""
-        return model if model in self.loaded else self._bases.get(model, model)
-
-    def get(self, model: str) -> Tokenizer | None:
-        """Return the tokenizer of a model, if there is one."""
-        return self.loaded.get(self.own(model))
-
-
 class TokenService:
     """The ids of requests. block_tokens: of the hashes. ask: asks a replica, where that is
     wanted."""
@@ -103,7 +84,7 @@ class TokenService:
         self.budgets = CacheBudgets.of(settings)
         self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers.loaded}
         self.cache = PromptCache(self.budgets.request)
-        self.bodies = BodyPrefixCache(self.budgets.body_prefix)
+        self.bodies = BodyPrefixCache(self.budgets.body)
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
         self._look_short = partial(self._pool, 0.0, True)
@@ -259,7 +240,7 @@ class TokenService:
             if job.size_bytes <= job.limit_tokens:
                 return Outcome(None, Rung.BAIL, "tenant-share")
             self._room.made()
-            raise uncounted()
+            raise context_window.uncounted()
         if rung is Rung.THREADS:
             with AWAITING[TOKENIZE_LOCAL]:
                 done = await self.threads.submit(job, view.total_s, short=is_short)
@@ -292,7 +273,7 @@ class TokenService:
             with AWAITING[TOKENIZE_LOCAL]:
                 roomy = left_s > 0.0 and await self._room.wait(left_s, again=again)
             if not roomy:
-                raise uncounted()
+                raise context_window.uncounted()
             waited_s = time.monotonic() - began_s
             outcome = await self._climb(model, job, view)
             if outcome.reason != _FULL:
@@ -364,14 +345,3 @@ def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
     if result.error is not None:
         return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
     return Outcome(result.prompt, rung, "", queue_s, result.seconds)
-
-
-def uncounted() -> RequestError:
-    """Return the 503 for a prompt that could not be counted in time."""
-    return RequestError(
-        503,
-        "The prompt may be longer than the model's context, and there was no time to count it.",
-        kind="server_error",
-        code="tokenizer_overloaded",
-        retry_after_s=1,
-    )

@@ -57,12 +57,12 @@ def test_bodies_have_their_size() -> None:
 
 
 def test_shared_prefixes_end_where_the_question_begins() -> None:
-    before, after = workload.shared_prefix(12 * 1024, 4 * 1024, seed=3)
+    before, after = workload.shared_prefix(12 * 1024, 4 * 1024, 3, 32)
     system, user = json.loads(before + b"0" * 16 + after)["messages"]
     assert (system["role"], len(system["content"])) == ("system", 12 * 1024)
     assert user["content"].startswith("0" * 16 + " ")
     assert len(user["content"]) == 4 * 1024
-    assert workload.shared_prefix(12 * 1024, 4 * 1024, seed=3) == (before, after)
+    assert workload.shared_prefix(12 * 1024, 4 * 1024, 3, 32) == (before, after)
 
 
 def test_a_conversation_ends_with_a_question() -> None:

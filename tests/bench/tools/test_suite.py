@@ -68,7 +68,7 @@ def test_the_cache_experiment_runs() -> None:
     found = suite.run_one(member("cache"), SMOKE, Progress(io.StringIO(), 1.0))
     assert (found.numbers["hit_rate"] or 0.0) > 0.5
     assert [one.holds for one in found.shapes] == [None]
-    kinds = {"request", "shape", "opening", "segment", "prefix"}
+    kinds = {"request", "body", "shape", "opening", "segment", "prefix"}
     assert {row[0] for row in found.tables[1].rows} == kinds
 
 

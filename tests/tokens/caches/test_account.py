@@ -112,7 +112,7 @@ def test_of_whole_requests(tokens: int, sequences: int) -> None:
 def test_what_all_may_hold_is_the_setting(limit_bytes: int) -> None:
     budgets = CacheBudgets.of(TokenSettings(cache_limit_bytes=limit_bytes))
     limits = {kind: one.limit_bytes for kind, one in budgets.by_kind().items()}
-    assert list(limits) == ["request", "body_prefix", "shape", "opening", "segment", "prefix"]
+    assert list(limits) == ["request", "body", "shape", "opening", "segment", "prefix"]
     assert sum(limits.values()) == limit_bytes
     for one in budgets.by_kind().values():
         assert one.entry_limit_bytes <= one.limit_bytes / 16

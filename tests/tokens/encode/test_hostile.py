@@ -9,7 +9,8 @@ import pytest
 from bench.loads.prompts import HOSTILE, hostile, ids_of, raw
 from tests.support import demo_tokenizer
 from tokenlane.config.settings import TokenSettings
-from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
+from tokenlane.tokens.service import TokenService
 
 LIMIT_BYTES = 4_000_000
 SETTINGS = TokenSettings(threads=2, cache_limit_bytes=LIMIT_BYTES)

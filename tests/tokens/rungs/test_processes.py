@@ -19,9 +19,10 @@ from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.job import Tokenized
+from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made
-from tokenlane.tokens.service import ModelTokenizers, TokenService
+from tokenlane.tokens.service import TokenService
 
 # Nothing is short, and every render is too long for a thread.
 TO_PROCESSES: dict[str, Any] = {"thread_hop_s": 0.0, "stall_budget_s": 1e-9}

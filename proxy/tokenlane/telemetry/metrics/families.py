@@ -154,7 +154,8 @@ ACCEPT_DROPS = Family("counter", "tokenlane_accept_queue_drops_total",
     "full. Clients try again after a second or more, or give up.")
 MEMORY_BYTES = Family("gauge", "tokenlane_memory_bytes",
     "Memory of what is kept for requests, texts, names and peers, summed over the workers: what is "
-    "known of prompts by kind (request-cache, shape-cache, opening-cache, segment-cache, "
+    "known of prompts by kind (request-cache, body-cache, shape-cache, opening-cache, "
+    "segment-cache, "
     "prefix-cache), prompts that wait for a thread (tokenizing; their bytes are in bodies), "
     "bodies in hand (bodies), copies of them (shadows), heads, the prefix index by what was routed "
     "(index-own), what replicas hold by their events (index-events), what is on its way to them "

@@ -15,7 +15,7 @@ from tokenlane.tokens.caches.shapes import ShapeCache
 
 # Twenty-fourths: 8 MiB each of the default.
 _PARTS: Final = 24
-_REQUEST, _BODY_PREFIX, _SHAPE, _OPENING, _SEGMENT, _PREFIX = 5, 5, 1, 1, 4, 8
+_REQUEST, _BODY, _SHAPE, _OPENING, _SEGMENT, _PREFIX = 5, 5, 1, 1, 4, 8
 # No entry takes more of its kind's memory: a few long ones would drive out all others.
 _ENTRIES: Final = 16
 
@@ -24,7 +24,7 @@ class CacheBudgets(NamedTuple):
     """Of each kind."""
 
     request: Budget
-    body_prefix: Budget
+    body: Budget
     shape: Budget
     opening: Budget
     segment: Budget
@@ -41,7 +41,7 @@ class CacheBudgets(NamedTuple):
 
         return cls(
             budget(_REQUEST),
-            budget(_BODY_PREFIX),
+            budget(_BODY),
             budget(_SHAPE),
             budget(_OPENING),
             budget(_SEGMENT),

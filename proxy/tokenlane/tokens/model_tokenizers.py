@@ -1,0 +1,31 @@
+"""Which tokenizer reads a model's prompts.
+
+Invariants:
+- An adapter is read by its base's unless it has one of its own.
+- Which models are adapters is the fleet's to say, at any time.
+"""
+
+from collections.abc import Mapping
+
+from tokenlane.tokens.tokenizer import Tokenizer
+
+
+class ModelTokenizers:
+    """The tokenizers of a worker. A model is read by its own, an adapter without one by that of its
+    base. loaded: by model name."""
+
+    def __init__(self, loaded: Mapping[str, Tokenizer]) -> None:
+        self.loaded = dict(loaded)
+        self._bases: Mapping[str, str] = {}
+
+    def adopt(self, bases: Mapping[str, str]) -> None:
+        """Replace which models are adapters, and of which."""
+        self._bases = bases
+
+    def own(self, model: str) -> str:
+        """Return the model whose tokenizer and caches this one uses."""
+        return model if model in self.loaded else self._bases.get(model, model)
+
+    def get(self, model: str) -> Tokenizer | None:
+        """Return the tokenizer of a model, if there is one."""
+        return self.loaded.get(self.own(model))
