@@ -92,6 +92,7 @@ COMPILED = [
     "proxy/tokenlane/tokens/keys.py",
     "proxy/tokenlane/tokens/ladder.py",
     "proxy/tokenlane/tokens/rungs/short.py",
+    "proxy/tokenlane/tokens/model_tokenizers.py",
     "proxy/tokenlane/tokens/next_turn.py",
     "proxy/tokenlane/tokens/service.py",
     "proxy/tokenlane/tokens/tokenizer.py",

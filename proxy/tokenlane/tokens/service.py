@@ -124,7 +124,8 @@ class TokenService:
     def known(self, model: str, body: Prompted, turn: NextTurn | None = None) -> Outcome | bytes:
         """What is known at once: ids from the cache, or that there is no tokenizer; else the key
         to call `make` with. turn: of the body, where it begins as a known one."""
-        if self._ask is None and self._tokenizers.get(model) is None:
+        # A model of its own is asked for most.
+        if model not in self.caches and self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         if turn is not None and (prompt := self._continued(model, turn)) is not None:
             return Outcome(prompt, Rung.CACHE)
