@@ -26,7 +26,7 @@ from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
 from tokenlane.tokens.ladder import Speed
-from tokenlane.tokens.next_turn import BodySource, learn, root_of
+from tokenlane.tokens.next_turn import BodySource, learn
 from tokenlane.tokens.tokenizer import Rendering, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -163,8 +163,8 @@ class TokenJob:
         shape, residual = self._rendering.shape, self._rendering.residual
         made = sequences[0]
         if shape is not None and residual is not None and made.source is not None:
-            root = root_of(body, self.salt, self.block_tokens)
-            learn(source, body, shape, residual, made.source.marks, made.ids, blocks, root)
+            marks, salt, block_tokens = made.source.marks, self.salt, self.block_tokens
+            learn(source, body, shape, residual, marks, made.ids, blocks, salt, block_tokens)
 
     def rendered(self, body: Chatting, *, hasty: bool) -> str:
         """The text of its conversation. hasty: the loop waits. Raises RequestError and

@@ -66,8 +66,8 @@ class NextTurn(NamedTuple):
     ends: list[int]
 
 
-def root_of(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
-    """Return all that decides a chat's ids and hashes beside its messages."""
+def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
+    """All that decides a chat's ids and hashes beside its messages."""
     options = options_digest(request, b"")
     return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
 
@@ -111,13 +111,18 @@ def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
 
 
 def continued(
-    turn: NextTurn, shapes: ShapeCache, encoder: Encoder, speed: Speed, limit_s: float, root: bytes
+    turn: NextTurn,
+    shapes: ShapeCache,
+    encoder: Encoder,
+    speed: Speed,
+    limit_s: float,
+    salt: bytes,
+    block_tokens: int,
 ) -> tuple[Prompt, KnownBody] | None:
     """Return a body's prompt, without ids, and what is known of it now; None where it is not known
-    to follow from what was, and where encoding would take longer than the limit. root: by
-    `root_of`."""
+    to follow from what was, and where encoding would take longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
-    if known.root != root or not encoder.cuts_anywhere:
+    if known.root != _root(request, salt, block_tokens) or not encoder.cuts_anywhere:
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
     affixes = encoder.affixes if special else (b"", b"")
@@ -128,7 +133,9 @@ def continued(
         parts = _rest_of(turn, residual)
         if parts is None:
             continue
-        return _made(turn, residual, parts, roles, encoder, speed, limit_s, affixes[1])
+        return _made(
+            turn, residual, parts, roles, encoder, speed, limit_s, affixes[1], block_tokens
+        )
     return None
 
 
@@ -154,6 +161,7 @@ def _made(
     speed: Speed,
     limit_s: float,
     after: bytes,
+    block_tokens: int,
 ) -> tuple[Prompt, KnownBody] | None:
     known, mark = turn.known, turn.mark
     first = mark.messages
@@ -180,7 +188,6 @@ def _made(
     except RequestError:
         return None
     made[-1] += after
-    block_tokens = int(known.root[: known.root.index(b":")])
     block_bytes = 4 * block_tokens
     blocks = known.blocks[: mark.ids_bytes // block_bytes * HASH_BYTES]
     hashed = [blocks]
@@ -230,7 +237,8 @@ def learn(
     cuts: list[Mark],
     ids: bytes,
     blocks: bytes,
-    root: bytes,
+    salt: bytes,
+    block_tokens: int,
 ) -> None:
     """Keep a body whose prompt was made in the general way. cuts: places of its rendering."""
     body = source.body
@@ -246,7 +254,7 @@ def learn(
         return
     if not body.startswith(messages, start):
         return
-    block_bytes = 4 * int(root[: root.index(b":")])
+    block_bytes = 4 * block_tokens
     places = {cut.chars: cut.ids_bytes for cut in cuts}
     ends = _message_ends(bytes(messages), start)
     marks: list[BodyMark] = []
@@ -268,6 +276,7 @@ def learn(
                     ends[count - 1], count, part, ids_bytes, ids[full_bytes:ids_bytes], said[-1:]
                 )
             )
+    root = _root(request, salt, block_tokens)
     made = KnownBody(
         body, start + 1, source.model, root, shape.name[1], residual, blocks, kept(marks)
     )

@@ -29,7 +29,7 @@ from tokenlane.tokens.job import Steps, Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
-from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued, root_of
+from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
@@ -137,10 +137,10 @@ class TokenService:
         own = self._tokenizers.own(model)
         if turn.known.model != own:
             return None
-        root = root_of(turn.request, salt(model, turn.request), self._block_tokens)
+        request_salt = salt(model, turn.request)
         encoder, speed = self._tokenizers.loaded[own].encoder, self._speeds[own]
         shapes, limit_s = self.caches[own].shapes, self._settings.thread_hop_s
-        made = continued(turn, shapes, encoder, speed, limit_s, root)
+        made = continued(turn, shapes, encoder, speed, limit_s, request_salt, self._block_tokens)
         if made is None:
             return None
         prompt, known = made
