@@ -218,7 +218,7 @@ def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
             assert made.prompt == expected(model, value, blocks)
 
     conversations()
-    assert (openings.hits > 10) == tokenizer.encoder.cuts_anywhere
+    assert (openings.hits > 0) == tokenizer.encoder.cuts_anywhere
     assert (openings.evictions > 0) == (tokenizer.encoder.cuts_anywhere and limit_bytes == 10_000)
     assert 0 <= openings.size_bytes <= limit_bytes
 
