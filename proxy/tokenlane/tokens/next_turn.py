@@ -133,9 +133,19 @@ def continued(
         parts = _rest_of(turn, residual)
         if parts is None:
             continue
-        return _made(
-            turn, residual, parts, roles, encoder, speed, limit_s, affixes[1], block_tokens
-        )
+        cut = _pieces(turn, parts, encoder)
+        chars = 0 if cut is None else sum(map(len, cut.pieces))
+        if cut is None or speed.encode_s(chars) > limit_s or chars > PART_CHARS:
+            return None
+        began_s = time.perf_counter()
+        try:
+            ids = encoder.encode_each(cut.pieces)
+        except RequestError:
+            return None
+        ids[-1] += affixes[1]
+        made = _made(turn, residual, roles, cut, ids, block_tokens)
+        speed.learn_encode(chars, time.perf_counter() - began_s)
+        return made
     return None
 
 
@@ -152,79 +162,63 @@ def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None
     return way.parts
 
 
-def _made(
-    turn: NextTurn,
-    residual: Residual,
-    parts: tuple[str | int, ...],
-    roles: tuple[str, ...],
-    encoder: Encoder,
-    speed: Speed,
-    limit_s: float,
-    after: bytes,
-    block_tokens: int,
-) -> tuple[Prompt, KnownBody] | None:
-    known, mark = turn.known, turn.mark
-    first = mark.messages
+class _Pieces(NamedTuple):
+    """A rendering behind its mark, cut wherever that is exact. ends: before each piece but the
+    first, how many parts and messages stand before it. lasts: the character before each."""
+
+    pieces: list[str]
+    ends: list[tuple[int, int]]
+    lasts: list[str]
+
+
+def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _Pieces | None:
+    """None where the rendering cannot be cut at the mark."""
+    last, first = turn.mark.last, turn.mark.messages
     shown = [part if isinstance(part, str) else turn.texts[part - first] for part in parts]
-    text = mark.last + "".join(shown)
-    if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
+    text = last + "".join(shown)
+    at = len(last)
+    if not encoder.is_cut(text, at):
         return None
-    # Where the text may be cut: here, and behind each new message.
-    places = [len(mark.last)]
-    if not encoder.is_cut(text, places[0]):
-        return None
-    ends: list[tuple[int, int]] = []
-    at, done = places[0], 0
+    places, ends, done = [at], [(0, 0)], 0
     for part, messages in message_ends(parts):
         at += sum([len(one) for one in shown[done:part]])
         done = part
         if at < len(text) and encoder.is_cut(text, at):
             places.append(at)
             ends.append((part, messages))
-    began_s = time.perf_counter()
-    cuts = pairwise([*places, len(text)])
-    try:
-        made = encoder.encode_each([text[start:end] for start, end in cuts])
-    except RequestError:
-        return None
-    made[-1] += after
+    pieces = [text[start:end] for start, end in pairwise([*places, len(text)])]
+    return _Pieces(pieces, ends[1:], [text[place - 1 : place] for place in places[1:]])
+
+
+def _made(
+    turn: NextTurn,
+    residual: Residual,
+    roles: tuple[str, ...],
+    cut: _Pieces,
+    ids: list[bytes],
+    block_tokens: int,
+) -> tuple[Prompt, KnownBody]:
+    """The prompt, and the body with marks of its own. ids: of each piece."""
+    known, mark = turn.known, turn.mark
     block_bytes = 4 * block_tokens
-    blocks = known.blocks[: mark.ids_bytes // block_bytes * HASH_BYTES]
-    hashed = [blocks]
+    hashed = [known.blocks[: mark.ids_bytes // block_bytes * HASH_BYTES]]
     marks = [one for one in known.marks if one.at <= mark.at]
-    open_ids, ids_bytes, last_hash = mark.open_ids, mark.ids_bytes, blocks[-HASH_BYTES:]
-    for number, own in enumerate(made):
+    open_ids, ids_bytes, last_hash = mark.open_ids, mark.ids_bytes, hashed[0][-HASH_BYTES:]
+    for number, own in enumerate(ids):
         if number > 0:
-            part, messages = ends[number - 1]
-            marks.append(
-                BodyMark(
-                    turn.ends[messages - first - 1],
-                    messages,
-                    mark.part + part,
-                    ids_bytes,
-                    open_ids,
-                    text[places[number] - 1],
-                )
-            )
+            part, messages = cut.ends[number - 1]
+            at, last = turn.ends[messages - mark.messages - 1], cut.lasts[number - 1]
+            marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
         open_ids += own
         ids_bytes += len(own)
         full_bytes = len(open_ids) // block_bytes * block_bytes
         if full_bytes:
-            fresh = more_hashes(open_ids, block_tokens, last_hash)
-            hashed.append(fresh)
-            last_hash = fresh[-HASH_BYTES:]
+            hashed.append(more_hashes(open_ids, block_tokens, last_hash))
+            last_hash = hashed[-1][-HASH_BYTES:]
             open_ids = open_ids[full_bytes:]
-    speed.learn_encode(len(text), time.perf_counter() - began_s)
     blocks = b"".join(hashed)
     new = KnownBody(
-        turn.body,
-        known.front_bytes,
-        known.model,
-        known.root,
-        roles,
-        residual,
-        blocks,
-        kept(marks),
+        turn.body, known.front_bytes, known.model, known.root, roles, residual, blocks, _kept(marks)
     )
     return Prompt((), blocks, block_tokens, ids_bytes // 4), new
 
@@ -278,12 +272,12 @@ def learn(
             )
     root = _root(request, salt, block_tokens)
     made = KnownBody(
-        body, start + 1, source.model, root, shape.name[1], residual, blocks, kept(marks)
+        body, start + 1, source.model, root, shape.name[1], residual, blocks, _kept(marks)
     )
     source.cache.put(made)
 
 
-def kept(marks: list[BodyMark]) -> list[BodyMark]:
+def _kept(marks: list[BodyMark]) -> list[BodyMark]:
     """Return those of the marks that are worth their place."""
     if len(marks) <= _FIRST_MARKS + _LAST_MARKS:
         return marks
