@@ -75,9 +75,13 @@ def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
 def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
     """Read of a chat's body what is new; None where the whole has to be read."""
     found = cache.find(body)
-    if found is None:
-        return None
-    known, mark = found
+    turn = None if found is None else _read(body, *found)
+    if turn is None:
+        cache.misses += 1
+    return turn
+
+
+def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
     rest = body[mark.at :].lstrip(_BLANK)
     if rest[:1] == b",":
         rest = rest[1:].lstrip(_BLANK)
@@ -111,6 +115,29 @@ def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
 
 
 def continued(
+    cache: BodyPrefixCache,
+    turn: NextTurn,
+    shapes: ShapeCache,
+    encoder: Encoder,
+    speed: Speed,
+    limit_s: float,
+    salt: bytes,
+    block_tokens: int,
+) -> Prompt | None:
+    """Return a body's prompt, without ids, and keep the body in place of what it goes on from; None
+    where it is not known to follow from that, and where encoding would take longer than the
+    limit."""
+    made = _continued(turn, shapes, encoder, speed, limit_s, salt, block_tokens)
+    if made is None:
+        cache.misses += 1
+        return None
+    cache.hits += 1
+    prompt, body = made
+    cache.put(body, turn.known if turn.mark is turn.known.marks[-1] else None)
+    return prompt
+
+
+def _continued(
     turn: NextTurn,
     shapes: ShapeCache,
     encoder: Encoder,
@@ -119,8 +146,6 @@ def continued(
     salt: bytes,
     block_tokens: int,
 ) -> tuple[Prompt, KnownBody] | None:
-    """Return a body's prompt, without ids, and what is known of it now; None where it is not known
-    to follow from what was, and where encoding would take longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
     if known.root != _root(request, salt, block_tokens) or not encoder.cuts_anywhere:
         return None

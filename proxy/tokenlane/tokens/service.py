@@ -137,15 +137,16 @@ class TokenService:
         own = self._tokenizers.own(model)
         if turn.known.model != own:
             return None
-        request_salt = salt(model, turn.request)
-        encoder, speed = self._tokenizers.loaded[own].encoder, self._speeds[own]
-        shapes, limit_s = self.caches[own].shapes, self._settings.thread_hop_s
-        made = continued(turn, shapes, encoder, speed, limit_s, request_salt, self._block_tokens)
-        if made is None:
-            return None
-        prompt, known = made
-        self.bodies.put(known, turn.known if turn.mark is turn.known.marks[-1] else None)
-        return prompt
+        return continued(
+            self.bodies,
+            turn,
+            self.caches[own].shapes,
+            self._tokenizers.loaded[own].encoder,
+            self._speeds[own],
+            self._settings.thread_hop_s,
+            salt(model, turn.request),
+            self._block_tokens,
+        )
 
     async def make(
         self,

@@ -87,7 +87,8 @@ class BodyPrefixCache(BoundedCache):
         self._lock = budget.lock
 
     def find(self, body: bytes) -> tuple[KnownBody, BodyMark] | None:
-        """The longest known beginning of a body that ends near its end."""
+        """The longest known beginning of a body that ends near its end. Whether its prompt can be
+        made of that shows later: who asks counts it as a hit or a miss."""
         if not self._named:
             return None
         # The last of all messages, where nothing behind them ends so; then from message to
@@ -103,12 +104,7 @@ class BodyPrefixCache(BoundedCache):
             found = self._at(body, body.find(b"}", at) + 1)
             if found is None:
                 found = self._at(body, body.rfind(b"}", low, at) + 1)
-        with self._lock:
-            if found is None:
-                self.misses += 1
-            else:
-                # Not the most recently used now: whoever goes on from there is put in.
-                self.hits += 1
+        # Not the most recently used now: what goes on from there is put in.
         return found
 
     def _at(self, body: bytes, at: int) -> tuple[KnownBody, BodyMark] | None:
