@@ -1,4 +1,5 @@
-"""A replica that answers at once: nginx on four ports with a fixed chat completion.
+"""A replica that answers at once: nginx on four ports with a fixed chat completion, whose usage
+says what the request's `X-Prompt-Tokens` says.
 
 nginx discards the body and returns the same bytes, which costs about 20 us a request: what is
 measured in front of it is the proxy. The health, model and metric answers let probes see
@@ -28,10 +29,10 @@ COMPLETION = json.dumps(
                 "finish_reason": "stop",
             }
         ],
-        "usage": {"prompt_tokens": 64, "total_tokens": 72, "completion_tokens": 8},
+        "usage": {"prompt_tokens": 0, "total_tokens": 72, "completion_tokens": 8},
     },
     separators=(",", ":"),
-)  # fmt: skip
+).replace('"prompt_tokens":0', '"prompt_tokens":$prompt_tokens')  # fmt: skip
 
 MODELS = json.dumps(
     {
@@ -88,6 +89,7 @@ http {{
     keepalive_timeout 3600s;
     keepalive_requests 1000000000;
     client_max_body_size 64m;
+    map $http_x_prompt_tokens $prompt_tokens {{ default $http_x_prompt_tokens; "" 64; }}
     server {{
 {listens}
         location = /health {{ return 200; }}
