@@ -9,9 +9,10 @@ stand a pipe that reads nothing, and the routers of SGLang and vLLM where they a
 (`make bench-routers`), with their policy `cache_aware`. The proxies take turns, and the order of a
 round is the reverse of the one before.
 
-Three parts: every load as fast as each proxy can, where a proxy is told by its CPU a request; some
-at half of what it can; and each load for longer on a gateway just started, whose last third stands
-beside its first, with the memory that it has then.
+Every load is sent as fast as each proxy can take it, and a proxy is told by its CPU a request. With
+`--full` (half an hour) the routers take part, some loads are sent at half of that, too, and each is
+sent for a minute to a gateway just started: the last third of that time stands beside the first,
+with the memory that it has then.
 """
 
 import tempfile
@@ -70,15 +71,17 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """How long it takes. long_s: of the long run of each load."""
+    """How long it takes. half_s: at half load; long_s: of the long run of each load; 0: left out.
+    routers: those of others, too."""
 
     rounds: int
     seconds_s: int
-    half_s: int
-    long_s: int
+    half_s: int = 0
+    long_s: int = 0
+    routers: bool = False
 
 
-SCALES = (Scale(1, 1, 1, 3), Scale(2, 2, 2, 6), Scale(9, 4, 5, 60))
+SCALES = (Scale(1, 1), Scale(2, 1), Scale(9, 4, half_s=5, long_s=60, routers=True))
 
 
 def prompt_tokens(bodies: Sequence[bytes]) -> list[int]:
@@ -234,7 +237,8 @@ def run(scale: Scale) -> dict[str, Any]:
         ours = enter(gateway(urls, core))
         uncompiled = enter(gateway(urls, core, name=UNCOMPILED, plain=True))
         plain, floor = enter(aiohttp_proxy(urls, core)), enter(pipe(urls, core))
-        others = [enter(router(package, urls, core)) for package in routers()]
+        packages = routers() if scale.routers else []
+        others = [enter(router(package, urls, core)) for package in packages]
         nginx = Proxy("nginx direct", canned.process, canned.ports[0])
         assert ours.admin_port is not None
         for load in everything:
@@ -244,19 +248,20 @@ def run(scale: Scale) -> dict[str, Any]:
             before = samples(ours.admin_port)
             done = runs.rounds(load, proxies, scale.rounds, scale.seconds_s)
             rungs = difference(before, samples(ours.admin_port), RUNG_COUNT, "rung")
-            done.append(runs.run(load, nginx, 2))
+            done.append(runs.run(load, nginx, 1))
             found = {one.name: summary(one.name, done) for one in (*proxies, nginx)}
-            wanted = load.name in HALVED
+            wanted = scale.half_s and load.name in HALVED
             result["loads"][load.name] = {
                 "proxies": found,
                 "half": halved(runs, load, proxies, found, scale.half_s) if wanted else {},
                 "ratio": ratio(found[plain.name]["cpu_us"], found[ours.name]["cpu_us"]),
+                "long": {},
                 "rungs": rungs,
                 "route": fetch(ours.port, CHAT, workload.sized(300, 1)).headers.get(
                     "x-tokenlane-route"
                 ),
             }
-        for load in everything:
+        for load in everything if scale.long_s else ():
             with gateway(urls, core) as fresh:
                 say(f"throughput, {load.name} for {scale.long_s} s")
                 result["loads"][load.name]["long"] = sustained(runs, load, fresh, scale.long_s)
@@ -281,6 +286,15 @@ def _rows(load: str, proxies: dict[str, Any]) -> list[list[Cell]]:
             one["core_share"], one["p50_ms"], one["p99_ms"], one["errors"],
         ]
         for name, one in proxies.items()
+    ]  # fmt: skip
+
+
+def _long_row(load: str, proxies: dict[str, Any], kept: dict[str, Any]) -> list[Cell]:
+    first, last = kept["first"], kept["last"]
+    return [
+        load, first["requests_per_s"], last["requests_per_s"], first["cpu_us"], last["cpu_us"],
+        ratio(proxies["aiohttp"]["cpu_us"], last["cpu_us"]),
+        kept["idle_mib"], kept["held_mib"], kept["account_mib"],
     ]  # fmt: skip
 
 
@@ -311,14 +325,8 @@ def finding(result: dict[str, Any]) -> Finding:
         proxies, kept = values["proxies"], values["long"]
         rows += _rows(load, proxies)
         half += _rows(load, values["half"]) if values["half"] else []
-        first, last = kept["first"], kept["last"]
-        long.append(
-            [
-                load, first["requests_per_s"], last["requests_per_s"], first["cpu_us"],
-                last["cpu_us"], ratio(proxies["aiohttp"]["cpu_us"], last["cpu_us"]),
-                kept["idle_mib"], kept["held_mib"], kept["account_mib"],
-            ]
-        )  # fmt: skip
+        if kept:
+            long.append(_long_row(load, proxies, kept))
         remarks += _limits(load, proxies)
         total = sum(values["rungs"].values()) or 1
         shares = ", ".join(
@@ -333,9 +341,13 @@ def finding(result: dict[str, Any]) -> Finding:
         machine=result["machine"],
         settings=result["settings"],
         tables=[
-            Table("as fast as each can", HEADER, rows),
-            Table("at half of that", HEADER, half),
-            Table("for longer, on a gateway just started", LONG_HEADER, long),
+            Table(title, header, given)
+            for title, header, given in (
+                ("as fast as each can", HEADER, rows),
+                ("at half of that", HEADER, half),
+                ("for longer, on a gateway just started", LONG_HEADER, long),
+            )
+            if given
         ],
         plots=drawn,
         remarks=remarks,

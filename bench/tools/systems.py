@@ -1,6 +1,7 @@
 """The proxies that are compared, as commands on a core: the gateway, plain aiohttp, a bare pipe and
 the routers of others, where they are installed."""
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,6 @@ from contextlib import contextmanager
 
 import msgspec
 
-from bench.loads.workload import CHAT, chat
 from bench.tools.build import compiled
 from bench.tools.client import fetch
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
@@ -80,8 +80,9 @@ def router(package: str, urls: Sequence[str], core: int) -> Iterator[Proxy]:
     ]  # fmt: skip
     with Process(package, argv, core=core) as process:
         process.wait_listening(port, 60)
+        asked = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "ready?"}]})
         for _ in range(300):
-            if fetch(port, CHAT, chat([("user", "ready?")])).status == 200:
+            if fetch(port, "/v1/chat/completions", asked.encode()).status == 200:
                 break
             pause(0.1)
         else:
