@@ -29,10 +29,10 @@ COMPLETION = json.dumps(
                 "finish_reason": "stop",
             }
         ],
-        "usage": {"prompt_tokens": 0, "total_tokens": 72, "completion_tokens": 8},
+        "usage": {"prompt_tokens": 64, "total_tokens": 72, "completion_tokens": 8},
     },
     separators=(",", ":"),
-).replace('"prompt_tokens":0', '"prompt_tokens":$prompt_tokens')  # fmt: skip
+)  # fmt: skip
 
 MODELS = json.dumps(
     {
@@ -77,6 +77,7 @@ def config(ports: Sequence[int], folder: Path) -> str:
         f"    {kind}_temp_path {folder}/{kind};"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
+    answer = COMPLETION.replace('"prompt_tokens":64', '"prompt_tokens":$prompt_tokens')
     return f"""\
 daemon off;
 worker_processes 1;
@@ -95,7 +96,7 @@ http {{
         location = /health {{ return 200; }}
         location = /v1/models {{ default_type application/json; return 200 '{MODELS}'; }}
         location = /metrics {{ default_type text/plain; root {folder}; }}
-        location / {{ default_type application/json; return 200 '{COMPLETION}'; }}
+        location / {{ default_type application/json; return 200 '{answer}'; }}
     }}
 }}
 """
