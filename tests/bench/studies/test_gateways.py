@@ -1,0 +1,17 @@
+"""The table of what several gateways tell each other."""
+
+from bench.studies import gateways
+from tests.replay.workloads import conversations
+
+
+def test_every_way_is_measured_with_every_seed() -> None:
+    made = gateways.measure(conversations(30, 3, gap_s=0.3), 2, 0.5, seeds=2, counts=[3])
+    assert [len(way.of_oracle) for way in made["ways"]] == [2] * (2 + 6 + 1)
+    by_name = {
+        (one.policy, one.gateways, one.events, one.share_delay_s): one for one in made["ways"]
+    }
+    alone, told = by_name["affinity", 3, False, None], by_name["affinity", 3, False, 0.1]
+    assert max(alone.hit) < min(told.hit)
+    lines = gateways.show(made).splitlines()
+    assert lines[0] == "conversations: 2 replicas, means of 2 seeds"
+    assert len(lines) == 4 + 9
