@@ -87,6 +87,22 @@ def test_media_are_kept_apart_and_know_each_others_parents() -> None:
     assert held(ledger, Medium.HOST) == hashes(ids[:2], 2)
 
 
+def test_blocks_off_the_gpu_are_known_by_what_the_gpu_told() -> None:
+    ledger, ids = Ledger("m", 2, 1000), [1, 2, 3, 4]
+    copied = [stored([key], None, [], key - 1, medium="CPU") for key in (1, 2, 3)]
+    feed(ledger, stored([1, 2], None, ids, 2), *copied)
+    assert held(ledger, Medium.HOST) == hashes(ids, 2)
+    assert ledger.orphans == 1
+    feed(ledger, removed([2, 1]))
+    assert (held(ledger), held(ledger, Medium.HOST)) == (set(), hashes(ids, 2))
+    # A copy in yet other memory, and a sequence that goes on from what came back.
+    feed(ledger, stored([2], None, [], 0, medium="STORAGE"), removed([2], "CPU"))
+    feed(ledger, stored([4], 2, [5, 6], 2))
+    assert held(ledger) == hashes([*ids, 5, 6], 2) - hashes(ids, 2)
+    feed(ledger, removed([1, 2], "CPU"))
+    assert held(ledger, Medium.HOST) == set()
+
+
 def test_a_window_that_slides_drops_nothing_of_the_prefix() -> None:
     ledger, ids = Ledger("m", 2, 1000), [1, 2]
     feed(ledger, stored([1], None, ids, 2, group_idx=0, kv_cache_spec_kind="full_attention"))

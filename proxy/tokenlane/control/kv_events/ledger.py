@@ -8,7 +8,8 @@ Invariants:
 - Copies count: an engine stores the same block once per physical copy and removes it as often.
   A report of reused blocks (vLLM's `kv_cache_report_mode: full`) is no copy.
 - A block of ours is held while the engine block that completes it is.
-- Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true.
+- Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true. So
+  are blocks told by their keys alone that the other memory never held.
 - `take` gives what has changed since it was last called, net; `pieces` gives all of it.
 - At most `limit_blocks` engine blocks are kept; what comes beyond them is left out.
 """
@@ -129,11 +130,7 @@ class Ledger:
             self._other_groups.add(event.group)
         if event.group in self._other_groups:
             return
-        values = self._chained(event)
-        if values is None:
-            self.orphans += len(event.keys)
-            return
-        self.unreadable += len(event.keys) - len(values)
+        found = self._values(event)
         shelf, copies = self._shelves[event.medium], self._copies
         if (
             event.parent is None
@@ -142,7 +139,7 @@ class Ledger:
         ):
             # Several blocks from the first on are never computed twice: this says what was reused.
             return
-        for key, value in zip(event.keys, values):
+        for key, value in found:
             if key in shelf:
                 copies[event.medium, key] = copies.get((event.medium, key), 0) + 1
             elif sum(map(len, self._shelves.values())) >= self._limit_blocks:
@@ -163,6 +160,20 @@ class Ledger:
                 value = shelf.pop(key, None)
                 if value is not None:
                     self._note(event.medium, value, held=False)
+
+    def _values(self, event: Stored) -> list[tuple[Key, _Value]]:
+        """Our side of each block that can be known."""
+        if not event.block_tokens:
+            named = [(key, self._find(key)) for key in event.keys]
+            found = [(key, value) for key, value in named if value is not None]
+            self.orphans += len(named) - len(found)
+            return found
+        values = self._chained(event)
+        if values is None:
+            self.orphans += len(event.keys)
+            return []
+        self.unreadable += len(event.keys) - len(values)
+        return list(zip(event.keys, values))
 
     def _chained(self, event: Stored) -> list[_Value] | None:
         """Our side of each readable block; None where the parent is unknown."""
