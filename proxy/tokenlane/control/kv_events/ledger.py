@@ -32,7 +32,7 @@ ENTRY_BYTES = 150
 _PREFIX_KINDS = ("", "full_attention", "mla_attention")
 
 
-class _Piece(msgspec.Struct, frozen=True, gc=False):
+class _Piece(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """An engine block where block sizes do not divide. own: packed hashes of ours that it
     completes. last: our last hash up to here (b"" if none). tail: packed ids behind it. salt:
     for the first hash."""
@@ -44,6 +44,20 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 _Value = bytes | _Piece
+
+
+class LedgerContents(msgspec.Struct, frozen=True, array_like=True):
+    """All that a ledger holds: blocks by medium, their further copies, and the groups of attention
+    that are left out."""
+
+    shelves: dict[Medium, dict[Key, _Value]]
+    copies: list[tuple[Medium, Key, int]]
+    other_groups: set[int]
+
+    @property
+    def blocks(self) -> int:
+        """Engine blocks, copies counted once."""
+        return sum(map(len, self.shelves.values()))
 
 
 class LedgerChange(msgspec.Struct, frozen=True):
@@ -97,6 +111,22 @@ class Ledger:
             self._fresh[medium].clear()
             self._gone[medium].clear()
         self.left_out = 0
+
+    def contents(self) -> LedgerContents:
+        """All that is held, to be packed at once: it goes on changing."""
+        copies = [(medium, key, count) for (medium, key), count in self._copies.items()]
+        return LedgerContents(self._shelves, copies, self._other_groups)
+
+    def restore(self, contents: LedgerContents) -> bool:
+        """Hold what another ledger held. `take` does not tell of it. False, and no change, where
+        it is more than may be kept."""
+        if contents.blocks > self._limit_blocks:
+            return False
+        self.reset()
+        self._shelves |= contents.shelves
+        self._copies = {(medium, key): count for medium, key, count in contents.copies}
+        self._other_groups = contents.other_groups
+        return True
 
     def take(self) -> dict[Medium, LedgerChange]:
         """What has changed, by medium; only where something has."""
