@@ -76,7 +76,8 @@ def test_several_gateways_say_what_they_know(
     argv = ["replay", str(trace), "--policy", "affinity", "--gateways", "3", "--spread", "5"]
     assert main([*argv, "--share-delay", "0.1", "--no-events", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["gateways"] == {"gateways": 3, "share_delay_s": 0.1, "events": False, "seed": 5}
+    said = {"gateways": 3, "share_delay_s": 0.1, "events": False, "seed": 5}
+    assert said.items() <= told["gateways"].items()
     assert 0 < told["policies"]["affinity"]["hit"] < 1
     assert main(argv) == 0
     assert "3 gateways, with KV events; nothing is shared" in capsys.readouterr().out

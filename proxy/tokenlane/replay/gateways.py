@@ -24,19 +24,23 @@ from tokenlane.replay.trace import Request, Trace
 from tokenlane.routing.lease import LocalBoard
 from tokenlane.routing.policies import Policy
 from tokenlane.routing.router import Router
+from tokenlane.routing.shared_prefixes import PrefixOutbox, read
 from tokenlane.simulator.prefix_cache import BoundedBlockCache
+from tokenlane.tokens.blocks import hashing_mark
 
 _SWEEP_INTERVAL_S = 1.0
 
 
 class GatewayShape(NamedTuple):
     """The gateways. share_delay_s: how old what they tell each other is; None: they tell nothing.
-    events: replicas publish KV events. seed: of the lots that decide who comes to which."""
+    events: replicas publish KV events. seed: of the lots that decide who comes to which.
+    prefix_limit_bytes_per_s: of what each tells of its prefixes."""
 
     gateways: int
     share_delay_s: float | None = None
     events: bool = True
     seed: int = 1
+    prefix_limit_bytes_per_s: int = 64 * 1024
 
     def words(self) -> str:
         """Say it in one line."""
@@ -120,6 +124,10 @@ class Gateways:
             Router(settings, _GatewayBoard(told, later), Random(1 + number), policy=policy)
             for number in range(shape.gateways)
         ]
+        self._hashing = hashing_mark(block_tokens)
+        self._outboxes = [
+            PrefixOutbox(self._hashing, shape.prefix_limit_bytes_per_s) for _ in self.routers
+        ]
         for router in self.routers:
             router.update(fleet_shape.state(block_tokens))
         for slot in range(fleet_shape.replicas):
@@ -131,19 +139,24 @@ class Gateways:
             self._swept_s = now_s
             for router in self.routers:
                 router.sweep(now_s)
-        router = self._random.choice(self.routers)
-        slot, held = RoutedRequest(router, self._block_tokens).send(request, now_s)
+        number = self._random.randrange(len(self.routers))
+        routed = RoutedRequest(self.routers[number], self._block_tokens)
+        slot, held = routed.send(request, now_s)
         if self._shape.share_delay_s is not None and not self._shape.events:
-            self._later(partial(self._learn, router, slot, request.blocks))
+            outbox = self._outboxes[number]
+            outbox.offer(str(slot), request.blocks)
+            self._later(partial(self._learn, number, outbox.take(now_s)))
         return slot, held
 
     def _later(self, happens: Callable[[], object]) -> None:
         self.fleet.at(self.fleet.now_s + (self._shape.share_delay_s or 0.0), happens)
 
-    def _learn(self, teller: Router, slot: int, blocks: bytes) -> None:
-        for router in self.routers:
-            if router is not teller:
-                router.learn(slot, blocks, self.fleet.now_s)
+    def _learn(self, teller: int, batch: bytes) -> None:
+        told = read(batch, self._hashing)
+        for number, router in enumerate(self.routers):
+            if number != teller:
+                for one in told:
+                    router.learn(int(one.replica_id), one.blocks, self.fleet.now_s)
 
     def _cached(self, slot: int, stored: bytes, removed: bytes) -> None:
         """A replica's cache has changed."""

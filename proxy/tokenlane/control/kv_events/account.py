@@ -7,7 +7,6 @@ Invariants:
 - A publisher that does not answer is silent: its standing is NONE until it is heard of again.
 """
 
-from array import array
 from collections import Counter
 
 import msgspec
@@ -23,7 +22,7 @@ from tokenlane.control.kv_events.sequence import (
     Restarted,
 )
 from tokenlane.fleet_state import CacheChange, Standing
-from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.blocks import hashing_mark
 from tokenlane.tokens.keys import salt_of
 
 # Questions in a row without an answer that make a publisher silent.
@@ -152,8 +151,7 @@ class PublisherAccount:
         return True
 
     def _hashing(self) -> bytes:
-        ids = array("I", range(self.block_tokens)).tobytes()
-        return block_hashes(ids, self.block_tokens, salt_of(self.model, ""))
+        return hashing_mark(self.block_tokens, salt_of(self.model, ""))
 
     def take(self) -> CacheChange | None:
         """What workers have to be told; None if nothing."""
