@@ -137,6 +137,7 @@ def test_what_one_ledger_holds_another_goes_on_with(ours: int, long_keys: bool) 
     other, small = Ledger("m", ours, 1000), Ledger("m", ours, 2)
     assert other.restore(msgspec.msgpack.decode(packed, type=LedgerContents))
     assert not small.restore(msgspec.msgpack.decode(packed, type=LedgerContents))
+    assert not small.restore(LedgerContents({Medium.GPU: {1: b"seven b"}}, [], set()))
     assert (small.held_blocks(Medium.GPU), other.take()) == (0, {})
     one.take()
     later = (

@@ -46,6 +46,10 @@ class _Piece(msgspec.Struct, frozen=True, gc=False, array_like=True):
 _Value = bytes | _Piece
 
 
+def _own(value: _Value) -> bytes:
+    return value if isinstance(value, bytes) else value.own
+
+
 class LedgerContents(msgspec.Struct, frozen=True, array_like=True):
     """All that a ledger holds: blocks by medium, their further copies, and the groups of attention
     that are left out."""
@@ -58,6 +62,12 @@ class LedgerContents(msgspec.Struct, frozen=True, array_like=True):
     def blocks(self) -> int:
         """Engine blocks, copies counted once."""
         return sum(map(len, self.shelves.values()))
+
+    @property
+    def whole(self) -> bool:
+        """Whether its hashes are whole ones."""
+        values = (value for shelf in self.shelves.values() for value in shelf.values())
+        return not any(len(_own(value)) % HASH_BYTES for value in values)
 
 
 class LedgerChange(msgspec.Struct, frozen=True):
@@ -119,8 +129,8 @@ class Ledger:
 
     def restore(self, contents: LedgerContents) -> bool:
         """Hold what another ledger held. `take` does not tell of it. False, and no change, where
-        it is more than may be kept."""
-        if contents.blocks > self._limit_blocks:
+        it is more than may be kept, or nonsense."""
+        if contents.blocks > self._limit_blocks or not contents.whole:
             return False
         self.reset()
         self._shelves |= contents.shelves
@@ -142,8 +152,7 @@ class Ledger:
     def pieces(self, medium: Medium) -> Iterator[bytes]:
         """Packed hashes held, in pieces of a few."""
         for value in self._shelves[medium].values():
-            own = value if isinstance(value, bytes) else value.own
-            if own:
+            if own := _own(value):
                 yield own
 
     def held_blocks(self, medium: Medium) -> int:
@@ -241,7 +250,7 @@ class Ledger:
         return None
 
     def _note(self, medium: Medium, value: _Value, *, held: bool) -> None:
-        own = value if isinstance(value, bytes) else value.own
+        own = _own(value)
         if not own:
             return
         into, against = self._fresh[medium], self._gone[medium]
