@@ -23,7 +23,7 @@ from bench.tools.statistics import Cell, table
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.replay.bounds import oracle
 from tokenlane.replay.gateways import GatewayShape, replay_gateways
-from tokenlane.replay.run import Figures, FleetShape, replay
+from tokenlane.replay.run import Figures, FleetShape
 from tokenlane.replay.timed_fleet import Served, split
 from tokenlane.replay.trace import Trace
 
@@ -31,27 +31,26 @@ DELAYS_S = (None, 1.0, 0.1)
 
 
 class Way(msgspec.Struct, frozen=True):
-    """How many gateways there are and what they know; the figures of each seed."""
+    """Gateways of a policy and what they know; the figures of each seed."""
 
-    gateways: int
     policy: str
-    events: bool
-    share_delay_s: float | None
-    of_oracle: list[float]
-    hit: list[float]
+    shape: GatewayShape
+    of_oracle: list[float] = []
+    hit: list[float] = []
 
 
 def ways(counts: Sequence[int]) -> list[Way]:
     """Return what is compared, without figures."""
-    first = [Way(1, "affinity", events, None, [], []) for events in (False, True)]
+    first = [Way("affinity", GatewayShape(1, None, events)) for events in (False, True)]
     several = [
-        Way(count, "affinity", events, delay_s, [], [])
+        Way("affinity", GatewayShape(count, delay_s, events))
         for count in counts
         for events in (False, True)
         for delay_s in DELAYS_S
     ]
-    hashed = [Way(count, "prefix-hash", False, None, [], []) for count in counts]
-    return [*first, *several, *hashed]
+    told = [Way("affinity", GatewayShape(count, 0.1, prefixes=True)) for count in counts]
+    hashed = [Way("prefix-hash", GatewayShape(count, events=False)) for count in counts]
+    return [*first, *several, *told, *hashed]
 
 
 def measure(
@@ -72,11 +71,8 @@ def measure(
 
 
 def _served(trace: Trace, shape: FleetShape, way: Way, seed: int) -> list[Served]:
-    settings = RoutingSettings(policy=way.policy)
-    if way.gateways == 1 and not way.events:
-        return replay(trace, shape, settings)
-    gateways = GatewayShape(way.gateways, way.share_delay_s, way.events, seed)
-    return replay_gateways(trace, shape, gateways, settings)
+    gateways = way.shape._replace(seed=seed)
+    return replay_gateways(trace, shape, gateways, RoutingSettings(policy=way.policy))
 
 
 def show(made: dict[str, Any]) -> str:
@@ -84,16 +80,21 @@ def show(made: dict[str, Any]) -> str:
     rows: list[list[Cell]] = [
         [
             way.policy,
-            way.gateways,
-            "yes" if way.events else "no",
-            "never" if way.share_delay_s is None else f"{way.share_delay_s:g} s",
+            way.shape.gateways,
+            "yes" if way.shape.events else "no",
+            ("load, prefixes" if way.shape.tells_prefixes else "load")
+            if way.shape.share_delay_s is not None
+            else "nothing",
+            way.shape.share_delay_s,
             mean(way.of_oracle),
             max(way.of_oracle),
             100 * mean(way.hit),
         ]
         for way in made["ways"]
     ]
-    columns = ["policy", "gateways", "events", "told after", "of oracle", "worst seed", "hits %"]
+    columns = [
+        "policy", "gateways", "events", "told", "after s", "of oracle", "worst seed", "hits %",
+    ]  # fmt: skip
     head = f"{made['trace']}: {made['replicas']} replicas, means of {made['seeds']} seeds"
     return f"{head}\n\n{table(columns, rows)}"
 

@@ -58,6 +58,7 @@ def test_a_table_for_people_and_a_plot(
         (["--replicas", "0"], "--replicas and --speed must be positive"),
         (["--gateways", "0"], "--gateways must be positive"),
         (["--gateways", "2", "--share-delay", "-1"], "--share-delay not negative"),
+        (["--share-prefixes"], "--share-prefixes needs --share-delay"),
         (["--no-events"], "--share-delay and --no-events need --gateways"),
         (["--first-s", "0"], "--first-s leaves no request"),
         (["--policy", "random", "--plot", "/nowhere/x.png"], "/nowhere/x.png: cannot be written"),

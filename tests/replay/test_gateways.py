@@ -9,7 +9,7 @@ from tokenlane.config.settings import RoutingSettings
 from tokenlane.replay.gateways import Gateways, GatewayShape, replay_gateways
 from tokenlane.replay.run import Figures, FleetShape, replay
 from tokenlane.replay.trace import MOONCAKE_BLOCK_TOKENS as BLOCK
-from tokenlane.replay.trace import Request, packed
+from tokenlane.replay.trace import Request, Trace, packed
 from tokenlane.routing.candidates import Eligible
 from tokenlane.routing.decision import Query
 
@@ -81,6 +81,25 @@ def test_the_more_is_shared_the_more_is_found_and_the_sooner_it_is_there() -> No
     )
     assert nothing.hit < 0.8 * min(load.hit, both.hit)
     assert nothing.ttft_mean_s > 1.1 * max(load.ttft_mean_s, both.ttft_mean_s)
+
+
+def test_a_turn_that_comes_before_the_last_one_is_computed_finds_it_only_if_told() -> None:
+    first = Request(0.0, 40 * BLOCK, 0, packed(range(40)))
+    trace = Trace("two turns", BLOCK, [first, first._replace(arrival_s=0.5)])
+    wide = FLEET._replace(cache_blocks=1000)
+    found = {
+        (prefixes, seed): sum(
+            one.cached_tokens
+            for one in replay_gateways(
+                trace, wide, GatewayShape(2, 0.1, seed=seed, prefixes=prefixes), SETTINGS
+            )
+        )
+        for prefixes in (False, True)
+        for seed in range(8)
+    }
+    # With half of the seeds both come to one gateway, which knows by itself.
+    assert {found[True, seed] for seed in range(8)} == {39 * BLOCK}
+    assert {found[False, seed] for seed in range(8)} == {0, 39 * BLOCK}
 
 
 def test_a_run_repeats_itself_and_its_seed_draws_the_gateways() -> None:

@@ -33,20 +33,26 @@ _SWEEP_INTERVAL_S = 1.0
 
 class GatewayShape(NamedTuple):
     """The gateways. share_delay_s: how old what they tell each other is; None: they tell nothing.
-    events: replicas publish KV events. seed: of the lots that decide who comes to which.
-    prefix_limit_bytes_per_s: of what each tells of its prefixes."""
+    events: replicas publish KV events. seed: of the lots that decide who comes to which. prefixes:
+    with events too they tell each other what they routed where; prefix_limit_bytes_per_s: of it."""
 
     gateways: int
     share_delay_s: float | None = None
     events: bool = True
     seed: int = 1
+    prefixes: bool = False
     prefix_limit_bytes_per_s: int = 64 * 1024
+
+    @property
+    def tells_prefixes(self) -> bool:
+        """What was routed where is told, not only how much is in flight."""
+        return self.share_delay_s is not None and (self.prefixes or not self.events)
 
     def words(self) -> str:
         """Say it in one line."""
         shared = "nothing is shared"
         if self.share_delay_s is not None:
-            also = "" if self.events else " and what was routed where"
+            also = " and what was routed where" if self.tells_prefixes else ""
             shared = f"others' load{also} known after {self.share_delay_s:g} s"
         return (
             f"{self.gateways} gateways, {'with' if self.events else 'without'} KV events; {shared}"
@@ -142,7 +148,7 @@ class Gateways:
         number = self._random.randrange(len(self.routers))
         routed = RoutedRequest(self.routers[number], self._block_tokens)
         slot, held = routed.send(request, now_s)
-        if self._shape.share_delay_s is not None and not self._shape.events:
+        if self._shape.tells_prefixes:
             outbox = self._outboxes[number]
             outbox.offer(str(slot), request.blocks)
             self._later(partial(self._learn, number, outbox.take(now_s)))

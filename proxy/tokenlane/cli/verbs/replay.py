@@ -75,6 +75,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
         help="no KV events: they tell each other which prefixes they routed where",
     )
     parser.add_argument(
+        "--share-prefixes", action="store_true", help="and do so with KV events too"
+    )
+    parser.add_argument(
         "--spread",
         type=int,
         metavar="SEED",
@@ -127,6 +130,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("replay: --prefill and --cache-tokens must be positive")
     if args.gateways is None and (args.share_delay is not None or not args.events):
         raise ConfigError("replay: --share-delay and --no-events need --gateways")
+    if args.share_prefixes and args.share_delay is None:
+        raise ConfigError("replay: --share-prefixes needs --share-delay")
     if (args.gateways is not None and args.gateways < 1) or (args.share_delay or 0.0) < 0:
         raise ConfigError("replay: --gateways must be positive, --share-delay not negative")
     trace = access_traces.read(args.trace, args.model)
@@ -146,7 +151,9 @@ def run(args: argparse.Namespace) -> int:
     gateways = None
     if args.gateways is not None:
         seed = 1 if args.spread is None else args.spread
-        gateways = GatewayShape(args.gateways, args.share_delay, args.events, seed)
+        gateways = GatewayShape(
+            args.gateways, args.share_delay, args.events, seed, args.share_prefixes
+        )
     report = ReplayReport.of(trace.faster(args.speed), shape, settings, names, gateways)
     say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
     if args.plot is not None:
