@@ -260,6 +260,14 @@ class KvEventSettings(Section, frozen=True):
         "changes are collected for this long before workers are told")] = 0.01
 
 
+class FleetSettings(Section, frozen=True):
+    """Other gateways in front of the same replicas."""
+
+    siblings: Annotated[Words, restart(
+        "their admin ports, http://HOST:PORT: a gateway that starts asks them what caches hold"
+    )] = ()
+
+
 class HealthSettings(Section, frozen=True):
     """When a replica that probes call up is left out for failing its requests, and how one that
     comes back gets its share."""
@@ -447,6 +455,7 @@ class Settings(Section, frozen=True):
     discovery: DiscoverySettings = DiscoverySettings()
     control: ControlSettings = ControlSettings()
     kv_events: KvEventSettings = KvEventSettings()
+    fleet: FleetSettings = FleetSettings()
     log: LogSettings = LogSettings()
     health: HealthSettings = HealthSettings()
     stalls: StallSettings = StallSettings()

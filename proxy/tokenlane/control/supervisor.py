@@ -34,6 +34,7 @@ from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
 from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange, models
 from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.kv_events.siblings import Siblings, account_route
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.control.probes import Prober
 from tokenlane.control.reload import Given, InForce, Reloader, read_all
@@ -96,6 +97,7 @@ class Supervisor:
             lambda: self._table.state,
             lambda: self._state.pool.ends if self._state.pool is not None else (),
             self._on_capacity,
+            Siblings(lambda: settings.fleet.siblings, self._access.reading_token),
         )
         self._view = View(
             self._state,
@@ -130,7 +132,7 @@ class Supervisor:
     async def _with_admin(self, address: tuple[str, int]) -> int:
         admin = self._state.settings.admin
         listener = ports.admin_listener(admin.host, admin.port)
-        app = admin_app(self._view, self._changes.routes())
+        app = admin_app(self._view, (*self._changes.routes(), account_route(self._kv.account)))
         runner = AdminRunner(app, self._access, shutdown_timeout=1.0)
         scheme = "https" if self._state.settings.server.tls_cert_file else "http"
         try:

@@ -22,6 +22,7 @@ from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.feed import End, Feed
 from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
+from tokenlane.control.kv_events.siblings import Siblings
 from tokenlane.control.kv_events.sockets import Subscription
 from tokenlane.control.probes import session_of
 from tokenlane.fleet_state import FleetState, ReplicaState
@@ -47,7 +48,8 @@ class _Plan(msgspec.Struct, frozen=True):
 
 class KvEvents:
     """Of all replicas. fleet: the latest snapshot. ends: the workers. on_capacity: told (slot,
-    blocks) that a cache was seen to hold, in the replica's blocks."""
+    blocks) that a cache was seen to hold, in the replica's blocks. siblings: asked for what they
+    know of a replica before it is."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class KvEvents:
         fleet: Callable[[], FleetState],
         ends: Callable[[], Iterable[End]],
         on_capacity: Callable[[int, int], None] = lambda _slot, _blocks: None,
+        siblings: Siblings | None = None,
     ) -> None:
         self._settings = settings
         self._kv = settings.kv_events
@@ -64,6 +67,7 @@ class KvEvents:
         self._fleet = fleet
         self._ends = ends
         self._on_capacity = on_capacity
+        self._siblings = siblings or Siblings()
         self._feed = Feed()
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._changed: dict[int, asyncio.Event] = {}
@@ -117,6 +121,13 @@ class KvEvents:
     def accounts(self) -> list[PublisherAccount]:
         """Of all subscriptions."""
         return [one.account for many in self._subscriptions.values() for one in many]
+
+    def account(self, replica_id: str, rank: int) -> PublisherAccount | None:
+        """Of one rank of a replica; None where its events are not followed."""
+        slots = [one.slot for one in self._fleet().replicas if one.id == replica_id]
+        subscriptions = self._subscriptions.get(slots[0], ()) if slots else ()
+        found = [one.account for one in subscriptions if one.account.rank == rank]
+        return found[0] if found else None
 
     def samples(self) -> Iterator[Sample]:
         """For the control plane's metrics."""
@@ -200,6 +211,10 @@ class KvEvents:
             )
             for rank, endpoint in enumerate(plan.endpoints)
         ]
+        replica_id = self._replica(slot).id
+        await asyncio.gather(
+            *(self._siblings.fill(one.account, replica_id) for one in subscriptions)
+        )
         self._subscriptions[slot] = subscriptions
         self._dirty.set()
         log.info(
