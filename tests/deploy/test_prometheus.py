@@ -20,6 +20,8 @@ pytestmark = [
 WINDOW = "10s"
 # 3 scrapes are 2 steps of every rate; more leave room for a busy machine.
 SCRAPES = 6
+# Where the load's chance and a busy machine leave a panel empty at first.
+MORE_SCRAPES = 100
 ROUTES = {"/v1/none-such": OTHER}
 
 
@@ -61,6 +63,14 @@ def empty_panels(prometheus: Prometheus) -> list[str]:
             if not any(math.isfinite(one.values[0][1]) for one in found):
                 empty.append(f"{panel.title}: {expr}")
     return empty
+
+
+def fill_panels(prometheus: Prometheus) -> None:
+    """Waits, scrape by scrape, until no panel is empty, or no longer."""
+    for _ in range(MORE_SCRAPES):
+        if not empty_panels(prometheus):
+            return
+        prometheus.wait_scrape()
 
 
 def rules_work(prometheus: Prometheus) -> None:
