@@ -114,6 +114,7 @@ function replicas() {
     ["Health", "", (row) => word(row.state, level[row.state])],
     ["Load", "full", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
     ["In flight", "n", (row) => count(row.in_flight)],
+    ...(live.fleet ? [["Of others", "n", (row) => count(row.peers_in_flight)]] : []),
     ["Queued tokens", "n", (row) => count(row.queued_tokens)],
     ["Runs", "n", (row) => count(row.running)],
     ["Waits", "n", (row) => count(row.waiting)],
@@ -123,6 +124,22 @@ function replicas() {
     ["Ids", "full", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
+}
+
+function peers() {
+  $("fleet").hidden = !live.fleet;
+  if (!live.fleet) return;
+  const up = live.fleet.store === "up";
+  $("store").replaceChildren(`Fleet ${live.fleet.name}, store `, word(live.fleet.store, up ? "good" : "bad"));
+  table("peers", [
+    ["Gateway", "head", (row) => row.name],
+    ["Version", "", (row) => coloured(row.version, row.version === live.version ? "" : "warn")],
+    ["Seen", "n", (row) => time(row.seen_s)],
+    ["In flight", "n", (row) => count(row.in_flight)],
+    ["Queued tokens", "n", (row) => count(row.queued_tokens)],
+    ["Clock ahead", "n", (row) => time(row.clock_skew_s)],
+    ["Unknown replicas", "n", (row) => coloured(count(row.unknown_replicas), row.unknown_replicas ? "warn" : "")],
+  ], live.fleet.peers, "No other gateway is seen.");
 }
 
 function loops() {
@@ -230,7 +247,7 @@ function settings() {
 // -- the loop --------------------------------------------------------------------------------
 
 function draw() {
-  for (const section of [header, tiles, replicas, loops, ladder, routing, models, settings]) section();
+  for (const section of [header, tiles, replicas, peers, loops, ladder, routing, models, settings]) section();
 }
 
 async function look() {

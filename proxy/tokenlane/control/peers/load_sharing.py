@@ -1,0 +1,201 @@
+"""Sharing load with the other gateways: this one's to the store, theirs onto the load board.
+
+Invariants:
+- Without a store in the settings nothing runs and nothing is shown.
+- Workers write and read the board and notice nothing of this. A store that is down, hangs or
+  answers errors costs the others' counts once their lease has ended, and nothing else.
+- While the store is away it is tried again all the time, and that is said once.
+- What the others have in flight is placed by replica; a slot that has another replica now loses
+  what was placed for the last one.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from tokenlane import __version__
+from tokenlane.config.settings import FleetSettings
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.peers.own_news import OwnNews
+from tokenlane.control.peers.peer_message import (
+    NO_LOAD,
+    Load,
+    PeerMessage,
+    decode,
+    encode,
+    replica_key,
+)
+from tokenlane.control.peers.peer_table import PeerTable
+from tokenlane.control.peers.store_client import StoreClient, StoreError
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import FleetState
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.segment import Sample
+
+RETRY_S = 0.2
+_TIMER_S = 0.001  # a lease must not end just after we looked
+
+log = logging.getLogger("peers")
+
+
+class LoadSharing:
+    """This gateway among the others. board: with a column for them, where there is a store."""
+
+    def __init__(
+        self, settings: FleetSettings, state: GatewayState, fleet: FleetTable, board: SharedBoard
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._fleet = fleet
+        self._board = board
+        self._gateway = os.urandom(8).hex()
+        self._own = self._own_news()
+        self._table = PeerTable(self._gateway, settings.lease_s)
+        self._slots: dict[int, int] = {}
+        self._known: FleetState | None = None
+        self._store_up: bool | None = None
+        self._reason = "not asked yet"
+        self._unread = 0
+        self._sent_bytes = 0
+        self._received_bytes = 0
+
+    async def run(self) -> None:
+        """Shares until cancelled, and says farewell."""
+        if not self._settings.store:
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._share(), name="peers")
+            group.create_task(self._sweep(), name="peer-leases")
+
+    async def _share(self) -> None:
+        while True:
+            client: StoreClient | None = None
+            try:
+                client = StoreClient(self._settings)
+                self._own = self._own_news()
+                await self._exchanges(client)
+            except (StoreError, ConfigError) as error:
+                self._lost(str(error))
+                await asyncio.sleep(RETRY_S)
+            finally:
+                if client is not None:
+                    await client.close()
+
+    async def _exchanges(self, client: StoreClient) -> None:
+        """Exchange news until the store fails, or this process was held for so long that what
+        waits in the stream may be from gateways that are gone."""
+        interval_s, began_s = self._settings.share_interval_s, time.monotonic()
+        try:
+            while time.monotonic() - began_s < self._settings.lease_s:
+                began_s = time.monotonic()
+                news = self._own.due(self._own_loads(), began_s, time.time())
+                message = encode(news) if news is not None else None
+                heard = await client.exchange(message)
+                self._sent_bytes += len(message or b"")
+                self._take(heard)
+                await asyncio.sleep(max(began_s + interval_s - time.monotonic(), 0.0))
+        except asyncio.CancelledError:
+            await client.farewell(encode(self._own.farewell()))
+            raise
+
+    def _own_news(self) -> OwnNews:
+        """Return news that begin with everything, for a store that knows nothing."""
+        port = urlsplit(self._state.urls[0]).port
+        name = f"{socket.gethostname()}:{port}"
+        who = PeerMessage(self._gateway, name=name, version=__version__)
+        return OwnNews(who, self._settings.lease_s)
+
+    async def _sweep(self) -> None:
+        """Leases end whatever the store does."""
+        while True:
+            now_s = time.monotonic()
+            for peer in self._table.sweep(now_s):
+                log.warning("gateway %s is gone", peer.name)
+            self._place()
+            await asyncio.sleep(self._table.next_end_s(now_s) - now_s + _TIMER_S)
+
+    def _take(self, entries: list[bytes]) -> None:
+        now_s, wall_s = time.monotonic(), time.time()
+        if not self._store_up:
+            self._store_up = True
+            log.info("shares load with other gateways through the store")
+        for entry in entries:
+            self._received_bytes += len(entry)
+            message = decode(entry)
+            if message is None:
+                self._unread += 1
+                continue
+            peer = self._table.take(message, now_s, wall_s)
+            if peer is not None:
+                log.info("gateway %s is seen", peer.name)
+                self._own.again()
+        self._place()
+
+    def _lost(self, reason: str) -> None:
+        self._reason = reason
+        if self._store_up is not False:
+            self._store_up = False
+            log.warning(
+                "the store is gone (%s); serving on without the other gateways' load", reason
+            )
+
+    def _own_loads(self) -> dict[int, Load]:
+        self._follow()
+        requests, queued_tokens = self._board.own(list(self._slots.values()))
+        return dict(zip(self._slots, zip(requests, queued_tokens)))
+
+    def _follow(self) -> None:
+        """Follow the replicas to other slots."""
+        fleet = self._fleet.state
+        if fleet is self._known:
+            return
+        slots = {replica_key(replica.id): replica.slot for replica in fleet.replicas}
+        if slots != self._slots:
+            for slot in set(self._slots.values()) - set(slots.values()):
+                self._board.place_peers(slot, *NO_LOAD)
+            self._slots = slots
+            self._table.changed.update(slots)
+        self._known = fleet
+
+    def _place(self) -> None:
+        self._follow()
+        for key in self._table.changed & self._slots.keys():
+            self._board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
+        self._table.changed.clear()
+
+    def row(self) -> dict[str, Any] | None:
+        """The other gateways and the store, for people; None without one."""
+        if not self._settings.store:
+            return None
+        now_s = time.monotonic()
+        return {
+            "store": "up" if self._store_up else f"down: {self._reason}",
+            "name": self._settings.name,
+            "peers": [
+                peer.row(now_s) | {"unknown_replicas": len(peer.loads.keys() - self._slots.keys())}
+                for peer in sorted(self._table.peers.values(), key=lambda one: one.name)
+            ],
+        }
+
+    def samples(self) -> Iterator[Sample]:
+        """For the metrics."""
+        if not self._settings.store:
+            return
+        yield families.FLEET_STORE_UP, (), [float(bool(self._store_up))]
+        yield families.FLEET_PEERS, (), [float(len(self._table.peers))]
+        age_s = self._table.news_age_s(time.monotonic())
+        if age_s is not None:
+            yield families.FLEET_NEWS_AGE, (), [age_s]
+        yield families.FLEET_BYTES, ("sent",), [float(self._sent_bytes)]
+        yield families.FLEET_BYTES, ("received",), [float(self._received_bytes)]
+        yield families.FLEET_UNREAD, (), [float(self._unread)]
+        for replica in self._fleet.replicas:
+            requests = self._board.peers(replica.slot).requests
+            yield families.PEER_IN_FLIGHT, (replica.id,), [float(requests)]

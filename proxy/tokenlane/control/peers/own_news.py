@@ -1,0 +1,60 @@
+"""What this gateway has to tell the others, and when. Pure: the time is an argument.
+
+Invariants:
+- Only what changed is sent; everything once a second, and as soon as a gateway is new to us or the
+  store was away, so that who missed something has it again.
+- A gateway with nothing to tell says so often enough to keep its lease.
+"""
+
+from collections.abc import Mapping
+
+from tokenlane.control.peers.peer_message import (
+    NO_LOAD,
+    Load,
+    PeerMessage,
+    packed,
+)
+
+WHOLE_INTERVAL_S = 1.0
+# Messages within a lease: some may be late.
+_BEATS = 4
+
+
+class OwnNews:
+    """This gateway's side. who: its message with nothing in it but who it is. lease_s: how long
+    the others believe what they heard last."""
+
+    def __init__(self, who: PeerMessage, lease_s: float) -> None:
+        self._who = who
+        self._beat_s = lease_s / _BEATS
+        self._told: Mapping[int, Load] = {}
+        self._sent_s = float("-inf")
+        self._whole_s = float("-inf")
+
+    def due(self, loads: Mapping[int, Load], now_s: float, wall_s: float) -> PeerMessage | None:
+        """Return what is to be sent now; None if nothing is. It counts as sent."""
+        if now_s - self._whole_s >= WHOLE_INTERVAL_S:
+            self._told, self._sent_s, self._whole_s = loads, now_s, now_s
+            return PeerMessage(
+                self._who.gateway,
+                loads=packed((key, load) for key, load in loads.items() if load != NO_LOAD),
+                whole=True,
+                name=self._who.name,
+                version=self._who.version,
+                sent_s=wall_s,
+            )
+        told = self._told
+        changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
+        changed += [(key, NO_LOAD) for key in told if key not in loads]
+        if not changed and now_s - self._sent_s < self._beat_s:
+            return None
+        self._told, self._sent_s = loads, now_s
+        return PeerMessage(self._who.gateway, loads=packed(changed))
+
+    def again(self) -> None:
+        """Send everything with the next message: somebody may not have heard it."""
+        self._whole_s = float("-inf")
+
+    def farewell(self) -> PeerMessage:
+        """Return the last message."""
+        return PeerMessage(self._who.gateway, leaves=True)
