@@ -56,6 +56,7 @@ def test_other_gateways_count_for_routing_alone(workers: int) -> None:
         assert last.columns((0, 1, 2)) == ([0, 7, 1], [0, 730, 0])
         assert watcher.own((0, 1, 2)) == ([0, 2, 0], [0, 30, 0])
         assert (watcher.load(1), watcher.peers(1)) == (Load(2, 30), Load(5, 700))
+        assert last.others((0, 1, 2)) == [0, 5, 1]
         watcher.clear(workers - 1)
         assert last.columns((1,)) == ([5], [700])
         watcher.place_peers(1, 0, 0)
@@ -66,6 +67,7 @@ def test_other_gateways_count_for_routing_alone(workers: int) -> None:
 
 def test_without_other_gateways_they_have_nothing(descriptor: int) -> None:
     assert SharedBoard(descriptor, None).peers(1) == Load(0, 0)
+    assert SharedBoard(descriptor, 0).others((0, 1)) == ()
 
 
 @given(

@@ -66,6 +66,11 @@ class SharedBoard:
         """Requests and queued tokens of the replicas, summed over this gateway's workers."""
         return self._summed(slots, self.workers * 2)
 
+    def others(self, slots: Sequence[int]) -> Sequence[int]:
+        """The other gateways' part of the requests; empty where no load is shared."""
+        at, row = self.workers * 2, self._row
+        return [self._cells[slot * row + at] for slot in slots] if row > at else ()
+
     def _summed(self, slots: Sequence[int], width: int) -> tuple[list[int], list[int]]:
         cells, row = self._cells, self._row
         if row == 2:

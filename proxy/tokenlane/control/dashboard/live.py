@@ -98,13 +98,14 @@ class Count(msgspec.Struct, kw_only=True):
 
 
 class CandidateRow(msgspec.Struct, kw_only=True):
-    """A replica as a decision saw it."""
+    """A replica as a decision saw it. others: how many of the requests other gateways sent."""
 
     replica: str
     cached_tokens: int
     requests: int
     queued_tokens: int
     cost: float
+    others: int = 0
 
 
 class DecisionRow(msgspec.Struct, kw_only=True):

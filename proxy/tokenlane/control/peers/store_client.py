@@ -63,6 +63,20 @@ class StoreClient:
             self._read_to = entries[-1][0] if entries else added or self._read_to
         return [fields.get(_FIELD, b"") for _, fields in entries]
 
+    async def look(self) -> tuple[float, list[tuple[float, bytes]]]:
+        """Return the store's clock (Unix time) and all that is in the stream, each with the time
+        that the store gave it. Adds nothing."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                seconds, microseconds = await self._client.time()
+                entries = await self._client.xrange(self._stream)
+                return seconds + microseconds / 1e6, [
+                    (int(number.split(b"-")[0]) / 1e3, fields.get(_FIELD, b""))
+                    for number, fields in entries
+                ]
+        except Exception as error:  # noqa: BLE001 - whatever a library makes of a broken store
+            raise _store_error(error) from None
+
     async def farewell(self, message: bytes) -> None:
         """Add a last message, if the store takes it."""
         with contextlib.suppress(StoreError):

@@ -22,6 +22,7 @@ function table(id, columns, rows, empty) {
   target.replaceChildren(el("thead", {}, head), el("tbody", {}, ...body));
 }
 
+const inFlight = (one) => count(one.requests) + (one.others ? ` (${count(one.others)} of others)` : "");
 const late = (value) => (!known(value) ? "" : value >= 0.05 ? "bad" : value >= 0.01 ? "warn" : "");
 const word = (text, how = "") => el("span", { class: `pill ${how}` }, text);
 const coloured = (text, how) => el("span", { class: how }, text);
@@ -196,7 +197,7 @@ function decision(row) {
   const head = el("tr", {}, ...columns.map((title, at) => el("th", { class: at ? "n" : "" }, title)));
   const body = row.candidates.map((one) => el("tr", {},
     el("td", { class: one.replica === row.replica ? "accent" : "" }, one.replica),
-    ...[one.cached_tokens, one.requests, one.queued_tokens, one.cost].map((value) => el("td", { class: "n" }, count(value)))));
+    ...[count(one.cached_tokens), inFlight(one), count(one.queued_tokens), count(one.cost)].map((text) => el("td", { class: "n" }, text))));
   const made = el("details", { "data-number": row.number }, summary);
   // Most are never opened.
   made.addEventListener("toggle", () => {
