@@ -21,8 +21,9 @@ CLIENTS = 4
 class Gateways:
     """The gateways, and what their clients got."""
 
-    def __init__(self, gateways: list[Gateway]) -> None:
+    def __init__(self, gateways: list[Gateway], replicas: tuple[str, ...]) -> None:
         self.gateways = gateways
+        self.replicas = replicas
         self.answers = 0
         self.failures: list[str] = []
 
@@ -92,16 +93,20 @@ class Gateways:
 
 
 @contextlib.contextmanager
-def gateways(count: int, store: str, *flags: str) -> Iterator[Gateways]:
-    """So many gateways that share their load, in front of four replicas."""
+def gateways(
+    count: int, store: str, *flags: str, replicas: int = 4, more: tuple[str, ...] = ()
+) -> Iterator[Gateways]:
+    """So many gateways that share their load, in front of simulated replicas. more: flags of
+    these."""
+    pace = ("--token-interval-s", "0.02", *more)
     with (
-        FleetProcess(4, free_ports(4), ("--token-interval-s", "0.02")) as fleet,
+        FleetProcess(replicas, free_ports(replicas), pace) as fleet,
         contextlib.ExitStack() as stack,
     ):
         argv = ("serve", "--backend", *fleet.urls, "--fleet-store", store, *flags)
         quiet = ("--log-access", "off", "--tokens-discover", "false")
         made = [stack.enter_context(Gateway(*argv, *quiet)) for _ in range(count)]
-        yield Gateways(made)
+        yield Gateways(made, fleet.urls)
 
 
 def metric(gateway: Gateway, name: str) -> float:

@@ -199,6 +199,7 @@ class Supervisor:
             on_suspect=prober.nudge,
             on_routed=self._view.watch.routed,
             on_proof=self._on_proof,
+            on_places=self._sharing.reported,
         )
         pool.start()
         try:

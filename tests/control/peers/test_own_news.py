@@ -24,33 +24,44 @@ ME = PeerMessage("me", name="here", version="1.2")
 
 def test_only_what_changed_is_sent() -> None:
     own = OwnNews(ME, LEASE_S)
-    first = own.due({1: (1, 5), 2: (0, 0)}, 0.0, 77.0)
+    first = own.due({1: (1, 5), 2: (0, 0)}, {}, 0.0, 77.0)
     assert first == PeerMessage(
         "me", loads=packed([(1, (1, 5))]), whole=True, name="here", version="1.2", sent_s=77.0
     )
-    assert own.due({1: (1, 5), 2: (0, 0)}, 0.1, 77.1) is None
-    second = own.due({1: (1, 5), 2: (3, 0)}, 0.15, 77.1)
+    assert own.due({1: (1, 5), 2: (0, 0)}, {}, 0.1, 77.1) is None
+    second = own.due({1: (1, 5), 2: (3, 0)}, {}, 0.15, 77.1)
     assert second == PeerMessage("me", loads=packed([(2, (3, 0))]))
     # The replica is not ours any more, whatever ran there.
-    assert own.due({2: (3, 0)}, 0.2, 77.2) == PeerMessage("me", loads=packed([(1, (0, 0))]))
+    assert own.due({2: (3, 0)}, {}, 0.2, 77.2) == PeerMessage("me", loads=packed([(1, (0, 0))]))
+
+
+def test_claims_are_told_when_they_change() -> None:
+    own = OwnNews(ME, LEASE_S)
+    first = own.due({}, {"t/requests": (3, 2), "u/requests": (0, 0)}, 0.0, 0.0)
+    assert first is not None
+    assert first.places == {"t/requests": (3, 2)}
+    assert own.due({}, {"t/requests": (3, 2)}, 0.1, 0.0) is None
+    assert own.due({}, {"t/requests": (0, 0)}, 0.15, 0.0) == PeerMessage(
+        "me", places={"t/requests": (0, 0)}
+    )
 
 
 def test_a_sign_of_life_keeps_the_lease() -> None:
     own = OwnNews(ME, LEASE_S)
-    assert own.due({}, 0.0, 0.0) is not None
-    sent_s = [at / 100 for at in range(1, 100) if own.due({}, at / 100, 0.0) is not None]
+    assert own.due({}, {}, 0.0, 0.0) is not None
+    sent_s = [at / 100 for at in range(1, 100) if own.due({}, {}, at / 100, 0.0) is not None]
     gaps_s = [after - before for before, after in zip([0.0, *sent_s], sent_s)]
     assert max(gaps_s) <= LEASE_S / 3
 
 
 def test_everything_is_sent_again_when_somebody_may_not_know_it() -> None:
     own = OwnNews(ME, LEASE_S)
-    own.due({1: (1, 1)}, 0.0, 0.0)
+    own.due({1: (1, 1)}, {}, 0.0, 0.0)
     own.again()
-    again = own.due({1: (1, 1)}, 0.1, 0.1)
+    again = own.due({1: (1, 1)}, {}, 0.1, 0.1)
     assert again is not None
     assert again.whole
-    later = own.due({1: (1, 1)}, 0.1 + WHOLE_INTERVAL_S, 0.0)
+    later = own.due({1: (1, 1)}, {}, 0.1 + WHOLE_INTERVAL_S, 0.0)
     assert later is not None
     assert later.whole
 
@@ -64,7 +75,7 @@ HISTORY = st.lists(
 def test_whoever_reads_all_of_it_has_all_of_it(history: list[dict[int, Load]]) -> None:
     own, table = OwnNews(ME, LEASE_S), PeerTable("other", LEASE_S)
     for tick, loads in enumerate(history):
-        message = own.due(loads, tick * 0.05, 0.0)
+        message = own.due(loads, {}, tick * 0.05, 0.0)
         if message is not None:
             told = decode(encode(message))
             assert told is not None

@@ -19,7 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tokenlane import __version__
-from tokenlane.config.settings import FleetSettings
+from tokenlane.admission.places import Place, place_limits
+from tokenlane.channel.ends import SupervisorEnd
+from tokenlane.channel.messages import Portions
+from tokenlane.config.settings import FleetSettings, Tenant
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.own_news import OwnNews
@@ -32,6 +35,7 @@ from tokenlane.control.peers.peer_message import (
     replica_key,
 )
 from tokenlane.control.peers.peer_table import PeerTable
+from tokenlane.control.peers.place_ledger import Claims, PlaceLedger
 from tokenlane.control.peers.store_client import StoreClient, StoreError
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
@@ -58,6 +62,10 @@ class LoadSharing:
         self._gateway = os.urandom(8).hex()
         self._own = self._own_news()
         self._table = PeerTable(self._gateway, settings.lease_s)
+        self._places = PlaceLedger(self._gateway)
+        self._tenants: dict[str, Tenant] | None = None
+        # By worker, its channel and the portions it was told.
+        self._portions: dict[int, tuple[SupervisorEnd, dict[str, int]]] = {}
         self._slots: dict[int, int] = {}
         self._known: FleetState | None = None
         self._store_up: bool | None = None
@@ -95,7 +103,8 @@ class LoadSharing:
         try:
             while time.monotonic() - began_s < self._settings.lease_s:
                 began_s = time.monotonic()
-                news = self._own.due(self._own_loads(), began_s, time.time())
+                places = self._own_places(began_s)
+                news = self._own.due(self._own_loads(), places, began_s, time.time())
                 message = encode(news) if news is not None else None
                 heard = await client.exchange(message)
                 self._sent_bytes += len(message or b"")
@@ -125,6 +134,7 @@ class LoadSharing:
         now_s, wall_s = time.monotonic(), time.time()
         if not self._store_up:
             self._store_up = True
+            self._places.connected(now_s)
             log.info("shares load with other gateways through the store")
         for entry in entries:
             self._received_bytes += len(entry)
@@ -133,6 +143,7 @@ class LoadSharing:
                 self._unread += 1
                 continue
             peer = self._table.take(message, now_s, wall_s)
+            self._take_places(message, now_s)
             if peer is not None:
                 log.info("gateway %s is seen", peer.name)
                 self._own.again()
@@ -140,11 +151,46 @@ class LoadSharing:
 
     def _lost(self, reason: str) -> None:
         self._reason = reason
+        self._places.lost()
         if self._store_up is not False:
             self._store_up = False
             log.warning(
                 "the store is gone (%s); serving on without the other gateways' load", reason
             )
+
+    def reported(self, worker: int, places: dict[str, tuple[int, int, int]]) -> None:
+        """A worker said what changed of its tenants' places."""
+        self._places.reported(worker, {key: Place(*place) for key, place in places.items()})
+
+    def _take_places(self, message: PeerMessage, now_s: float) -> None:
+        if message.gateway == self._gateway:
+            self._places.echoed()
+        elif message.leaves:
+            self._places.left(message.gateway)
+        elif message.gateway in self._table.peers:
+            self._places.heard(message.gateway, message.places, now_s, whole=message.whole)
+
+    def _own_places(self, now_s: float) -> Claims:
+        """Return what we hold and want, after the workers were told their portions."""
+        tenants = self._state.settings.auth.tenants
+        if tenants is not self._tenants:
+            self._tenants = tenants
+            self._places.limit(place_limits(tenants))
+        workers = self._state.pool.workers if self._state.pool is not None else ()
+        for worker in workers:
+            if worker.end is None:
+                self._places.worker_gone(worker.number)
+                self._portions.pop(worker.number, None)
+            elif worker.number not in self._portions and worker.state == "ready":
+                self._portions[worker.number] = worker.end, {}
+                self._places.worker_came(worker.number)
+        said, portions = self._places.due(now_s)
+        for number, (end, told) in self._portions.items():
+            mine = portions.get(number, {})
+            if changed := {key: one for key, one in mine.items() if told.get(key) != one}:
+                end.send(Portions(changed))
+                told.update(changed)
+        return said
 
     def _own_loads(self) -> dict[int, Load]:
         self._follow()

@@ -14,8 +14,10 @@ from tokenlane.control.peers.peer_message import (
     PeerMessage,
     packed,
 )
+from tokenlane.control.peers.place_ledger import Claims
 
 WHOLE_INTERVAL_S = 1.0
+_NO_CLAIM = (0, 0)
 # Messages within a lease: some may be late.
 _BEATS = 4
 
@@ -28,13 +30,18 @@ class OwnNews:
         self._who = who
         self._beat_s = lease_s / _BEATS
         self._told: Mapping[int, Load] = {}
+        self._told_places: Claims = {}
         self._sent_s = float("-inf")
         self._whole_s = float("-inf")
 
-    def due(self, loads: Mapping[int, Load], now_s: float, wall_s: float) -> PeerMessage | None:
+    def due(
+        self, loads: Mapping[int, Load], places: Claims, now_s: float, wall_s: float
+    ) -> PeerMessage | None:
         """Return what is to be sent now; None if nothing is. It counts as sent."""
+        told, told_places = self._told, self._told_places
+        self._told, self._told_places = loads, places
         if now_s - self._whole_s >= WHOLE_INTERVAL_S:
-            self._told, self._sent_s, self._whole_s = loads, now_s, now_s
+            self._sent_s = self._whole_s = now_s
             return PeerMessage(
                 self._who.gateway,
                 loads=packed((key, load) for key, load in loads.items() if load != NO_LOAD),
@@ -42,14 +49,17 @@ class OwnNews:
                 name=self._who.name,
                 version=self._who.version,
                 sent_s=wall_s,
+                places={key: claim for key, claim in places.items() if claim != _NO_CLAIM},
             )
-        told = self._told
         changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
         changed += [(key, NO_LOAD) for key in told if key not in loads]
-        if not changed and now_s - self._sent_s < self._beat_s:
+        claims = {
+            key: claim for key, claim in places.items() if told_places.get(key, _NO_CLAIM) != claim
+        }
+        if not changed and not claims and now_s - self._sent_s < self._beat_s:
             return None
-        self._told, self._sent_s = loads, now_s
-        return PeerMessage(self._who.gateway, loads=packed(changed))
+        self._sent_s = now_s
+        return PeerMessage(self._who.gateway, loads=packed(changed), places=claims)
 
     def again(self) -> None:
         """Send everything with the next message: somebody may not have heard it."""
