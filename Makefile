@@ -152,7 +152,8 @@ test-vllm: $(STAMP_DEV) ## end to end with two real vLLM servers in a venv of th
 
 lock: ## resolve the requirements anew (needs uv)
 	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-annotate --custom-compile-command 'make lock' -q -o requirements.txt pyproject.toml
+		--no-annotate --custom-compile-command 'make lock' -q -o requirements.txt \
+		--extra fleet pyproject.toml
 	uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' -q -o requirements-dev.txt \
 		--extra dev -c requirements.txt pyproject.toml

@@ -24,7 +24,7 @@ TOP = {
     "CHANGELOG.md": "CHANGELOG.md",
 }
 PARTS = {
-    "Begin": "getting-started other-servers settings examples clients deploy tuning changing",
+    "Begin": "getting-started other-servers settings examples clients deploy fleet tuning changing",
     "How it works": (
         "routing ladder exactness stalls kv-events vllm reliability amplification conformance "
         "THREAT_MODEL architecture"

@@ -1,7 +1,8 @@
 """A scene in which a gateway meets everything that dashboards show, with the load counted.
 
 Two workers in front of two simulated replicas, a third whose chat template differs, a fourth
-that gets copies of their requests, and a fifth that is dead. The load: prompts seen before and new
+that gets copies of their requests, and a fifth that is dead; another gateway shares its load with
+this one through a store. The load: prompts seen before and new
 ones, conversations, streams, ids, prompts that cannot be read, another name of the model, paths,
 models and keys that do not exist; now and then a replica is busy for a moment or dies in the
 middle of an answer.
@@ -34,6 +35,7 @@ from bench.loads.workload import CHAT
 from bench.tools.client import fetch
 from bench.tools.demo_model import MODEL_FOLDER
 from bench.tools.processes import BenchError
+from bench.tools.store_server import StoreServer
 from bench.tools.systems import Proxy, gateway
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
@@ -241,7 +243,10 @@ def scene(folder: Path) -> Iterator[tuple[Proxy, Load]]:
             FleetProcess(1, free_ports(1), ("--tokenizer", f"twin={MODEL_FOLDER}", *_SIMULATED))
         )
         urls = [*twins.urls, *odd.urls, *shadow.urls, f"http://127.0.0.1:{dead.getsockname()[1]}"]
-        flags = ("--workers", "2", "--config", str(config))
+        store = stack.enter_context(StoreServer())
+        shared = ("--fleet-store", store.url)
+        flags = ("--workers", "2", "--config", str(config), *shared)
+        stack.enter_context(gateway(urls, None, *shared, name="another", plain=True))
         proxy = stack.enter_context(gateway(urls, None, *flags, plain=True))
         yield proxy, Load(proxy, twins_port)
 

@@ -332,6 +332,43 @@ _ROUTING = Row(
     ),
 )
 
+_FLEET = Row(
+    "Other gateways",
+    (
+        Panel(
+            "Gateways and their store",
+            "short",
+            (
+                Query(total("tokenlane_fleet_peers", "instance"), "others seen by {{instance}}"),
+                Query(total("tokenlane_fleet_store_up", "instance"), "store up {{instance}}"),
+            ),
+            "Where gateways share their load (fleet.store). Store away: each goes by its own load.",
+        ),
+        Panel(
+            "Load of the others",
+            "short",
+            (Query(total("tokenlane_fleet_replica_in_flight_requests", "replica"), "{{replica}}"),),
+            "What each gateway counts of the others' requests in flight, summed over gateways.",
+        ),
+        Panel(
+            "Age of what they said",
+            "s",
+            (Query(total("tokenlane_fleet_news_age_seconds", "instance"), "{{instance}}"),),
+            "Since any other gateway was heard. Above fleet.lease_s nobody is counted.",
+        ),
+        Panel(
+            "Bytes to and from the store",
+            "Bps",
+            (
+                Query(rate("tokenlane_fleet_bytes_total", "direction"), "{{direction}}"),
+                Query(rate("tokenlane_fleet_unread_messages_total"), "not understood"),
+            ),
+            "Messages alone, one's own read back included. Not understood: gateways of versions "
+            "that are far apart.",
+        ),
+    ),
+)
+
 OVERVIEW = Board(
     "tokenlane",
     "tokenlane",
@@ -341,5 +378,6 @@ OVERVIEW = Board(
         _TRAFFIC,
         _REPLICAS,
         _ROUTING,
+        _FLEET,
     ),
 )

@@ -11,7 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tokenlane.admission.policy import Admission, State, Ticket, limited, per_worker
+from tokenlane.admission.policy import Admission, State, Ticket, limited
+from tokenlane.admission.tenant_account import per_worker
 from tokenlane.config.settings import AdmissionSettings, Tenant
 from tokenlane.routing.candidates import Eligible, LeftOut, Nobody, roomy
 

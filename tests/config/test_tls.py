@@ -1,9 +1,7 @@
 """TLS on both sides, and whose forwarded headers are believed."""
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.certificates import made_certificates
 from tests.raw import CHAT, Upstream, answering, chat, ok, post, stream
 from tests.support import Bench, gateway
 from tokenlane.config.settings import ControlSettings, ServerSettings, Settings, UpstreamSettings
@@ -30,20 +29,7 @@ NAMES = (b"x-forwarded-for", b"forwarded", b"x-real-ip", b"x-forwarded-proto", b
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ca.pem, and node.pem with node.key, made by it for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    (folder / "ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for words in (
-        ("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca",
-         "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=keyCertSign"),
-        ("req", *key, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=node"),
-        ("x509", "-req", "-in", "node.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-         "-CAcreateserial", "-extfile", "ext", "-out", "node.pem", "-days", "2"),
-    ):  # fmt: skip
-        subprocess.run(("openssl", *words), cwd=folder, check=True, capture_output=True)
-    return folder
+    return made_certificates(tmp_path_factory.mktemp("tls"))
 
 
 def client_context(folder: Path) -> ssl.SSLContext:

@@ -28,10 +28,12 @@ def test_what_is_on_by_default() -> None:
     assert sorted(objects({})) == [
         "ConfigMap/lane",
         "Deployment/lane",
+        "Deployment/lane-valkey",
         "Pod/lane-test",
         "PodDisruptionBudget/lane",
         "Service/lane",
         "Service/lane-admin",
+        "Service/lane-valkey",
         "ServiceAccount/lane",
     ]
 
@@ -43,6 +45,7 @@ def test_what_can_be_turned_on() -> None:
         "HorizontalPodAutoscaler/lane",
         "Ingress/lane",
         "NetworkPolicy/lane",
+        "NetworkPolicy/lane-valkey",
         "PrometheusRule/lane-alerts",
         "PrometheusRule/lane-rules",
         "Role/lane",
@@ -54,7 +57,34 @@ def test_what_can_be_turned_on() -> None:
 def test_the_settings_are_the_gateways(values: dict[str, Any]) -> None:
     (config,) = [text for path, text in files(values).items() if path.endswith("configmap.yaml")]
     read = yaml.safe_load(yaml.safe_load(config)["data"]["tokenlane.yaml"])
-    msgspec.convert(read, Settings)
+    check_store(msgspec.convert(read, Settings).fleet.store, values)
+
+
+def check_store(url: str, values: dict[str, Any]) -> None:
+    """Of the settings: the one given, else the chart's own, else none."""
+    made = [one for one in objects(values).values() if one["metadata"]["name"].endswith("valkey")]
+    given = values.get("settings", {}).get("fleet", {}).get("store", "")
+    own = values.get("valkey", {}).get("enabled", True) and not given
+    name = values.get("fullnameOverride", "lane")
+    assert url == (f"redis://{name}-valkey:6379" if own else given)
+    assert bool(made) is own
+
+
+def test_the_stores_pods_are_its_own_and_gateways_reach_them() -> None:
+    made = objects(VARIANTS["fenced_with_gates"])
+    gateway = made["Deployment/lane"]["spec"]["template"]["metadata"]["labels"].items()
+    pods = made["Deployment/lane-valkey"]["spec"]["template"]["metadata"]["labels"].items()
+    for selected in (
+        made["Deployment/lane-valkey"]["spec"]["selector"]["matchLabels"],
+        made["Service/lane-valkey"]["spec"]["selector"],
+        made["NetworkPolicy/lane-valkey"]["spec"]["podSelector"]["matchLabels"],
+        made["NetworkPolicy/lane"]["spec"]["egress"][-1]["to"][0]["podSelector"]["matchLabels"],
+    ):
+        assert selected.items() <= pods
+        assert not selected.items() <= gateway
+    assert not made["Deployment/lane"]["spec"]["selector"]["matchLabels"].items() <= pods
+    (peer,) = made["NetworkPolicy/lane-valkey"]["spec"]["ingress"][0]["from"]
+    assert peer["podSelector"]["matchLabels"].items() <= gateway
 
 
 def test_names_follow_the_override() -> None:
@@ -107,7 +137,8 @@ def test_everything_that_selects_pods_finds_the_gateways_alone() -> None:
 
 
 def test_the_pod_has_what_the_container_names(values: dict[str, Any]) -> None:
-    (deployment,) = [one for one in objects(values).values() if one["kind"] == "Deployment"]
+    name = values.get("fullnameOverride", "lane")
+    deployment = objects(values)[f"Deployment/{name}"]
     spec = deployment["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     ports = {port["name"] for port in container["ports"]}

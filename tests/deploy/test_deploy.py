@@ -66,7 +66,7 @@ def test_compose_mounts_what_there_is() -> None:
     folder = DEPLOY / "compose"
     compose = read(folder / "compose.yaml")
     services = compose["services"]
-    assert set(services) == {"gateway", "replicas", "prometheus", "grafana"}
+    assert set(services) == {"gateway", "another", "store", "replicas", "prometheus", "grafana"}
     for service in services.values():
         for mount in service.get("volumes", ()):
             source, target, *_ = mount.split(":")
@@ -91,7 +91,10 @@ def test_composes_gateway_has_settings_that_serve() -> None:
     mounts = read(folder / "compose.yaml")["services"]["gateway"]["volumes"]
     (demo,) = load(folder / "tokenlane.yaml").settings.tokens.folders.values()
     assert any(mount.split(":")[1] == demo for mount in mounts)
-    assert read(folder / "targets.yml") == [{"targets": [f"gateway:{settings.admin.port}"]}]
+    port = settings.admin.port
+    assert read(folder / "targets.yml") == [{"targets": [f"gateway:{port}", f"another:{port}"]}]
+    assert {"gateway", "another"} == set(settings.admin.hosts)
+    assert settings.fleet.store == "redis://store:6379"
 
 
 def test_grafana_finds_its_source_and_its_boards() -> None:

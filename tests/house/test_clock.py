@@ -8,7 +8,9 @@ from tests.paths import ROOT
 
 # Where it is read, and how often: for people and for other machines, who have no other clock.
 SHOWN = {
+    "proxy/tokenlane/cli/doctor_fleet.py": 1,  # how far gateways' clocks are apart
     "proxy/tokenlane/control/kv_events/sockets.py": 1,  # the age of an event stamped elsewhere
+    "proxy/tokenlane/control/peers/load_sharing.py": 2,  # how far gateways' clocks are apart
     "proxy/tokenlane/control/reload.py": 2,  # when settings were read
     "proxy/tokenlane/control/dashboard/screen.py": 1,
     "proxy/tokenlane/control/dashboard/history.py": 1,

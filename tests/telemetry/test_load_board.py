@@ -45,6 +45,31 @@ def test_only_a_worker_writes(descriptor: int) -> None:
         SharedBoard(descriptor, 2)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_other_gateways_count_for_routing_alone(workers: int) -> None:
+    descriptor = create_board(slots=3, workers=workers, peers=True)
+    try:
+        last, watcher = SharedBoard(descriptor, workers - 1), SharedBoard(descriptor, None)
+        last.add(1, 2, 30)
+        watcher.place_peers(1, 5, 700)
+        watcher.place_peers(2, 1, 0)
+        assert last.columns((0, 1, 2)) == ([0, 7, 1], [0, 730, 0])
+        assert watcher.own((0, 1, 2)) == ([0, 2, 0], [0, 30, 0])
+        assert (watcher.load(1), watcher.peers(1)) == (Load(2, 30), Load(5, 700))
+        assert last.others((0, 1, 2)) == [0, 5, 1]
+        watcher.clear(workers - 1)
+        assert last.columns((1,)) == ([5], [700])
+        watcher.place_peers(1, 0, 0)
+        assert last.columns((1,)) == ([0], [0])
+    finally:
+        os.close(descriptor)
+
+
+def test_without_other_gateways_they_have_nothing(descriptor: int) -> None:
+    assert SharedBoard(descriptor, None).peers(1) == Load(0, 0)
+    assert SharedBoard(descriptor, 0).others((0, 1)) == ()
+
+
 @given(
     st.integers(1, 4),
     st.lists(

@@ -12,6 +12,8 @@ Invariants:
 - A full queue turns away who has most waiting in the worst class: a tenant that floods displaces
   its own requests, not those of others.
 - Every ticket leaves once (`leave`), admitted or not; what it held is then free.
+- Workers have even parts of all limits. Where gateways share the places of tenants, those come as
+  portions instead, as many as are told (`portion`), none at first.
 """
 
 import math
@@ -20,7 +22,8 @@ from collections import deque
 from collections.abc import Mapping
 from enum import Enum
 
-from tokenlane.admission.parents import Parents
+from tokenlane.admission.places import Place
+from tokenlane.admission.tenant_account import TenantAccount, fits, per_worker
 from tokenlane.config.settings import AdmissionSettings, Tenant
 
 CLASSES = ("interactive", "standard", "batch")
@@ -43,25 +46,6 @@ class Refusal(Enum):
     FULL = "queue-full"
     DISPLACED = "displaced"
     LATE = "deadline"
-
-
-class TenantAccount:
-    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class."""
-
-    __slots__ = ("limit", "limit_tokens", "name", "parents", "rank", "running", "tokens")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.rank = 0
-        self.limit = 0
-        self.limit_tokens = 0
-        self.running = 0
-        self.tokens = 0
-        self.parents = Parents()
-
-    def takes(self, tokens: int) -> bool:
-        """Whether it may have one more request, with so many tokens."""
-        return _fits(self.running, 1, self.limit) and _fits(self.tokens, tokens, self.limit_tokens)
 
 
 class ClassQueue:
@@ -94,15 +78,6 @@ def _order_s(ticket: Ticket) -> float:
     return ticket.order_s
 
 
-def _fits(held: int, more: int, limit: int) -> bool:
-    return not limit or not held or held + more <= limit
-
-
-def per_worker(limit: int, workers: int) -> int:
-    """One worker's part of a limit, at least 1; 0 stays 0, for none."""
-    return -(-limit // workers) if limit else 0
-
-
 def limited(settings: AdmissionSettings, tenants: Mapping[str, Tenant]) -> bool:
     """Whether anything is limited."""
     own = any(one.concurrency_limit_count or one.queued_limit_tokens for one in tenants.values())
@@ -110,11 +85,18 @@ def limited(settings: AdmissionSettings, tenants: Mapping[str, Tenant]) -> bool:
 
 
 class Admission:
-    """One worker's. workers: how many share the limits. Times: monotonic seconds."""
+    """One worker's. workers: how many share the limits. shares: tenants' limits come in portions.
+    Times: monotonic seconds."""
 
     def __init__(
-        self, settings: AdmissionSettings, tenants: Mapping[str, Tenant], workers: int = 1
+        self,
+        settings: AdmissionSettings,
+        tenants: Mapping[str, Tenant],
+        workers: int = 1,
+        *,
+        shares: bool = False,
     ) -> None:
+        self._shares = shares
         self._workers = workers
         self._tenants = tenants
         self._limit = self._limit_tokens = self._queue_limit = self._long_tokens = 0
@@ -207,6 +189,23 @@ class Admission:
             self._left_s = now
         return self._fill()
 
+    def places(self) -> dict[str, Place]:
+        """Return what tenants have and want of what is limited, by key."""
+        waiting: dict[str, list[int]] = {}
+        for turns in self._turns:
+            for line in turns:
+                waiting.setdefault(line.account.name, []).extend(one.tokens for one in line.queue)
+        places: dict[str, Place] = {}
+        for name, account in self._accounts.items():
+            places |= account.places(waiting.get(name, []))
+        return places
+
+    def portion(self, portions: Mapping[str, int]) -> list[Ticket]:
+        """Take other portions, by key; who is admitted by that."""
+        for key, portion in portions.items():
+            self._account(key.rpartition("/")[0]).portions[key] = portion
+        return self._fill()
+
     def over(self, ticket: Ticket) -> bool:
         """Whether its tenant's own limits are what keeps it out."""
         return not ticket.account.takes(ticket.tokens)
@@ -239,13 +238,13 @@ class Admission:
     def _limits(self, account: TenantAccount) -> None:
         tenant = self._tenants.get(account.name) or Tenant()
         account.rank = CLASSES.index(tenant.priority)
-        account.limit = per_worker(tenant.concurrency_limit_count, self._workers)
-        account.limit_tokens = per_worker(tenant.queued_limit_tokens, self._workers)
+        workers = 1 if self._shares else self._workers
+        account.shares = self._shares
+        account.limit = per_worker(tenant.concurrency_limit_count, workers)
+        account.limit_tokens = per_worker(tenant.queued_limit_tokens, workers)
 
     def _takes(self, tokens: int) -> bool:
-        return _fits(self.running, 1, self._limit) and _fits(
-            self.tokens, tokens, self._limit_tokens
-        )
+        return fits(self.running, 1, self._limit) and fits(self.tokens, tokens, self._limit_tokens)
 
     def _admit(self, ticket: Ticket) -> None:
         ticket.state = State.ADMITTED

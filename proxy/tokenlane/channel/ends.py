@@ -25,6 +25,8 @@ from tokenlane.channel.messages import (
     Hello,
     Kept,
     Learned,
+    Places,
+    Portions,
     ProofFound,
     Reload,
     Reloaded,
@@ -62,7 +64,9 @@ class WorkerEnd:
         on_cached: Callable[[CacheChange], None] = lambda _: None,
         on_explain: Callable[[Explain], None] = lambda _: None,
         on_reload: Callable[[Reload], None] = lambda _: None,
+        on_portions: Callable[[dict[str, int]], None] = lambda _: None,
     ) -> None:
+        self._on_portions = on_portions
         self._on_reload = on_reload
         self._on_response_of = on_response_of
         self._on_cached = on_cached
@@ -125,6 +129,10 @@ class WorkerEnd:
         """Tells how late the heartbeats were (packed float32 seconds); False if it was dropped."""
         return self._frames.offer(Beats(lateness))
 
+    def places(self, places: dict[str, tuple[int, int, int]]) -> None:
+        """Tells what changed of the places that tenants share."""
+        self._frames.send(Places(places))
+
     def explained(self, number: int, status: int, body: bytes) -> None:
         """The answer to an Explain."""
         self._frames.send(Explained(number, status, body))
@@ -151,6 +159,8 @@ class WorkerEnd:
                 self._on_cached(change)
             case Explain():
                 self._on_explain(message)
+            case Portions(portions):
+                self._on_portions(portions)
             case Drain():
                 self._on_drain()
 
@@ -171,7 +181,7 @@ class SupervisorEnd:
         """Takes over this end of the socketpair."""
         await self._frames.attach(end)
 
-    def send(self, message: Hello | FleetUpdate | Reload | Explain | Drain) -> None:
+    def send(self, message: Hello | FleetUpdate | Reload | Explain | Portions | Drain) -> None:
         """Sends a control message; nothing happens if the worker is gone."""
         self._frames.send(message)
 

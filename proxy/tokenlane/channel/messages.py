@@ -104,6 +104,18 @@ class RoutedSamples(Message, frozen=True):
     samples: list[RoutingSample]
 
 
+class Places(Message, frozen=True):
+    """What changed in a worker of the places that tenants share: portion, used, wanted, by key."""
+
+    places: dict[str, tuple[int, int, int]]
+
+
+class Portions(Message, frozen=True):
+    """What a worker may use of the places that tenants share, by key: those that changed."""
+
+    portions: dict[str, int]
+
+
 class Drain(Message, frozen=True):
     """Finish what is in flight and exit."""
 
@@ -151,7 +163,7 @@ class Failed(Message, frozen=True):
     reason: str
 
 
-Down = Hello | FleetUpdate | Reload | Learned | ResponseOf | Cached | Explain | Drain
+Down = Hello | FleetUpdate | Reload | Learned | ResponseOf | Cached | Explain | Drain | Portions
 Up = (
     WorkerReady
     | Failed
@@ -164,5 +176,6 @@ Up = (
     | RoutedSamples
     | Stalled
     | Beats
+    | Places
     | Explained
 )

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from tokenlane import __version__
 from tokenlane.cli import admin_client
+from tokenlane.cli.doctor_fleet import check_fleet
 from tokenlane.cli.doctor_ids import check_ids
 from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
@@ -76,6 +77,7 @@ def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str],
     check_ports(report, settings)
     roots = check_replicas(report, settings)
     check_names(report, settings, roots)
+    check_fleet(settings.fleet, report.fine, report.warn)
     check_tokenizers(report, settings, roots, environ)
     if report.failed:
         say("The gateway would not serve; what begins with FAIL says why.")

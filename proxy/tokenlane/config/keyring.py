@@ -14,8 +14,20 @@ from pathlib import Path
 
 import msgspec
 
-from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE, Secret
-from tokenlane.config.settings import AdminSettings, AuthSettings, Key, UpstreamSettings
+from tokenlane.config.secret import (
+    ADMIN_TOKEN_VARIABLE,
+    REPLICA_KEY_VARIABLE,
+    SECRET_VARIABLES,
+    STORE_PASSWORD_VARIABLE,
+    Secret,
+)
+from tokenlane.config.settings import (
+    AdminSettings,
+    AuthSettings,
+    FleetSettings,
+    Key,
+    UpstreamSettings,
+)
 from tokenlane.errors import ConfigError, ConfigProblems
 
 # Of the hub's client, which only the control plane runs.
@@ -84,10 +96,23 @@ def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ
     )
 
 
+def store_password(
+    settings: FleetSettings, environ: Mapping[str, str] = os.environ
+) -> Secret | None:
+    """What the store that gateways share is shown. Raises ConfigError."""
+    return _secret(
+        settings.password_file,
+        "fleet.password_file",
+        environ.get(STORE_PASSWORD_VARIABLE, ""),
+        STORE_PASSWORD_VARIABLE,
+        "the store's password",
+    )
+
+
 def environment(*needed: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a process started from here finds in its environment: everything but the secrets that
     it does not need."""
-    kept_back = {REPLICA_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE, *_HUB_VARIABLES} - set(needed)
+    kept_back = {*SECRET_VARIABLES, *_HUB_VARIABLES} - set(needed)
     return {name: value for name, value in environ.items() if name not in kept_back}
 
 

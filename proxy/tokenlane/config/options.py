@@ -14,16 +14,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
+from tokenlane.config.secret import SECRET_VARIABLES
 from tokenlane.config.settings import Settings
 from tokenlane.errors import ConfigError
 
 PREFIX = "TOKENLANE_"
 CONFIG_VARIABLE = PREFIX + "CONFIG"
 # Read elsewhere: by the command line, when the package is built, and where secrets are used.
-_OTHER_VARIABLES = frozenset(
-    {CONFIG_VARIABLE, PREFIX + "COMPILE", REPLICA_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE}
-)
+_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, PREFIX + "COMPILE", *SECRET_VARIABLES})
 # Settings that there were once, and what does their work now.
 REPLACED = {"tokens.cache_limit_entries": "tokens.cache_limit_bytes"} | {
     f"tokens.{kind}_{of}": f"tokens.cache_{now}"

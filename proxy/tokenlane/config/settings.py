@@ -16,7 +16,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE, REPLICA_KEY_VARIABLE
+from tokenlane.config.secret import (
+    ADMIN_TOKEN_VARIABLE,
+    REPLICA_KEY_VARIABLE,
+    STORE_PASSWORD_VARIABLE,
+)
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -260,14 +264,6 @@ class KvEventSettings(Section, frozen=True):
         "changes are collected for this long before workers are told")] = 0.01
 
 
-class FleetSettings(Section, frozen=True):
-    """Other gateways in front of the same replicas."""
-
-    siblings: Annotated[Words, restart(
-        "their admin ports, http://HOST:PORT: a gateway that starts asks them what caches hold"
-    )] = ()
-
-
 class HealthSettings(Section, frozen=True):
     """When a replica that probes call up is left out for failing its requests, and how one that
     comes back gets its share."""
@@ -311,6 +307,36 @@ class DiscoverySettings(Section, frozen=True):
     def on(self) -> bool:
         """Whether there is any source."""
         return bool(self.file or self.dns or self.kubernetes_service)
+
+
+class FleetSettings(Section, frozen=True):
+    """Other gateways in front of the same replicas, and the store through which they share what
+    they have in flight (needs the extra `fleet`)."""
+
+    store: Annotated[str, restart(
+        "Valkey or Redis, redis://[USER@]HOST:PORT/DB, rediss:// with TLS; empty: none",
+        metavar="URL")] = ""
+    password_file: Annotated[File, restart(
+        f"file with the store's password (or set {STORE_PASSWORD_VARIABLE})")] = ""
+    tls_ca_file: Annotated[File, restart("CAs of its certificate, PEM; else the system's")] = ""
+    tls_cert_file: Annotated[File, restart("certificate shown to it (PEM)")] = ""
+    tls_key_file: Annotated[File, restart("its key (PEM), if not in the same file")] = ""
+    name: Annotated[str, restart(
+        "of this fleet; gateways of one name share, others may use the same store",
+        metavar="NAME")] = "tokenlane"
+    share_interval_s: Annotated[float, Meta(ge=0.01, le=0.05, extra={"unit": "seconds"}), restart(
+        "time between two exchanges with the store")] = 0.05
+    lease_s: Annotated[float, Meta(ge=0.2, le=1, extra={"unit": "seconds"}), restart(
+        "what a gateway has in flight is forgotten when it is silent this long")] = 0.8
+    prefix_limit_bytes_per_s: Annotated[Bytes, restart(
+        "of routed prefixes told to the others, of replicas without KV events; 0: none")] = 65536
+    peers: Annotated[Words, restart(
+        "their admin ports, http://HOST:PORT: a gateway that starts asks them what caches hold"
+    )] = ()
+
+    def conflicts(self) -> Iterator[str]:
+        if not (self.name.isascii() and self.name.replace("-", "").replace("_", "").isalnum()):
+            yield "name: must be of letters, digits, dashes and underscores"
 
 
 class LogSettings(Section, frozen=True):

@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import http_parser
 
-from tokenlane.config.keyring import admin_token, client_keys, replica_key
+from tokenlane.config.keyring import admin_token, client_keys, replica_key, store_password
 from tokenlane.config.loading import LoadedSettings
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.config.settings import Settings
@@ -24,6 +24,8 @@ from tokenlane.config.tls import server_context, tls_files, upstream_context
 from tokenlane.control.discovery.sources import checks as discovery_checks
 from tokenlane.control.fleet_table import base_url, host_of
 from tokenlane.control.kv_events.publishers import configured
+from tokenlane.control.peers.store_address import store_address
+from tokenlane.control.peers.store_client import check_store_client
 from tokenlane.errors import ConfigError, ConfigProblems
 from tokenlane.http.cors import is_origin
 from tokenlane.routing.policies import check_policy
@@ -53,7 +55,9 @@ def problems(settings: Settings, is_sound: Callable[[str], bool] = lambda _: Tru
     """Yield a sentence for each mistake, the setting's path first. is_sound: whether a setting has
     the value that was given; what reads another is not checked."""
     yield from _said(check_parsers)
-    for check in (_of_ports, _of_replicas, _of_tokenizers, _of_keys, _of_certificates, _of_logs):
+    for check in (
+        _of_ports, _of_replicas, _of_tokenizers, _of_keys, _of_certificates, _of_logs, _of_fleet,
+    ):  # fmt: skip
         for problem in check(settings, is_sound):
             if is_sound(problem.partition(": ")[0]):
                 yield problem
@@ -100,8 +104,8 @@ def _of_replicas(settings: Settings, is_sound: Callable[[str], bool]) -> Iterato
     for check in discovery_checks(discovery):
         yield from _said(check)
     yield from _said(check_policy, settings.routing.policy, "routing.policy")
-    for place, sibling in enumerate(settings.fleet.siblings):
-        yield from _said(base_url, sibling, at=f"fleet.siblings[{place}]")
+    for place, peer in enumerate(settings.fleet.peers):
+        yield from _said(base_url, peer, at=f"fleet.peers[{place}]")
     for backend, source in settings.kv_events.sources.items():
         at = f"kv_events.sources.{backend}"
         told = list(_said(configured, source, at=at)) + list(_said(base_url, backend, at=at))
@@ -160,6 +164,13 @@ def _of_logs(settings: Settings, _: Callable[[str], bool]) -> Iterator[str]:
         yield from _said(check_target, settings.log.access)
     if settings.tracing.endpoint:
         yield from _said(check_extra)
+
+
+def _of_fleet(settings: Settings, _: Callable[[str], bool]) -> Iterator[str]:
+    if settings.fleet.store:
+        yield from _said(store_address, settings.fleet.store)
+        yield from _said(store_password, settings.fleet)
+        yield from _said(check_store_client)
 
 
 def check_parsers() -> None:

@@ -16,7 +16,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import uvloop
 from aiohttp import web
@@ -34,8 +35,9 @@ from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
 from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange, models
 from tokenlane.control.gateway_state import GatewayState
-from tokenlane.control.kv_events.siblings import Siblings, account_route
+from tokenlane.control.kv_events.peer_accounts import PeerAccounts, account_route
 from tokenlane.control.kv_events.subscribers import KvEvents
+from tokenlane.control.peers.load_sharing import LoadSharing
 from tokenlane.control.probes import Prober
 from tokenlane.control.reload import Given, InForce, Reloader, read_all
 from tokenlane.control.roster import STATIC, Roster
@@ -75,7 +77,8 @@ class Supervisor:
         check_settings(settings)
         self._table = FleetTable(settings.backends, settings.control)
         self._totals = Totals()
-        self._board_fd = create_board(SLOT_LIMIT, settings.server.workers)
+        shares = bool(settings.fleet.store)
+        self._board_fd = create_board(SLOT_LIMIT, settings.server.workers, peers=shares)
         board = SharedBoard(self._board_fd, None)
         self._state = GatewayState(settings, given_sources(settings))
         self._prober: Prober | None = None
@@ -92,22 +95,15 @@ class Supervisor:
         )
         self._discovery = Discovery(self._roster)
         self._reloads: set[asyncio.Task[None]] = set()
+        accounts = PeerAccounts(lambda: settings.fleet.peers, self._access.reading_token)
         self._kv = KvEvents(
-            settings,
-            lambda: self._table.state,
-            lambda: self._state.pool.ends if self._state.pool is not None else (),
-            self._on_capacity,
-            Siblings(lambda: settings.fleet.siblings, self._access.reading_token),
+            settings, lambda: self._table.state, self._state.ends, self._on_capacity, accounts
         )
+        self._sharing = LoadSharing(settings, self._state, self._table, board, self._kv.follows)
         self._view = View(
-            self._state,
-            self._table,
-            self._totals,
-            board,
-            self._roster,
-            self._reloader,
-            (self._kv.samples,),
-        )
+            self._state, self._table, self._totals, board, self._roster, self._reloader,
+            (self._kv.samples, self._sharing.samples), self._sharing.row,
+        )  # fmt: skip
         self._publish_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
         self._stop = asyncio.Event()
@@ -158,21 +154,19 @@ class Supervisor:
             await self._discovery.close()
 
     async def _with_probes(self, address: tuple[str, int]) -> int:
+        settings = self._state.settings
         prober = self._prober = Prober(
-            (),
-            self._state.settings.control,
-            self._on_probe,
-            replica_key(self._state.settings.upstream),
-            upstream_context(self._state.settings.upstream),
-        )
+            (), settings.control, self._on_probe,
+            replica_key(settings.upstream), upstream_context(settings.upstream),
+        )  # fmt: skip
         for replica in self._table.replicas:
             prober.add(replica.slot, replica.url)
-        probing = asyncio.get_running_loop().create_task(prober.run(), name="prober")
-        probing.add_done_callback(self._on_prober_end)
-        following = asyncio.get_running_loop().create_task(self._kv.run(), name="kv-events")
-        following.add_done_callback(self._on_prober_end)
-        watching = asyncio.get_running_loop().create_task(self._reloader.watch(), name="files")
-        watching.add_done_callback(self._on_prober_end)
+        tasks = [
+            self._keep("prober", prober.run()),
+            self._keep("kv-events", self._kv.run()),
+            self._keep("files", self._reloader.watch()),
+            self._keep("peers", self._sharing.run()),
+        ]
         self._watch()
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
@@ -184,10 +178,9 @@ class Supervisor:
             self._state.sources = await ask(self._state.settings, sources, self._table.replicas)
             return await self._with_workers(address, prober)
         finally:
-            probing.cancel()
-            following.cancel()
-            watching.cancel()
-            await asyncio.wait((following,))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             if self._publish_timer is not None:
                 self._publish_timer.cancel()
             if self._watch_timer is not None:
@@ -205,6 +198,8 @@ class Supervisor:
             on_suspect=prober.nudge,
             on_routed=self._view.watch.routed,
             on_proof=self._on_proof,
+            on_places=self._sharing.reported,
+            on_learned=self._sharing.prefixes.routed,
         )
         pool.start()
         try:
@@ -272,7 +267,12 @@ class Supervisor:
         self._discovery.configure(settings.discovery)
         return []
 
-    def _on_prober_end(self, task: asyncio.Task[None]) -> None:
+    def _keep(self, name: str, run: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(run, name=name)
+        task.add_done_callback(self._on_task_end)
+        return task
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         # Without probes the fleet would slowly become a lie: better to be restarted.
         if not task.cancelled() and task.exception() is not None:
             log.critical("%s died; stopping", task.get_name(), exc_info=task.exception())

@@ -29,6 +29,7 @@ from tokenlane.channel.messages import (
     Hello,
     Kept,
     Learned,
+    Places,
     ProofFound,
     Reload,
     Reloaded,
@@ -80,9 +81,13 @@ class WorkerPool:
         fleet: Callable[[], FleetState],
         keys: tuple[Key, ...] | None,
         on_suspect: Callable[[int], None],
-        on_routed: Callable[[list[RoutingSample]], None] | None = None,
+        on_routed: Callable[[list[RoutingSample]], None] = lambda _: None,
         on_proof: Callable[[ProofNews], None] = lambda _: None,
+        on_places: Callable[[int, dict[str, tuple[int, int, int]]], None] = lambda *_: None,
+        on_learned: Callable[[Learned], None] = lambda _: None,
     ) -> None:
+        self._on_places = on_places
+        self._on_learned = on_learned
         self._argv = argv
         self._settings = settings
         self._keys = keys
@@ -307,6 +312,7 @@ class WorkerPool:
                 # Behind what else has come: another worker told of it before this one was asked.
                 asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)
             case Learned():
+                self._on_learned(message)
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)
@@ -322,9 +328,10 @@ class WorkerPool:
                 self._on_suspect(slot)
             case ProofFound(news):
                 self._on_proof(news)
+            case Places(places):
+                self._on_places(worker.number, places)
             case RoutedSamples(samples):
-                if self._on_routed is not None:
-                    self._on_routed(samples)
+                self._on_routed(samples)
             case Stalled(stall):
                 self.stalls.stalled(stall)
             case Beats(lateness):

@@ -165,6 +165,7 @@ class Explainer:
             "uncached_tokens": row.uncached_tokens,
             "queued_tokens": row.load.queued_tokens,
             "requests": row.load.requests,
+            "of_other_gateways": decision.others(place),
             "cost": round(row.cost, 1),
             "prefill_tokens_per_s": round(self._router.progress.rate(row.slot)) or None,
         }

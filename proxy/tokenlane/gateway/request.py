@@ -143,7 +143,7 @@ class Gateway:
             self.admission_queue.configure(admission, tenants, workers)
         elif limited(admission, tenants):
             self.admission_queue = AdmissionQueue(
-                Admission(admission, tenants, workers),
+                Admission(admission, tenants, workers, shares=bool(settings.fleet.store)),
                 admission.queue_deadline_s,
                 self._recorder.shed,
                 self._recorder.admitted,

@@ -27,12 +27,12 @@ def _candidates(decision: Decision) -> tuple[CandidateSample, ...]:
     )
     if best not in places:
         places[-1] = best
-    rows = [decision.row(place) for place in places]
+    rows = [(decision.row(place), decision.others(place)) for place in places]
     return tuple(
         CandidateSample(
-            row.slot, row.cached_tokens, row.load.requests, row.load.queued_tokens, row.cost
+            row.slot, row.cached_tokens, row.load.requests, row.load.queued_tokens, row.cost, others
         )
-        for row in rows
+        for row, others in rows
     )
 
 

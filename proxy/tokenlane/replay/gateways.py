@@ -100,6 +100,9 @@ class _GatewayBoard:
         )
         return requests, queued_tokens
 
+    def others(self, slots: Sequence[int]) -> Sequence[int]:
+        return ()
+
     def _tell(self, slot: int, requests: int, queued_tokens: int) -> None:
         for board in (self._told, self._own_told):
             board.add(slot, requests, queued_tokens)

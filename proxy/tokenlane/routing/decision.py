@@ -130,11 +130,13 @@ class Candidates:
     cached_tokens: what it should report as cached. requests, queued_tokens: in flight now, all
     workers; tokens are uncached ones of requests without a first byte. slowness: how much longer
     a token takes it than the mean of the fleet; empty while all are alike. siblings: other requests
-    in flight that the query's parent waits for.
+    in flight that the query's parent waits for. others: the part of requests that other gateways
+    sent; empty where none are told.
     """
 
     __slots__ = (
-        "cached_tokens", "history", "queued_tokens", "requests", "siblings", "slots", "slowness",
+        "cached_tokens", "history", "others", "queued_tokens", "requests", "siblings", "slots",
+        "slowness",
     )  # fmt: skip
 
     def __init__(
@@ -146,6 +148,7 @@ class Candidates:
         history: History,
         slowness: Sequence[float] = (),
         siblings: int = 0,
+        others: Sequence[int] = (),
     ) -> None:
         self.slots: Final = slots
         self.cached_tokens: Final = cached_tokens
@@ -154,6 +157,7 @@ class Candidates:
         self.history: Final = history
         self.slowness: Final = slowness
         self.siblings: Final = siblings
+        self.others: Final = others
 
 
 class Choice:
@@ -204,6 +208,11 @@ class Decision:
         return query.inexact is None and (
             not query.silent or self.candidates.slots[self.best] not in query.silent
         )
+
+    def others(self, place: int) -> int:
+        """Return how many of a candidate's requests other gateways sent."""
+        others = self.candidates.others
+        return others[place] if others else 0
 
     def row(self, place: int) -> Choice:
         """A candidate, by its place."""

@@ -27,6 +27,10 @@ class LoadBoard(Protocol):
         """Requests and queued tokens of the replicas now, all workers together."""
         ...
 
+    def others(self, slots: Sequence[int]) -> Sequence[int]:
+        """Return the part of these requests that other gateways sent; empty where none are told."""
+        ...
+
 
 class LocalBoard:
     """A LoadBoard in this process alone: for one worker, and for tests."""
@@ -41,6 +45,9 @@ class LocalBoard:
     def columns(self, slots: Sequence[int]) -> tuple[list[int], list[int]]:
         counts = [self._counts.get(slot, (0, 0)) for slot in slots]
         return [requests for requests, _ in counts], [tokens for _, tokens in counts]
+
+    def others(self, slots: Sequence[int]) -> Sequence[int]:
+        return ()
 
     def load(self, slot: int) -> Load:
         """One replica's load."""

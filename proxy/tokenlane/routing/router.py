@@ -189,8 +189,9 @@ class Router:
         slowness = self.progress.slowness(slots)
         siblings = self.siblings.count(query.parent) if query.parent else 0
         among_these = Candidates(
-            slots, held, requests, queued_tokens, self._recent, slowness, siblings
-        )
+            slots, held, requests, queued_tokens, self._recent, slowness, siblings,
+            self._board.others(slots),
+        )  # fmt: skip
         return self._policy.choose(query, among_these)
 
     def attempt(self, choice: Choice, query: Query, now: float) -> Lease:

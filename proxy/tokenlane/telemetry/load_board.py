@@ -4,9 +4,12 @@ Invariants:
 - One writer per cell: a worker writes its own column only. Anyone reads all of them.
 - A dead worker's column is zeroed by the supervisor, after the worker is gone and before its
   successor is started: its connections, and so its requests, died with it.
+- Where gateways share their load, one column more holds what the other gateways have in flight.
+  The supervisor alone writes it. Routing counts it (`columns`); what is said of this gateway does
+  not (`load`, `own`).
 - Cells never go below zero as long as every add is undone once, which leases see to.
 
-Layout: int64 slots, int64 workers, then int64 cells [slot][worker][requests, queued_tokens].
+Layout: int64 slots, workers and columns, then int64 cells [slot][column][requests, queued_tokens].
 """
 
 import mmap
@@ -15,15 +18,18 @@ from collections.abc import Sequence
 from tokenlane.fleet_state import Load
 from tokenlane.runtime.shared_memory import shared_file
 
-_HEADER_WORDS = 2
+_HEADER_WORDS = 3
 
 
-def create_board(slots: int, workers: int) -> int:
-    """A zeroed board as a file descriptor to hand to the workers."""
-    descriptor = shared_file("tokenlane-board", (_HEADER_WORDS + slots * workers * 2) * 8)
+def create_board(slots: int, workers: int, *, peers: bool = False) -> int:
+    """A zeroed board as a file descriptor to hand to the workers. peers: with a column for what
+    other gateways have in flight."""
+    columns = workers + 1 if peers else workers
+    descriptor = shared_file("tokenlane-board", (_HEADER_WORDS + slots * columns * 2) * 8)
     with mmap.mmap(descriptor, 0) as memory, memoryview(memory).cast("q") as words:
         words[0] = slots
         words[1] = workers
+        words[2] = columns
     return descriptor
 
 
@@ -38,7 +44,7 @@ class SharedBoard:
         if worker is not None and not 0 <= worker < self.workers:
             raise ValueError("no such worker on the board")
         self._cells = words[_HEADER_WORDS:]
-        self._row = self.workers * 2
+        self._row = words[2] * 2
         self._own = None if worker is None else worker * 2
 
     def add(self, slot: int, requests: int, queued_tokens: int) -> None:
@@ -53,18 +59,43 @@ class SharedBoard:
             cells[at + 1] += queued_tokens
 
     def columns(self, slots: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Requests and queued tokens of the replicas, summed over the workers."""
+        """Requests and queued tokens of the replicas, of all workers and all other gateways."""
+        return self._summed(slots, self._row)
+
+    def own(self, slots: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Requests and queued tokens of the replicas, summed over this gateway's workers."""
+        return self._summed(slots, self.workers * 2)
+
+    def others(self, slots: Sequence[int]) -> Sequence[int]:
+        """The other gateways' part of the requests; empty where no load is shared."""
+        at, row = self.workers * 2, self._row
+        return [self._cells[slot * row + at] for slot in slots] if row > at else ()
+
+    def _summed(self, slots: Sequence[int], width: int) -> tuple[list[int], list[int]]:
         cells, row = self._cells, self._row
         if row == 2:
             words = cells[: 2 * max(slots, default=0) + 2].tolist()
             return [words[2 * slot] for slot in slots], [words[2 * slot + 1] for slot in slots]
-        rows = [cells[slot * row : slot * row + row].tolist() for slot in slots]
+        rows = [cells[slot * row : slot * row + width].tolist() for slot in slots]
         return [sum(counts[::2]) for counts in rows], [sum(counts[1::2]) for counts in rows]
 
     def load(self, slot: int) -> Load:
-        """One replica's load, summed over the workers."""
-        (requests,), (queued_tokens,) = self.columns((slot,))
+        """One replica's load, summed over this gateway's workers."""
+        (requests,), (queued_tokens,) = self.own((slot,))
         return Load(requests, queued_tokens)
+
+    def peers(self, slot: int) -> Load:
+        """What the other gateways have in flight at a replica, as far as they said."""
+        at = slot * self._row + self.workers * 2
+        if self._row == self.workers * 2:
+            return Load(0, 0)
+        return Load(self._cells[at], self._cells[at + 1])
+
+    def place_peers(self, slot: int, requests: int, queued_tokens: int) -> None:
+        """Replaces what the other gateways have in flight at a replica. Supervisor only."""
+        at = slot * self._row + self.workers * 2
+        self._cells[at] = requests
+        self._cells[at + 1] = queued_tokens
 
     def clear(self, worker: int) -> None:
         """Zeroes a dead worker's column. Supervisor only."""

@@ -8,13 +8,15 @@ import msgspec
 
 
 class CandidateSample(msgspec.Struct, frozen=True, array_like=True):
-    """A replica as a routing decision saw it. Tokens; cost: in the policy's own measure."""
+    """A replica as a routing decision saw it. Tokens; cost: in the policy's own measure. others:
+    how many of the requests other gateways sent."""
 
     slot: int
     cached_tokens: int
     requests: int
     queued_tokens: int
     cost: float
+    others: int = 0
 
 
 class RoutingSample(msgspec.Struct, frozen=True):

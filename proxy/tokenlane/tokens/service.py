@@ -149,10 +149,13 @@ class TokenService:
         `make` is called for."""
         if not isinstance(body, ChatBody) or has_options(body) or self._room:
             return None
-        if memoryview(body.messages).nbytes >= LEAST_BYTES:
+        size_bytes = memoryview(body.messages).nbytes
+        if size_bytes >= LEAST_BYTES:
             return None
         settings, own = self._settings, self._tokenizers.own(model)
         if own not in self.caches or not ladder.has_time(self.threads.loop_late_s, settings):
+            return None
+        if self._speeds[own].render_s(size_bytes) > settings.thread_hop_s:
             return None
         began_s = time.perf_counter()
         prompt = short.plain(

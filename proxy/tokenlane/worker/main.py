@@ -23,6 +23,7 @@ from functools import partial
 import uvloop
 
 from tokenlane.admission.auth import Authenticator, dropped_fields
+from tokenlane.admission.queue import AdmissionQueue
 from tokenlane.channel.ends import WorkerEnd
 from tokenlane.channel.messages import Explain, Hello, Reload
 from tokenlane.errors import ConfigError
@@ -45,6 +46,7 @@ from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.stalls.monitor import StallMonitor
 from tokenlane.telemetry.stalls.stages import DURING, METRICS
 from tokenlane.worker.gauges import Gauges
+from tokenlane.worker.place_reports import PlaceReports
 from tokenlane.worker.reload import WorkerReload
 from tokenlane.worker.resources import Resources, Tokenizers, load_tokenizers
 
@@ -75,7 +77,9 @@ class Worker:
             on_lost=self._lost,
             on_explain=self._explain,
             on_reload=self._reload,
+            on_portions=lambda portions: self._places.portions(portions),  # noqa: PLW0108 - made below
         )
+        self._places = PlaceReports(self._admission_queue, self._end.places)
         self._kept = KeptResponses(self._end.kept, self._end.whose_response)
         self._in_force: WorkerReload | None = None
         # Of a worker that does not serve yet, the last one.
@@ -138,6 +142,8 @@ class Worker:
             gateway=gateway, server=server, recorder=recorder,
             gauges=gauges,
         )  # fmt: skip
+        if settings.fleet.store:
+            self._places.start()
         self._end.ready({name: one.doubts for name, one in tokenizers.items() if one.doubts})
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
@@ -149,6 +155,7 @@ class Worker:
         monitor.sample()
         monitor.stop()
         explainer.close()
+        self._places.stop()
         gateway.close()
         self._end.close()
         if cut:
@@ -168,13 +175,14 @@ class Worker:
     def _compose(
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
-        several = hello.settings.server.workers > 1
+        # Other workers, or other gateways, want to know.
+        told = hello.settings.server.workers > 1 or bool(hello.settings.fleet.store)
         return Gateway(
             hello.settings,
             tokenizers,
             SharedBoard(hello.board_fd, hello.worker),
             recorder,
-            on_routed=self._end.learned if several else None,
+            on_routed=self._end.learned if told else None,
             on_suspect=self._end.suspect,
             on_proof=self._end.proof,
             share=(hello.worker, hello.settings.server.workers),
@@ -202,6 +210,9 @@ class Worker:
             samples = recorder.take_samples(_SHOWN_COUNT)
             if samples:
                 self._end.routed(samples)
+
+    def _admission_queue(self) -> AdmissionQueue | None:
+        return self._gateway.admission_queue if self._gateway is not None else None
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:

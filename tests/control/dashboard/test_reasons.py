@@ -56,6 +56,12 @@ def test_sentences(reason: str, said: str) -> None:
     assert sentence(sample(reason, OWN, OTHER, THIRD), name) == said
 
 
+def test_whose_load_it_was() -> None:
+    busy = CandidateSample(0, 0, 9, 100, 1.0, 4)
+    said = sentence(sample("least-load", busy, OTHER), name)
+    assert "(9 in flight (4 of other gateways), 100 tokens queued)" in said
+
+
 @pytest.mark.parametrize("reason", list(Reason))
 @pytest.mark.parametrize("rows", [(), (OWN,), (OTHER,), (OWN, OTHER)])
 def test_every_reason_says_something(reason: Reason, rows: tuple[CandidateSample, ...]) -> None:

@@ -11,8 +11,10 @@ from tokenlane.control.dashboard.live import (
     ConfigRow,
     Count,
     DecisionRow,
+    FleetRow,
     Live,
     Numbers,
+    PeerRow,
     ReloadRow,
     ReplicaRow,
     RungRow,
@@ -54,6 +56,16 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
             file=name, loaded_at_s=0.0, reloads={"applied": 3, "unchanged": 0, "refused": 1},
             last=ReloadRow(outcome="refused", problems=[f"{name}:3: no"], restart=["tokens.fetch"]),
         ),
+        fleet=FleetRow(
+            name=name, store="down: no answer in time",
+            peers=[
+                PeerRow(
+                    name=name, version="1.2.2", seen_s=0.04, in_flight=12, queued_tokens=3400,
+                    clock_skew_s=None, unknown_replicas=1,
+                )
+                for _ in range(rows)
+            ],
+        ),
     )  # fmt: skip
 
 
@@ -67,6 +79,8 @@ def test_a_screen() -> None:
         "worst 100 ms",
         "10.0.0.1:8000  up              7",
         "█████░░░░░  50 %  80 %",
+        "fleet 10.0.0.1:8000  store down: no answer in time",
+        "10.0.0.1:8000  1.2.2    40 ms         12   3,400        1",
         "stalls by cause  gc 12",
         "threads  ██████████ 100 %     30  700 µs  4.0 ms",
         "prefix  10.0.0.1:8000  4,096 of 5,000  50 ms     200  it holds 4,096",

@@ -22,6 +22,8 @@ COUNTS = {
     "tokenlane_connections",
     "tokenlane_upstream_connections",
     "tokenlane_replica_left_out",
+    "tokenlane_fleet_peers",
+    "tokenlane_fleet_store_up",
     "tokenlane_replica_up",
     "tokenlane_workers",
     "tokenlane_id_proof",

@@ -17,6 +17,30 @@ app.kubernetes.io/name: tokenlane-test
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "tokenlane.valkeySelector" -}}
+app.kubernetes.io/name: tokenlane-valkey
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "tokenlane.valkeyName" -}}
+{{ include "tokenlane.name" . }}-valkey
+{{- end -}}
+
+{{- /* Whether the store is the chart's own; else empty. */ -}}
+{{- define "tokenlane.ownStore" -}}
+{{- if and .Values.valkey.enabled (not (dig "fleet" "store" "" .Values.settings)) -}}own{{- end -}}
+{{- end -}}
+
+{{- /* The gateway's settings, with the chart's own store in them. */ -}}
+{{- define "tokenlane.settings" -}}
+{{- $settings := .Values.settings -}}
+{{- if include "tokenlane.ownStore" . -}}
+{{- $store := printf "redis://%s:6379" (include "tokenlane.valkeyName" .) -}}
+{{- $settings = merge (dict "fleet" (dict "store" $store)) (deepCopy $settings) -}}
+{{- end -}}
+{{ toYaml $settings }}
+{{- end -}}
+
 {{- define "tokenlane.commonLabels" -}}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}

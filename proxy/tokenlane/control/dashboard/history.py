@@ -22,6 +22,7 @@ from tokenlane.control.dashboard import rows
 from tokenlane.control.dashboard.live import (
     ConfigRow,
     DecisionRow,
+    FleetRow,
     Live,
     Numbers,
     ReplicaRow,
@@ -102,6 +103,7 @@ class RateHistory:
         workers: Iterable[WorkerProcess],
         doubts: dict[str, tuple[str, ...]],
         config: dict[str, Any] | None = None,
+        fleet: dict[str, Any] | None = None,
     ) -> Live:
         """Everything, as it is now."""
         window = self._window()
@@ -129,6 +131,7 @@ class RateHistory:
             doubts=doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
             config=msgspec.convert(config, ConfigRow) if config is not None else None,
+            fleet=msgspec.convert(fleet, FleetRow) if fleet is not None else None,
             settings=[
                 SettingRow(path=path, value=value, is_default=is_default)
                 for path, value, is_default in options.shown(self._settings)
@@ -177,6 +180,7 @@ class RateHistory:
             models=list(replica.models),
             in_flight=load.requests,
             queued_tokens=load.queued_tokens,
+            peers_in_flight=self._board.peers(replica.slot).requests,
             running=replica.running,
             waiting=replica.waiting,
             kv_usage=round(replica.kv_usage, 4),

@@ -31,13 +31,15 @@ class Numbers(msgspec.Struct, kw_only=True):
 
 class ReplicaRow(msgspec.Struct, kw_only=True):
     """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own.
-    ids: whether it has proven that it makes the gateway's ids, in words."""
+    ids: whether it has proven that it makes the gateway's ids, in words. peers_in_flight: of the
+    other gateways, as far as they said."""
 
     id: str
     state: str
     models: list[str] = []
     in_flight: int = 0
     queued_tokens: int = 0
+    peers_in_flight: int = 0
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
@@ -96,13 +98,14 @@ class Count(msgspec.Struct, kw_only=True):
 
 
 class CandidateRow(msgspec.Struct, kw_only=True):
-    """A replica as a decision saw it."""
+    """A replica as a decision saw it. others: how many of the requests other gateways sent."""
 
     replica: str
     cached_tokens: int
     requests: int
     queued_tokens: int
     cost: float
+    others: int = 0
 
 
 class DecisionRow(msgspec.Struct, kw_only=True):
@@ -155,6 +158,28 @@ class ConfigRow(msgspec.Struct, kw_only=True):
     reloads: dict[str, int] = {}
 
 
+class PeerRow(msgspec.Struct, kw_only=True):
+    """Another gateway. seen_s: how long ago. clock_skew_s: by how much its clock is ahead of ours.
+    unknown_replicas: those it has something in flight at, and this gateway does not know."""
+
+    name: str
+    version: str
+    seen_s: float
+    in_flight: int
+    queued_tokens: int
+    clock_skew_s: float | None
+    unknown_replicas: int
+
+
+class FleetRow(msgspec.Struct, kw_only=True):
+    """The gateways that share their load. store: `up`, or what is wrong with it. name: the
+    fleet's."""
+
+    name: str
+    store: str
+    peers: list[PeerRow]
+
+
 class Live(msgspec.Struct, kw_only=True):
     """All of it. window_s: what rates and quantiles are over. series: by name, one point every
     period_s seconds, the newest last. doubts: by model, why its ids may differ from vLLM's."""
@@ -179,4 +204,5 @@ class Live(msgspec.Struct, kw_only=True):
     decisions: list[DecisionRow]
     settings: list[SettingRow]
     config: ConfigRow | None = None
+    fleet: FleetRow | None = None
     doubts: dict[str, tuple[str, ...]] = {}

@@ -21,7 +21,8 @@ _PLAIN = {
 
 
 def _busy(row: CandidateSample) -> str:
-    return f"{row.requests} in flight, {row.queued_tokens:,} tokens queued"
+    others = f" ({row.others} of other gateways)" if row.others else ""
+    return f"{row.requests} in flight{others}, {row.queued_tokens:,} tokens queued"
 
 
 def sentence(sample: RoutingSample, name: Callable[[int], str]) -> str:

@@ -144,6 +144,7 @@ def decision(number: int, sample: RoutingSample, names: Mapping[int, str]) -> De
             requests=row.requests,
             queued_tokens=row.queued_tokens,
             cost=round(row.cost, 1),
+            others=row.others,
         )
         for row in sample.candidates
     ]

@@ -169,6 +169,30 @@ def _replicas(live: Live, limit: int) -> list[Line]:
     return [*lines, [(f"and {more} more", "quiet")]] if more else lines
 
 
+def _peers(live: Live, limit: int) -> list[Line]:
+    if live.fleet is None:
+        return []
+    store = live.fleet.store
+    lines: list[Line] = [
+        [
+            (f"fleet {_clean(live.fleet.name)}  store ", "quiet"),
+            (_clean(store), "good" if store == "up" else "bad"),
+        ]
+    ]
+    rows = [
+        (
+            (row.name, ""),
+            (row.version, "" if row.version == live.version else "warn"),
+            (seconds(row.seen_s), ""),
+            (number(row.in_flight), ""),
+            (number(row.queued_tokens), ""),
+            (str(row.unknown_replicas), "warn" if row.unknown_replicas else ""),
+        )
+        for row in live.fleet.peers[:limit]
+    ]
+    return [*lines, *_table("gateway|version|seen|in flight|queued|unknown", rows, "<<>>>>")]
+
+
 def _loops(live: Live, limit: int) -> list[Line]:
     rows = [
         (
@@ -224,7 +248,7 @@ def lines(live: Live, width: int, height: int) -> list[Line]:
     """The screen as pieces, not wider or higher than this."""
     few = max(height // 4, 3)
     made: list[Line] = [*_header(live), *_settings(live), [], *_sparks(live, width)]
-    for block in (_replicas(live, few), _loops(live, few), _ladder(live)):
+    for block in (_replicas(live, few), _peers(live, few), _loops(live, few), _ladder(live)):
         if block:
             made += [[], *block]
     made += [[], *_decisions(live, height - len(made) - 2)]

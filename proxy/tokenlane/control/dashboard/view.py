@@ -39,7 +39,8 @@ _PROOF_VALUES = {"proven": 1.0, "unproven": 0.0, "refuted": -1.0}
 
 
 class View:
-    """The gateway as seen from its control plane. more_samples: of the control plane's parts."""
+    """The gateway as seen from its control plane. more_samples: of the control plane's parts.
+    peers: the other gateways and the store, None where nothing is shared."""
 
     def __init__(
         self,
@@ -50,7 +51,9 @@ class View:
         roster: Roster,
         reloader: Reloader,
         more_samples: Sequence[Callable[[], Iterator[Sample]]] = (),
+        peers: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
+        self._peers = peers
         self._state = state
         self._table = table
         self._board = board
@@ -160,6 +163,9 @@ class View:
             row["origin"] = origins.get(replica.slot, STATIC)
             row["in_flight_requests"] = load.requests
             row["queued_tokens"] = load.queued_tokens
+            peers = self._board.peers(replica.slot)
+            row["peers_in_flight_requests"] = peers.requests
+            row["peers_queued_tokens"] = peers.queued_tokens
             row["ids"] = {
                 model: {kind.label: proof.state(kind) for kind in IdKind}
                 for model, proof in replica.proofs.items()
@@ -194,6 +200,7 @@ class View:
                 "refused": int(self._total(families.SHED, families.OTHER, "accept-queue")),
             },
             "replicas": self.replicas(),
+            "fleet": self._peers(),
         }
 
     def _total(self, family: Family, *labels: str) -> float:
@@ -209,6 +216,7 @@ class View:
             workers=self._workers,
             doubts=self.doubts,
             config=self._reloader.row(),
+            fleet=self._peers(),
         )
 
     def stalls(self) -> dict[str, Any]:

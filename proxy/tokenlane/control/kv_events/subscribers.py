@@ -21,11 +21,11 @@ from tokenlane.control.fleet_table import base_url
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.feed import End, Feed
+from tokenlane.control.kv_events.peer_accounts import PeerAccounts
 from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
-from tokenlane.control.kv_events.siblings import Siblings
 from tokenlane.control.kv_events.sockets import Subscription
 from tokenlane.control.probes import session_of
-from tokenlane.fleet_state import FleetState, ReplicaState
+from tokenlane.fleet_state import FleetState, ReplicaState, Standing
 from tokenlane.routing.router import hashed_block_tokens
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import Sample
@@ -48,7 +48,7 @@ class _Plan(msgspec.Struct, frozen=True):
 
 class KvEvents:
     """Of all replicas. fleet: the latest snapshot. ends: the workers. on_capacity: told (slot,
-    blocks) that a cache was seen to hold, in the replica's blocks. siblings: asked for what they
+    blocks) that a cache was seen to hold, in the replica's blocks. peers: asked for what they
     know of a replica before it is."""
 
     def __init__(
@@ -57,7 +57,7 @@ class KvEvents:
         fleet: Callable[[], FleetState],
         ends: Callable[[], Iterable[End]],
         on_capacity: Callable[[int, int], None] = lambda _slot, _blocks: None,
-        siblings: Siblings | None = None,
+        peers: PeerAccounts | None = None,
     ) -> None:
         self._settings = settings
         self._kv = settings.kv_events
@@ -67,7 +67,7 @@ class KvEvents:
         self._fleet = fleet
         self._ends = ends
         self._on_capacity = on_capacity
-        self._siblings = siblings or Siblings()
+        self._peers = peers or PeerAccounts()
         self._feed = Feed()
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._changed: dict[int, asyncio.Event] = {}
@@ -128,6 +128,11 @@ class KvEvents:
         subscriptions = self._subscriptions.get(slots[0], ()) if slots else ()
         found = [one.account for one in subscriptions if one.account.rank == rank]
         return found[0] if found else None
+
+    def follows(self, slot: int) -> bool:
+        """Whether anything is known of a replica's cache by its events."""
+        subscriptions = self._subscriptions.get(slot, ())
+        return any(one.account.standing is not Standing.NONE for one in subscriptions)
 
     def samples(self) -> Iterator[Sample]:
         """For the control plane's metrics."""
@@ -212,9 +217,7 @@ class KvEvents:
             for rank, endpoint in enumerate(plan.endpoints)
         ]
         replica_id = self._replica(slot).id
-        await asyncio.gather(
-            *(self._siblings.fill(one.account, replica_id) for one in subscriptions)
-        )
+        await asyncio.gather(*(self._peers.fill(one.account, replica_id) for one in subscriptions))
         self._subscriptions[slot] = subscriptions
         self._dirty.set()
         log.info(

@@ -205,6 +205,22 @@ KV_BLOCKS = Family("gauge", "tokenlane_kv_blocks",
 KV_LEDGER_BYTES = Family("gauge", "tokenlane_kv_ledger_bytes",
     "Memory of the control plane's account of a replica's cache (estimated).",
     ("replica", "rank"), where="control")
+FLEET_STORE_UP = Family("gauge", "tokenlane_fleet_store_up",
+    "1 while the store that gateways share their load through answers, else 0 (fleet.store).",
+    where="control")
+FLEET_PEERS = Family("gauge", "tokenlane_fleet_peers",
+    "Other gateways of the fleet whose load is counted.", where="control")
+FLEET_NEWS_AGE = Family("gauge", "tokenlane_fleet_news_age_seconds",
+    "Time since any other gateway was last heard.", where="control")
+FLEET_BYTES = Family("counter", "tokenlane_fleet_bytes_total",
+    "Bytes of messages to the store (sent) and from it (received, one's own included).",
+    ("direction",), where="control")
+FLEET_UNREAD = Family("counter", "tokenlane_fleet_unread_messages_total",
+    "Messages of other gateways that were not understood: of another format, or damaged.",
+    where="control")
+PEER_IN_FLIGHT = Family("gauge", "tokenlane_fleet_replica_in_flight_requests",
+    "Requests the other gateways have in flight at a replica, as far as they said.",
+    ("replica",), where="control")
 WORKERS = Family("gauge", "tokenlane_workers",
     "Workers by state.", ("state",), where="control")
 WORKER_RESTARTS = Family("counter", "tokenlane_worker_restarts_total",

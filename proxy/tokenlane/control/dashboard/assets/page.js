@@ -22,6 +22,7 @@ function table(id, columns, rows, empty) {
   target.replaceChildren(el("thead", {}, head), el("tbody", {}, ...body));
 }
 
+const inFlight = (one) => count(one.requests) + (one.others ? ` (${count(one.others)} of others)` : "");
 const late = (value) => (!known(value) ? "" : value >= 0.05 ? "bad" : value >= 0.01 ? "warn" : "");
 const word = (text, how = "") => el("span", { class: `pill ${how}` }, text);
 const coloured = (text, how) => el("span", { class: how }, text);
@@ -114,6 +115,7 @@ function replicas() {
     ["Health", "", (row) => word(row.state, level[row.state])],
     ["Load", "full", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
     ["In flight", "n", (row) => count(row.in_flight)],
+    ...(live.fleet ? [["Of others", "n", (row) => count(row.peers_in_flight)]] : []),
     ["Queued tokens", "n", (row) => count(row.queued_tokens)],
     ["Runs", "n", (row) => count(row.running)],
     ["Waits", "n", (row) => count(row.waiting)],
@@ -123,6 +125,22 @@ function replicas() {
     ["Ids", "full", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
+}
+
+function peers() {
+  $("fleet").hidden = !live.fleet;
+  if (!live.fleet) return;
+  const up = live.fleet.store === "up";
+  $("store").replaceChildren(`Fleet ${live.fleet.name}, store `, word(live.fleet.store, up ? "good" : "bad"));
+  table("peers", [
+    ["Gateway", "head", (row) => row.name],
+    ["Version", "", (row) => coloured(row.version, row.version === live.version ? "" : "warn")],
+    ["Seen", "n", (row) => time(row.seen_s)],
+    ["In flight", "n", (row) => count(row.in_flight)],
+    ["Queued tokens", "n", (row) => count(row.queued_tokens)],
+    ["Clock ahead", "n", (row) => time(row.clock_skew_s)],
+    ["Unknown replicas", "n", (row) => coloured(count(row.unknown_replicas), row.unknown_replicas ? "warn" : "")],
+  ], live.fleet.peers, "No other gateway is seen.");
 }
 
 function loops() {
@@ -179,7 +197,7 @@ function decision(row) {
   const head = el("tr", {}, ...columns.map((title, at) => el("th", { class: at ? "n" : "" }, title)));
   const body = row.candidates.map((one) => el("tr", {},
     el("td", { class: one.replica === row.replica ? "accent" : "" }, one.replica),
-    ...[one.cached_tokens, one.requests, one.queued_tokens, one.cost].map((value) => el("td", { class: "n" }, count(value)))));
+    ...[count(one.cached_tokens), inFlight(one), count(one.queued_tokens), count(one.cost)].map((text) => el("td", { class: "n" }, text))));
   const made = el("details", { "data-number": row.number }, summary);
   // Most are never opened.
   made.addEventListener("toggle", () => {
@@ -230,7 +248,7 @@ function settings() {
 // -- the loop --------------------------------------------------------------------------------
 
 function draw() {
-  for (const section of [header, tiles, replicas, loops, ladder, routing, models, settings]) section();
+  for (const section of [header, tiles, replicas, peers, loops, ladder, routing, models, settings]) section();
 }
 
 async function look() {

@@ -18,7 +18,7 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
-from tokenlane.control.kv_events.siblings import Siblings, account_route
+from tokenlane.control.kv_events.peer_accounts import PeerAccounts, account_route
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.fleet_state import FleetState, Standing
 from tokenlane.simulator.engine import Sequence
@@ -41,14 +41,14 @@ async def port(*routes: web.RouteDef) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def joiner(it: Scene, known: Siblings) -> AsyncIterator[Follower]:
+async def joiner(it: Scene, known: PeerAccounts) -> AsyncIterator[Follower]:
     """Another gateway in front of the same replicas."""
     follower = Follower()
     kv = KvEvents(
         Settings(kv_events=QUICK),
         lambda: FleetState(1, tuple(it.states)),
         lambda: [follower],
-        siblings=known,
+        peers=known,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(kv.run())
@@ -86,12 +86,12 @@ async def test_who_joins_late_knows_what_its_sibling_knows() -> None:
         await until(lambda: equal(it, it.follower))
         async with port(account_route(it.kv.account)) as url:
             nobody = "http://127.0.0.1:1"
-            async with joiner(it, Siblings(lambda: [nobody, url])) as late:
+            async with joiner(it, PeerAccounts(lambda: [nobody, url])) as late:
                 await until(lambda: equal(it, late))
                 for name in range(60, 80):
                     await it.send(name % 2, ids(name, 100))
                 await until(lambda: equal(it, late))
-            async with joiner(it, Siblings()) as alone:
+            async with joiner(it, PeerAccounts()) as alone:
                 await until(lambda: alone.truth.standing(0, BLOCK) is Standing.PARTIAL)
                 assert len(alone.held(0)) < len(it.follower.held(0))
 
@@ -117,7 +117,7 @@ async def test_a_replica_that_restarted_meanwhile_is_believed_alone() -> None:
 
         async with (
             port(web.get("/replicas/{id}/kv-account", told)) as url,
-            joiner(it, Siblings(lambda: [url])) as late,
+            joiner(it, PeerAccounts(lambda: [url])) as late,
         ):
             await until(lambda: len(late.held(0)) == 5 and equal(it, late))
 
@@ -136,7 +136,7 @@ async def test_what_is_of_no_use_is_not_waited_for(said: bytes) -> None:
         await it.send(0, ids(1, 200))
         async with (
             port(web.get("/replicas/{id}/kv-account", told)) as url,
-            joiner(it, Siblings(lambda: [url])) as late,
+            joiner(it, PeerAccounts(lambda: [url])) as late,
         ):
             await until(lambda: equal(it, late))
         assert asked == [f"/replicas/{it.states[0].id}/kv-account?rank=0"]
@@ -153,11 +153,11 @@ async def test_a_sibling_that_hangs_or_says_too_much_is_left() -> None:
         await it.send(0, ids(1, 200))
         await until(lambda: equal(it, it.follower))
         async with port(web.get("/{_:.*}", hanging)) as url:
-            async with joiner(it, Siblings(lambda: [url], deadline_s=0.1)) as late:
+            async with joiner(it, PeerAccounts(lambda: [url], deadline_s=0.1)) as late:
                 await until(lambda: equal(it, late))
             over.set()
         async with port(account_route(it.kv.account)) as url:
-            async with joiner(it, Siblings(lambda: [url], limit_bytes=10)) as late:
+            async with joiner(it, PeerAccounts(lambda: [url], limit_bytes=10)) as late:
                 await until(lambda: equal(it, late))
 
 
@@ -198,7 +198,7 @@ async def test_only_what_is_known_whole_is_told_and_the_token_is_shown() -> None
 
         async with (
             port(web.get("/{_:.*}", noted)) as other_url,
-            joiner(it, Siblings(lambda: [other_url], lambda: Secret(b"t0ken"))),
+            joiner(it, PeerAccounts(lambda: [other_url], lambda: Secret(b"t0ken"))),
         ):
             await until(lambda: len(shown) == 2)
     assert shown == ["Bearer t0ken"] * 2
@@ -241,7 +241,7 @@ async def test_after_20000_steps_of_four_replicas_who_joins_equals_its_sibling()
             step(it, random)
             await asyncio.sleep(0)
         async with port(account_route(it.kv.account)) as url:
-            async with joiner(it, Siblings(lambda: [url])) as late:
+            async with joiner(it, PeerAccounts(lambda: [url])) as late:
                 await until(alike)
                 for _ in range(10):
                     for _ in range(100):

@@ -1,11 +1,11 @@
 """Other gateways in front of the same replicas: a gateway that starts asks them what caches hold.
 
 A publisher keeps its last messages for a replay, which mostly do not reach back to its start. A
-sibling that was there has the whole account: `GET /replicas/{id}/kv-account?rank=N`, admin port.
+peer that was there has the whole account: `GET /replicas/{id}/kv-account?rank=N`, admin port.
 
 Invariants:
-- What a sibling says is a head start and never waited for longer than DEADLINE_S. Whatever is
-  wrong with it, the publisher is asked for all that it has, as without siblings.
+- What a peer says is a head start and never waited for longer than DEADLINE_S. Whatever is
+  wrong with it, the publisher is asked for all that it has, as without peers.
 - Only an account that is complete is given away, and taken by who hashes prompts alike.
 """
 
@@ -33,7 +33,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AccountSnapshot).decode
 
 
-class Siblings:
+class PeerAccounts:
     """addresses: URLs of admin ports, one's own may be among them. token: shown to them, where
     reading needs one. deadline_s: for all that is asked of a replica's rank; limit_bytes: of an
     answer."""
@@ -52,7 +52,7 @@ class Siblings:
         self._limit_bytes = limit_bytes
 
     async def fill(self, account: PublisherAccount, replica_id: str) -> None:
-        """Fill an account that has heard nothing yet with what the first sibling knows that knows
+        """Fill an account that has heard nothing yet with what the first peer knows that knows
         all of it."""
         addresses = tuple(self._addresses())
         if not addresses:
@@ -73,13 +73,13 @@ class Siblings:
                         log.info("what replica %s holds was learned from %s", replica_id, address)
                         return
         except TimeoutError:
-            log.info("no sibling said in time what replica %s holds", replica_id)
+            log.info("no peer said in time what replica %s holds", replica_id)
 
 
 async def _asked(
     session: aiohttp.ClientSession, url: str, limit_bytes: int
 ) -> AccountSnapshot | None:
-    """What one sibling says; None where it knows nothing that is of use."""
+    """What one peer says; None where it knows nothing that is of use."""
     try:
         async with session.get(url, allow_redirects=False) as response:
             if response.status != 200:

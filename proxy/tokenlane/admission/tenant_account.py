@@ -1,0 +1,65 @@
+"""A tenant's account: what it may have at once, and what it has. Pure."""
+
+from collections.abc import Sequence
+
+from tokenlane.admission.parents import Parents
+from tokenlane.admission.places import REQUESTS, TOKENS, Place
+
+
+def fits(held: int, more: int, limit: int) -> bool:
+    """Whether more may be held; of a limit of 0 anything, and one alone is never too much."""
+    return not limit or not held or held + more <= limit
+
+
+def per_worker(limit: int, workers: int) -> int:
+    """One worker's part of a limit, at least 1; 0 stays 0, for none."""
+    return -(-limit // workers) if limit else 0
+
+
+class TenantAccount:
+    """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class. shares:
+    others serve it too, and of the limits only the portions are ours, by key."""
+
+    __slots__ = (
+        "limit", "limit_tokens", "name", "parents", "portions", "rank", "running", "shares",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rank = 0
+        self.limit = 0
+        self.limit_tokens = 0
+        self.running = 0
+        self.tokens = 0
+        self.shares = False
+        self.portions: dict[str, int] = {}
+        self.parents = Parents()
+
+    def takes(self, tokens: int) -> bool:
+        """Whether it may have one more request, with so many tokens."""
+        if not self.shares:
+            return fits(self.running, 1, self.limit) and fits(
+                self.tokens, tokens, self.limit_tokens
+            )
+        requests, queued_tokens = self._portion(REQUESTS), self._portion(TOKENS)
+        # A prompt larger than the limit runs alone, where the whole limit is ours.
+        alone = not self.tokens and queued_tokens >= self.limit_tokens
+        return (not self.limit or self.running < requests) and (
+            not self.limit_tokens or alone or self.tokens + tokens <= queued_tokens
+        )
+
+    def places(self, waiting: Sequence[int]) -> dict[str, Place]:
+        """Return what it has and wants of what is limited, by key. waiting: tokens of each request
+        that waits."""
+        places = {}
+        if self.limit:
+            wanted = min(self.running + len(waiting), self.limit)
+            places[self.name + REQUESTS] = Place(self._portion(REQUESTS), self.running, wanted)
+        if self.limit_tokens:
+            wanted = min(self.tokens + sum(waiting), self.limit_tokens)
+            places[self.name + TOKENS] = Place(self._portion(TOKENS), self.tokens, wanted)
+        return places
+
+    def _portion(self, kind: str) -> int:
+        return self.portions.get(self.name + kind, 0)

@@ -1,0 +1,258 @@
+"""Sharing load with the other gateways: this one's to the store, theirs onto the load board.
+
+Invariants:
+- Without a store in the settings nothing runs and nothing is shown.
+- Workers write and read the board and notice nothing of this. A store that is down, hangs or
+  answers errors costs the others' counts once their lease has ended, and nothing else.
+- While the store is away it is tried again all the time, and that is said once.
+- What the others have in flight is placed by replica; a slot that has another replica now loses
+  what was placed for the last one.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from tokenlane import __version__
+from tokenlane.admission.places import Place, place_limits
+from tokenlane.channel.ends import SupervisorEnd
+from tokenlane.channel.messages import Portions
+from tokenlane.config.settings import Settings, Tenant
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.peers.own_news import OwnNews
+from tokenlane.control.peers.peer_message import (
+    NO_LOAD,
+    Load,
+    PeerMessage,
+    decode,
+    encode,
+    replica_key,
+)
+from tokenlane.control.peers.peer_table import PeerTable
+from tokenlane.control.peers.place_ledger import Claims, PlaceLedger
+from tokenlane.control.peers.prefix_sharing import PrefixSharing
+from tokenlane.control.peers.store_client import StoreClient, StoreError
+from tokenlane.errors import ConfigError
+from tokenlane.fleet_state import FleetState
+from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.segment import Sample
+
+RETRY_S = 0.2
+_TIMER_S = 0.001  # a lease must not end just after we looked
+
+log = logging.getLogger("peers")
+
+
+class LoadSharing:
+    """This gateway among the others. board: with a column for them, where there is a store.
+    follows: whether a slot's KV events are read. prefixes: what all of them routed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: GatewayState,
+        fleet: FleetTable,
+        board: SharedBoard,
+        follows: Callable[[int], bool],
+    ) -> None:
+        self._settings = settings.fleet
+        self.prefixes = PrefixSharing(settings, state, fleet, follows)
+        self._state = state
+        self._fleet = fleet
+        self._board = board
+        self._gateway = os.urandom(8).hex()
+        self._own = self._own_news()
+        self._table = PeerTable(self._gateway, settings.fleet.lease_s)
+        self._places = PlaceLedger(self._gateway)
+        self._tenants: dict[str, Tenant] | None = None
+        # By worker, its channel and the portions it was told.
+        self._portions: dict[int, tuple[SupervisorEnd, dict[str, int]]] = {}
+        self._slots: dict[int, int] = {}
+        self._known: FleetState | None = None
+        self._store_up: bool | None = None
+        self._reason = "not asked yet"
+        self._unread = 0
+        self._sent_bytes = 0
+        self._received_bytes = 0
+
+    async def run(self) -> None:
+        """Shares until cancelled, and says farewell."""
+        if not self._settings.store:
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._share(), name="peers")
+            group.create_task(self._sweep(), name="peer-leases")
+
+    async def _share(self) -> None:
+        while True:
+            client: StoreClient | None = None
+            try:
+                client = StoreClient(self._settings)
+                self._own = self._own_news()
+                await self._exchanges(client)
+            except (StoreError, ConfigError) as error:
+                self._lost(str(error))
+                await asyncio.sleep(RETRY_S)
+            finally:
+                if client is not None:
+                    await client.close()
+
+    async def _exchanges(self, client: StoreClient) -> None:
+        """Exchange news until the store fails, or this process was held for so long that what
+        waits in the stream may be from gateways that are gone."""
+        interval_s, began_s = self._settings.share_interval_s, time.monotonic()
+        try:
+            while time.monotonic() - began_s < self._settings.lease_s:
+                began_s = time.monotonic()
+                places = self._own_places(began_s)
+                prefixes = self.prefixes.due(began_s)
+                news = self._own.due(self._own_loads(), places, began_s, time.time(), prefixes)
+                message = encode(news) if news is not None else None
+                heard = await client.exchange(message)
+                self._sent_bytes += len(message or b"")
+                self._take(heard)
+                await asyncio.sleep(max(began_s + interval_s - time.monotonic(), 0.0))
+        except asyncio.CancelledError:
+            await client.farewell(encode(self._own.farewell()))
+            raise
+
+    def _own_news(self) -> OwnNews:
+        """Return news that begin with everything, for a store that knows nothing."""
+        port = urlsplit(self._state.urls[0]).port
+        name = f"{socket.gethostname()}:{port}"
+        who = PeerMessage(self._gateway, name=name, version=__version__)
+        return OwnNews(who, self._settings.lease_s)
+
+    async def _sweep(self) -> None:
+        """Leases end whatever the store does."""
+        while True:
+            now_s = time.monotonic()
+            for peer in self._table.sweep(now_s):
+                log.warning("gateway %s is gone", peer.name)
+            self._place()
+            await asyncio.sleep(self._table.next_end_s(now_s) - now_s + _TIMER_S)
+
+    def _take(self, entries: list[bytes]) -> None:
+        now_s, wall_s = time.monotonic(), time.time()
+        if not self._store_up:
+            self._store_up = True
+            self._places.connected(now_s)
+            log.info("shares load with other gateways through the store")
+        for entry in entries:
+            self._received_bytes += len(entry)
+            message = decode(entry)
+            if message is None:
+                self._unread += 1
+                continue
+            peer = self._table.take(message, now_s, wall_s)
+            self._take_places(message, now_s)
+            if message.prefixes and message.gateway != self._gateway:
+                self.prefixes.heard(message.prefixes, self._slots)
+            if peer is not None:
+                log.info("gateway %s is seen", peer.name)
+                self._own.again()
+        self._place()
+
+    def _lost(self, reason: str) -> None:
+        self._reason = reason
+        self._places.lost()
+        if self._store_up is not False:
+            self._store_up = False
+            log.warning(
+                "the store is gone (%s); serving on without the other gateways' load", reason
+            )
+
+    def reported(self, worker: int, places: dict[str, tuple[int, int, int]]) -> None:
+        """A worker said what changed of its tenants' places."""
+        self._places.reported(worker, {key: Place(*place) for key, place in places.items()})
+
+    def _take_places(self, message: PeerMessage, now_s: float) -> None:
+        if message.gateway == self._gateway:
+            self._places.echoed()
+        elif message.leaves:
+            self._places.left(message.gateway)
+        elif message.gateway in self._table.peers:
+            self._places.heard(message.gateway, message.places, now_s, whole=message.whole)
+
+    def _own_places(self, now_s: float) -> Claims:
+        """Return what we hold and want, after the workers were told their portions."""
+        tenants = self._state.settings.auth.tenants
+        if tenants is not self._tenants:
+            self._tenants = tenants
+            self._places.limit(place_limits(tenants))
+        workers = self._state.pool.workers if self._state.pool is not None else ()
+        for worker in workers:
+            if worker.end is None:
+                self._places.worker_gone(worker.number)
+                self._portions.pop(worker.number, None)
+            elif worker.number not in self._portions and worker.state == "ready":
+                self._portions[worker.number] = worker.end, {}
+                self._places.worker_came(worker.number)
+        said, portions = self._places.due(now_s)
+        for number, (end, told) in self._portions.items():
+            mine = portions.get(number, {})
+            if changed := {key: one for key, one in mine.items() if told.get(key) != one}:
+                end.send(Portions(changed))
+                told.update(changed)
+        return said
+
+    def _own_loads(self) -> dict[int, Load]:
+        self._follow()
+        requests, queued_tokens = self._board.own(list(self._slots.values()))
+        return dict(zip(self._slots, zip(requests, queued_tokens)))
+
+    def _follow(self) -> None:
+        """Follow the replicas to other slots."""
+        fleet = self._fleet.state
+        if fleet is self._known:
+            return
+        slots = {replica_key(replica.id): replica.slot for replica in fleet.replicas}
+        if slots != self._slots:
+            for slot in set(self._slots.values()) - set(slots.values()):
+                self._board.place_peers(slot, *NO_LOAD)
+            self._slots = slots
+            self._table.changed.update(slots)
+        self._known = fleet
+
+    def _place(self) -> None:
+        self._follow()
+        for key in self._table.changed & self._slots.keys():
+            self._board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
+        self._table.changed.clear()
+
+    def row(self) -> dict[str, Any] | None:
+        """The other gateways and the store, for people; None without one."""
+        if not self._settings.store:
+            return None
+        now_s = time.monotonic()
+        return {
+            "store": "up" if self._store_up else f"down: {self._reason}",
+            "name": self._settings.name,
+            "peers": [
+                peer.row(now_s) | {"unknown_replicas": len(peer.loads.keys() - self._slots.keys())}
+                for peer in sorted(self._table.peers.values(), key=lambda one: one.name)
+            ],
+        }
+
+    def samples(self) -> Iterator[Sample]:
+        """For the metrics."""
+        if not self._settings.store:
+            return
+        yield families.FLEET_STORE_UP, (), [float(bool(self._store_up))]
+        yield families.FLEET_PEERS, (), [float(len(self._table.peers))]
+        age_s = self._table.news_age_s(time.monotonic())
+        if age_s is not None:
+            yield families.FLEET_NEWS_AGE, (), [age_s]
+        yield families.FLEET_BYTES, ("sent",), [float(self._sent_bytes)]
+        yield families.FLEET_BYTES, ("received",), [float(self._received_bytes)]
+        yield families.FLEET_UNREAD, (), [float(self._unread)]
+        for replica in self._fleet.replicas:
+            requests = self._board.peers(replica.slot).requests
+            yield families.PEER_IN_FLIGHT, (replica.id,), [float(requests)]

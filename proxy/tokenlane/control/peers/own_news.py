@@ -1,0 +1,78 @@
+"""What this gateway has to tell the others, and when. Pure: the time is an argument.
+
+Invariants:
+- Only what changed is sent; everything once a second, and as soon as a gateway is new to us or the
+  store was away, so that who missed something has it again.
+- A gateway with nothing to tell says so often enough to keep its lease.
+"""
+
+from collections.abc import Mapping
+
+from tokenlane.control.peers.peer_message import (
+    NO_LOAD,
+    Load,
+    PeerMessage,
+    packed,
+)
+from tokenlane.control.peers.place_ledger import Claims
+
+WHOLE_INTERVAL_S = 1.0
+_NO_CLAIM = (0, 0)
+# Messages within a lease: some may be late.
+_BEATS = 4
+
+
+class OwnNews:
+    """This gateway's side. who: its message with nothing in it but who it is. lease_s: how long
+    the others believe what they heard last."""
+
+    def __init__(self, who: PeerMessage, lease_s: float) -> None:
+        self._who = who
+        self._beat_s = lease_s / _BEATS
+        self._told: Mapping[int, Load] = {}
+        self._told_places: Claims = {}
+        self._sent_s = float("-inf")
+        self._whole_s = float("-inf")
+
+    def due(
+        self,
+        loads: Mapping[int, Load],
+        places: Claims,
+        now_s: float,
+        wall_s: float,
+        prefixes: bytes = b"",
+    ) -> PeerMessage | None:
+        """Return what is to be sent now; None if nothing is. It counts as sent."""
+        told, told_places = self._told, self._told_places
+        self._told, self._told_places = loads, places
+        if now_s - self._whole_s >= WHOLE_INTERVAL_S:
+            self._sent_s = self._whole_s = now_s
+            return PeerMessage(
+                self._who.gateway,
+                loads=packed((key, load) for key, load in loads.items() if load != NO_LOAD),
+                whole=True,
+                name=self._who.name,
+                version=self._who.version,
+                sent_s=wall_s,
+                places={key: claim for key, claim in places.items() if claim != _NO_CLAIM},
+                prefixes=prefixes,
+            )
+        changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
+        changed += [(key, NO_LOAD) for key in told if key not in loads]
+        claims = {
+            key: claim for key, claim in places.items() if told_places.get(key, _NO_CLAIM) != claim
+        }
+        if not (changed or claims or prefixes) and now_s - self._sent_s < self._beat_s:
+            return None
+        self._sent_s = now_s
+        return PeerMessage(
+            self._who.gateway, loads=packed(changed), places=claims, prefixes=prefixes
+        )
+
+    def again(self) -> None:
+        """Send everything with the next message: somebody may not have heard it."""
+        self._whole_s = float("-inf")
+
+    def farewell(self) -> PeerMessage:
+        """Return the last message."""
+        return PeerMessage(self._who.gateway, leaves=True)
