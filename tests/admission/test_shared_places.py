@@ -88,6 +88,7 @@ async def scene(fleet: Gateways) -> AsyncIterator[Scene]:
             watching.cancel()
 
 
+@pytest.mark.row("O15")
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_tenant_has_its_places_once_wherever_it_asks(
     store: StoreServer, tmp_path: Path, workers: str

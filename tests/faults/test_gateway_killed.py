@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.slow, needs_store]
 __all__ = ["store"]
 
 
+@pytest.mark.row("O13")
 async def test_what_a_killed_gateway_had_is_gone_within_a_second(store: StoreServer) -> None:
     with gateways(3, store.url) as fleet:
         doomed, one, other = fleet.gateways

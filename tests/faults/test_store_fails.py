@@ -32,6 +32,7 @@ async def back(fleet: Gateways) -> None:
     await fleet.more_answers()
 
 
+@pytest.mark.row("O14")
 async def test_a_store_in_all_its_troubles(store: StoreServer) -> None:
     with gateways(3, store.url) as fleet:
         async with fleet.load(*fleet.gateways):
@@ -57,6 +58,7 @@ async def test_a_store_in_all_its_troubles(store: StoreServer) -> None:
             assert said.count("Traceback") == 0
 
 
+@pytest.mark.row("O14")
 async def test_a_store_that_is_not_there_at_the_start(store: StoreServer) -> None:
     store.kill()
     with gateways(2, store.url) as fleet:

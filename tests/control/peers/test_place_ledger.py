@@ -91,6 +91,7 @@ def run(gateways: list[Gateway], wanted: list[int], now_s: float, ticks: int) ->
 DEMANDS = st.lists(st.lists(st.integers(0, 150), min_size=3, max_size=3), min_size=1, max_size=6)
 
 
+@pytest.mark.row("O15")
 @given(DEMANDS, st.integers(1, 3))
 def test_the_limit_is_kept_and_used(demands: list[list[int]], workers: int) -> None:
     gateways, now_s = settled(3, workers)
@@ -99,6 +100,7 @@ def test_the_limit_is_kept_and_used(demands: list[list[int]], workers: int) -> N
         assert sum(each.used for each in gateways) >= min(sum(wanted), 0.95 * LIMIT)
 
 
+@pytest.mark.row("O15")
 @pytest.mark.parametrize("seed", range(40))
 def test_a_store_that_comes_and_goes_opens_no_door(seed: int) -> None:
     draw = random.Random(seed)

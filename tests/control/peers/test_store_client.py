@@ -95,7 +95,8 @@ async def test_tls_with_a_certificate_of_ones_own(store: StoreServer, tmp_path: 
 
 
 async def test_a_cluster(tmp_path: Path) -> None:
-    with StoreServer("--cluster-enabled", "yes", "--dir", str(tmp_path)) as server:
+    bus = ("--cluster-port", str(free_ports(1)))
+    with StoreServer("--cluster-enabled", "yes", *bus, "--dir", str(tmp_path)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"CLUSTER ADDSLOTSRANGE 0 16383\r\n")
         assert await reader.readline() == b"+OK\r\n"
