@@ -99,6 +99,11 @@ overload: $(STAMP_DEV) ## 10 times what a fleet of 300 requests/s can serve: goo
 bench: $(STAMP_DEV) ## the laboratory, minutes: tables, plots, one HTML page, a verdict (bench/results)
 	$(BIN)/python -m bench $(ARGS)
 
+# Of others, to measure beside; nothing here depends on them.
+bench-routers: ## the routers of SGLang and vLLM, in a venv of their own: `make bench` then has them too
+	$(MAKE) --no-print-directory VENV=.venv-routers .venv-routers/bin/python
+	.venv-routers/bin/python -m pip --disable-pip-version-check install -q sglang-router==0.3.2 vllm-router==0.1.17
+
 bench-full: $(STAMP_DEV) ## the same in its long form
 	$(BIN)/python -m bench --full $(ARGS)
 

@@ -56,7 +56,7 @@ def _member(name: str, expected_s: float) -> Member:
 
 
 MEMBERS = (
-    _member("throughput", 60),
+    _member("throughput", 65),
     _member("streams", 45),
     _member("bursts", 45),
     _member("ablation", 70),

@@ -1,4 +1,5 @@
-"""A replica that answers at once: nginx on four ports with a fixed chat completion.
+"""A replica that answers at once: nginx on four ports with a fixed chat completion, whose usage
+says what the request's `X-Prompt-Tokens` says.
 
 nginx discards the body and returns the same bytes, which costs about 20 us a request: what is
 measured in front of it is the proxy. The health, model and metric answers let probes see
@@ -76,6 +77,7 @@ def config(ports: Sequence[int], folder: Path) -> str:
         f"    {kind}_temp_path {folder}/{kind};"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
+    answer = COMPLETION.replace('"prompt_tokens":64', '"prompt_tokens":$prompt_tokens')
     return f"""\
 daemon off;
 worker_processes 1;
@@ -88,12 +90,13 @@ http {{
     keepalive_timeout 3600s;
     keepalive_requests 1000000000;
     client_max_body_size 64m;
+    map $http_x_prompt_tokens $prompt_tokens {{ default $http_x_prompt_tokens; "" 64; }}
     server {{
 {listens}
         location = /health {{ return 200; }}
         location = /v1/models {{ default_type application/json; return 200 '{MODELS}'; }}
         location = /metrics {{ default_type text/plain; root {folder}; }}
-        location / {{ default_type application/json; return 200 '{COMPLETION}'; }}
+        location / {{ default_type application/json; return 200 '{answer}'; }}
     }}
 }}
 """

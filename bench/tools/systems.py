@@ -1,5 +1,8 @@
-"""The proxies that are compared, as commands on a core: the gateway and plain aiohttp."""
+"""The proxies that are compared, as commands on a core: the gateway, plain aiohttp, a bare pipe and
+the routers of others, where they are installed."""
 
+import json
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +12,11 @@ import msgspec
 from bench.tools.build import compiled
 from bench.tools.client import fetch
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
+from bench.tools.paths import ROOT
 from bench.tools.processes import BenchError, Process, free_ports, module, pause, python_path, say
+
+ROUTERS = ("sglang_router", "vllm_router")
+ROUTERS_PYTHON = ".venv-routers/bin/python"
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -39,6 +46,48 @@ def aiohttp_proxy(urls: Sequence[str], core: int) -> Iterator[Proxy]:
     with Process("aiohttp", argv, core=core) as process:
         process.wait_listening(port)
         yield Proxy("aiohttp", process, port)
+
+
+@contextmanager
+def pipe(urls: Sequence[str], core: int) -> Iterator[Proxy]:
+    """The floor in front of these replicas."""
+    (port,) = free_ports(1)
+    argv = module("bench.tools.pipe", "--port", str(port), *backends(urls))
+    with Process("pipe", argv, core=core) as process:
+        process.wait_listening(port)
+        yield Proxy("pipe", process, port)
+
+
+def routers() -> list[str]:
+    """The routers of others that are installed; `make bench-routers` does it."""
+    python = ROOT / ROUTERS_PYTHON
+    if not python.exists():
+        return []
+    found = "import importlib.util as u,sys;print(*filter(u.find_spec, sys.argv[1:]))"
+    argv = [str(python), "-c", found, *ROUTERS]
+    asked = subprocess.run(argv, check=True, capture_output=True, text=True)
+    return asked.stdout.split()
+
+
+@contextmanager
+def router(package: str, urls: Sequence[str], core: int) -> Iterator[Proxy]:
+    """One of `routers` in front of these replicas, with the policy that looks at prompts."""
+    port, metrics_port = free_ports(2)
+    argv = [
+        str(ROOT / ROUTERS_PYTHON), "-m", f"{package}.launch_router", "--host", "127.0.0.1",
+        "--port", str(port), "--prometheus-port", str(metrics_port), "--policy", "cache_aware",
+        "--worker-urls", *urls,
+    ]  # fmt: skip
+    with Process(package, argv, core=core) as process:
+        process.wait_listening(port, 60)
+        asked = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "ready?"}]})
+        for _ in range(300):
+            if fetch(port, "/v1/chat/completions", asked.encode()).status == 200:
+                break
+            pause(0.1)
+        else:
+            raise BenchError(f"{package} does not answer: {process.tail()}")
+        yield Proxy(package.replace("_", "-"), process, port)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import msgspec
 
 from bench.tools.processes import BenchError
 
+# What the canned replicas say in `usage`.
+TOKENS_HEADER = "X-Prompt-Tokens"
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
@@ -66,18 +68,19 @@ def quoted(body: bytes) -> str:
     return f'"{escaped}"'
 
 
-def script_of_bodies(path: str, bodies: Sequence[bytes]) -> str:
-    """Lua that sends these bodies in turn, each formatted once."""
-    listed = ",\n".join(quoted(body) for body in bodies)
+def script_of_bodies(path: str, bodies: Sequence[bytes], tokens: Sequence[int]) -> str:
+    """Lua that sends these bodies in turn, each formatted once. tokens: of each prompt; see
+    `bench.tools.canned`."""
+    listed = ",\n".join(f"{{{quoted(body)}, {count}}}" for body, count in zip(bodies, tokens))
     return f"""\
 local bodies = {{
 {listed}
 }}
-local headers = {{ ["Content-Type"] = "application/json" }}
 local requests, turn = {{}}, 0
 function init(args)
   for index, body in ipairs(bodies) do
-    requests[index] = wrk.format("POST", "{path}", headers, body)
+    local headers = {{ ["Content-Type"] = "application/json", ["{TOKENS_HEADER}"] = body[2] }}
+    requests[index] = wrk.format("POST", "{path}", headers, body[1])
   end
 end
 function request()
@@ -87,9 +90,15 @@ end
 """
 
 
-def script_of_parts(path: str, parts: Sequence[tuple[bytes, bytes]], first: int) -> str:
-    """Lua that sends each (before, after) in turn around a 16-digit number, from `first` on."""
-    listed = ",\n".join(f"{{{quoted(before)}, {quoted(after)}}}" for before, after in parts)
+def script_of_parts(
+    path: str, parts: Sequence[tuple[bytes, bytes]], tokens: Sequence[int], first: int
+) -> str:
+    """Lua that sends each (before, after) in turn around a number as `spelled`, from `first` on.
+    tokens: as above."""
+    listed = ",\n".join(
+        f"{{{quoted(before)}, {quoted(after)}, {count}}}"
+        for (before, after), count in zip(parts, tokens)
+    )
     return f"""\
 local parts = {{
 {listed}
@@ -100,16 +109,27 @@ function init(args)
   local host = string.format("%s:%s", wrk.host, wrk.port)
   for index, part in ipairs(parts) do
     heads[index] = "POST {path} HTTP/1.1\\r\\nHost: " .. host ..
-      "\\r\\nContent-Type: application/json\\r\\nContent-Length: " ..
-      (#part[1] + 16 + #part[2]) .. "\\r\\n\\r\\n" .. part[1]
+      "\\r\\nContent-Type: application/json\\r\\n{TOKENS_HEADER}: " .. part[3] ..
+      "\\r\\nContent-Length: " .. (#part[1] + 16 + #part[2]) .. "\\r\\n\\r\\n" .. part[1]
   end
 end
 function request()
   number = number + 1
   local index = number % #parts + 1
-  return heads[index] .. string.format("%016d", number) .. parts[index][2]
+  local spelled = string.gsub(string.format("%08d", number), "%d", "%0 ")
+  return heads[index] .. spelled .. parts[index][2]
 end
 """
+
+
+def spelled(number: int) -> bytes:
+    """A number's eight digits, apart: so each is a token, and all prompts have equally many."""
+    return b"".join([b"%c " % digit for digit in b"%08d" % number])
+
+
+def with_pauses(script: str, pause_ms: int) -> str:
+    """The same requests, each this long after the answer to the one before on its connection."""
+    return f"{script}function delay() return {pause_ms} end\n"
 
 
 def run(url: str, script: Path, *, seconds_s: int, core: int, connections: int = 32) -> Report:

@@ -25,7 +25,10 @@ OFFERS = [
     ("tokenlane serve --server-share-port t", ["true"]),
     ("tokenlane serve --config here/sett", ["here/settings.yaml"]),
     ("tokenlane replay here/sett", ["here/settings.yaml"]),
+    ("tokenlane replicas drain gpu", ["gpu-7:8000"]),
 ]
+# In place of the program, for what asks a gateway.
+REPLICAS = "gpu-7:8000  up  (static)"
 
 
 def _program(shell: str) -> str:
@@ -60,7 +63,8 @@ def test_the_shell_accepts_it(shell: str) -> None:
 
 def _bash(line: str, cwd: Path) -> list[str]:
     ask = (
-        script("bash", parser())
+        f"tokenlane() {{ echo '{REPLICAS}'; }}\n"
+        + script("bash", parser())
         + f"\nCOMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}; _shtab_tokenlane;"
         + ' printf "%s\\n" "${COMPREPLY[@]}"'
     )
@@ -71,7 +75,8 @@ def _bash(line: str, cwd: Path) -> list[str]:
 
 
 def _fish(line: str, cwd: Path) -> list[str]:
-    ask = script("fish", parser()) + f"\ncomplete -C '{line}'"
+    asked = f"function tokenlane; echo '{REPLICAS}'; end\n" + script("fish", parser())
+    ask = f"{asked}\ncomplete -C '{line}'"
     done = subprocess.run(
         [_program("fish"), "--no-config"],
         input=ask,
@@ -105,7 +110,7 @@ def test_zsh_completes_what_is_typed(load: str, tmp_path: Path) -> None:
     alone = [(line, offered[0]) for line, offered in OFFERS if len(offered) == 1]
     lines = [
         "autoload -Uz compinit; compinit -u -D",
-        'tokenlane() { print -r -- "$@" >> typed }',
+        f"tokenlane() {{ [[ $* == replicas ]] && print '{REPLICAS}' || print -r -- $* >> typed }}",
         load,
         *(f"{line}\t" for line, _ in alone),
         "exit",

@@ -56,6 +56,10 @@ def test_a_table_for_people_and_a_plot(
     [
         (["--policy", "afinity"], "--policy: 'afinity' is unknown; did you mean affinity?"),
         (["--replicas", "0"], "--replicas and --speed must be positive"),
+        (["--gateways", "0"], "--gateways must be positive"),
+        (["--gateways", "2", "--share-delay", "-1"], "--share-delay not negative"),
+        (["--share-prefixes"], "--share-prefixes needs --share-delay"),
+        (["--no-events"], "--share-delay and --no-events need --gateways"),
         (["--first-s", "0"], "--first-s leaves no request"),
         (["--policy", "random", "--plot", "/nowhere/x.png"], "/nowhere/x.png: cannot be written"),
     ],
@@ -65,6 +69,19 @@ def test_wrong_flags_are_one_sentence(
 ) -> None:
     assert main(["replay", str(trace), *flags]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_several_gateways_say_what_they_know(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["replay", str(trace), "--policy", "affinity", "--gateways", "3", "--spread", "5"]
+    assert main([*argv, "--share-delay", "0.1", "--no-events", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    said = {"gateways": 3, "share_delay_s": 0.1, "events": False, "seed": 5}
+    assert said.items() <= told["gateways"].items()
+    assert 0 < told["policies"]["affinity"]["hit"] < 1
+    assert main(argv) == 0
+    assert "3 gateways, with KV events; nothing is shared" in capsys.readouterr().out
 
 
 def test_a_replay_repeats_itself(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

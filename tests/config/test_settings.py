@@ -17,7 +17,7 @@ def test_names_carry_their_units() -> None:
     plain = "port workers threads processes alpha idle_alpha sibling_alpha".split()
     plain += ["host_block_worth", "load_factor"]
     units = {"seconds": "_s", "bytes": "_bytes", "tokens": "_tokens", "blocks": "_blocks"}
-    units |= {"jobs": "_jobs"}
+    units |= {"jobs": "_jobs", "bytes per second": "_bytes_per_s"}
     for path, option in OPTIONS.items():
         name = path.rpartition(".")[2]
         if option.unit is not None:

@@ -118,6 +118,7 @@ def test_prometheus_knows_what_was_sent_and_never_less(tmp_path: Path) -> None:
         with Prometheus([proxy.admin_port]) as prometheus:
             with load.running():
                 prometheus.wait_scrapes(SCRAPES)
+                fill_panels(prometheus)
             assert empty_panels(prometheus) == []
             rules_work(prometheus)
             killed_at_rest(proxy, load, prometheus)

@@ -65,3 +65,18 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TraceError, match="gzip"):
             read(tmp_path / name)
+
+
+def test_arrivals_are_spread_over_the_clocks_tick(tmp_path: Path) -> None:
+    times_ms = [0, *[3000] * 30, *[9000] * 30]
+    trace = read(write(tmp_path / "t.jsonl", *[row(at, 512, [at // 3000]) for at in times_ms]))
+    spread = trace.spread(7)
+    assert spread == trace.spread(7) != trace.spread(8)
+    times = [one.arrival_s for one in spread.requests]
+    assert times == sorted(times)
+    for at_s in (3.0, 9.0):
+        within = [one for one in times if at_s <= one < at_s + 3.0]
+        assert len(set(within)) == 30
+        assert max(within) - min(within) > 2.0
+    at_once = trace._replace(requests=trace.requests[1:31])
+    assert at_once.spread(7) == at_once

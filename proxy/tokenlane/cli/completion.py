@@ -1,7 +1,8 @@
 """Completion scripts for shells, made from the parser by shtab. Pure.
 
 Invariants:
-- A script is static: it starts no interpreter while somebody types.
+- A script is static and starts no interpreter while somebody types, but for a running gateway's
+  replicas.
 """
 
 import argparse
@@ -21,6 +22,18 @@ if [[ $zsh_eval_context[-1] == file ]]; then
   return
 fi"""
 
+# Lines of `tokenlane replicas` begin with a replica's id.
+_REPLICAS = "tokenlane replicas 2>/dev/null | cut -d' ' -f1"
+_COMPLETE_REPLICAS = {
+    "bash": "_tokenlane_replicas",
+    "zsh": "_tokenlane_replicas",
+    "fish": f"({_REPLICAS})",
+}
+_PREAMBLES = {
+    "bash": f'_tokenlane_replicas() {{ compgen -W "$({_REPLICAS})" -- "$1"; }}',
+    "zsh": f'_tokenlane_replicas() {{ compadd -- ${{(f)"$({_REPLICAS})"}}; }}\n{_SOURCED}',
+}
+
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield the arguments of a parser and of its verbs."""
@@ -38,10 +51,12 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
         option = OPTIONS.get(action.dest)
         if action.metavar in _FILES:
             vars(action)["complete"] = shtab.FILE
+        elif action.metavar == "REPLICA":
+            vars(action)["complete"] = _COMPLETE_REPLICAS
         elif option is not None and get_origin(option.type) is Literal:
             action.choices = get_args(option.type)
         elif option is not None and option.path == "routing.policy":
             action.choices = tuple(POLICIES)
         elif option is not None and option.type is bool:
             action.choices = ("true", "false")
-    return shtab.complete(parser, shell, preamble=_SOURCED if shell == "zsh" else "")
+    return shtab.complete(parser, shell, preamble=_PREAMBLES.get(shell, ""))

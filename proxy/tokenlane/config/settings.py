@@ -35,6 +35,7 @@ Count = Annotated[int, Meta(ge=0)]
 CountFromOne = Annotated[int, Meta(ge=1)]
 Jobs = Annotated[int, Meta(ge=0, extra={"unit": "jobs"})]
 Bytes = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+BytesPerSecond = Annotated[int, Meta(ge=0, extra={"unit": "bytes per second"})]
 Tokens = Annotated[int, Meta(ge=0, extra={"unit": "tokens"})]
 Blocks = Annotated[int, Meta(ge=0, extra={"unit": "blocks"})]
 # Longer than any gateway runs, and no timer's own limit.
@@ -328,6 +329,11 @@ class FleetSettings(Section, frozen=True):
         "time between two exchanges with the store")] = 0.05
     lease_s: Annotated[float, Meta(ge=0.2, le=1, extra={"unit": "seconds"}), restart(
         "what a gateway has in flight is forgotten when it is silent this long")] = 0.8
+    prefix_limit_bytes_per_s: Annotated[BytesPerSecond, restart(
+        "of routed prefixes told to the others, of replicas without KV events; 0: none")] = 65536
+    peers: Annotated[Words, restart(
+        "their admin ports, http://HOST:PORT: a gateway that starts asks them what caches hold"
+    )] = ()
 
     def conflicts(self) -> Iterator[str]:
         if not (self.name.isascii() and self.name.replace("-", "").replace("_", "").isalnum()):

@@ -48,6 +48,10 @@ class AdminAccess:
             return self.change_refused(request) if token is not None else None
         return None
 
+    def reading_token(self) -> Secret | None:
+        """What reading needs at a gateway with the same settings, if anything."""
+        return self._token() if self._settings().read_needs_token else None
+
     def change_refused(self, request: web.BaseRequest) -> web.Response | None:
         """Why a change is not made; None if it may be."""
         token = self._token()

@@ -104,6 +104,8 @@ def _of_replicas(settings: Settings, is_sound: Callable[[str], bool]) -> Iterato
     for check in discovery_checks(discovery):
         yield from _said(check)
     yield from _said(check_policy, settings.routing.policy, "routing.policy")
+    for place, peer in enumerate(settings.fleet.peers):
+        yield from _said(base_url, peer, at=f"fleet.peers[{place}]")
     for backend, source in settings.kv_events.sources.items():
         at = f"kv_events.sources.{backend}"
         told = list(_said(configured, source, at=at)) + list(_said(base_url, backend, at=at))

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.config.settings import Settings
 from tokenlane.control.tokenizers.resolution import TokenizerSource
 from tokenlane.control.workers import WorkerPool
@@ -19,3 +20,7 @@ class GatewayState:
     pool: WorkerPool | None = None
     draining: bool = False
     probe_failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def ends(self) -> list[SupervisorEnd]:
+        """Return the channels of the workers that there are."""
+        return self.pool.ends if self.pool is not None else []

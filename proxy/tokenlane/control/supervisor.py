@@ -35,6 +35,7 @@ from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
 from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange, models
 from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.kv_events.peer_accounts import PeerAccounts, account_route
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.control.peers.load_sharing import LoadSharing
 from tokenlane.control.probes import Prober
@@ -94,13 +95,11 @@ class Supervisor:
         )
         self._discovery = Discovery(self._roster)
         self._reloads: set[asyncio.Task[None]] = set()
+        accounts = PeerAccounts(lambda: settings.fleet.peers, self._access.reading_token)
         self._kv = KvEvents(
-            settings,
-            lambda: self._table.state,
-            lambda: self._state.pool.ends if self._state.pool is not None else (),
-            self._on_capacity,
+            settings, lambda: self._table.state, self._state.ends, self._on_capacity, accounts
         )
-        self._sharing = LoadSharing(settings.fleet, self._state, self._table, board)
+        self._sharing = LoadSharing(settings, self._state, self._table, board, self._kv.follows)
         self._view = View(
             self._state, self._table, self._totals, board, self._roster, self._reloader,
             (self._kv.samples, self._sharing.samples), self._sharing.row,
@@ -129,7 +128,7 @@ class Supervisor:
     async def _with_admin(self, address: tuple[str, int]) -> int:
         admin = self._state.settings.admin
         listener = ports.admin_listener(admin.host, admin.port)
-        app = admin_app(self._view, self._changes.routes())
+        app = admin_app(self._view, (*self._changes.routes(), account_route(self._kv.account)))
         runner = AdminRunner(app, self._access, shutdown_timeout=1.0)
         scheme = "https" if self._state.settings.server.tls_cert_file else "http"
         try:
@@ -200,6 +199,7 @@ class Supervisor:
             on_routed=self._view.watch.routed,
             on_proof=self._on_proof,
             on_places=self._sharing.reported,
+            on_learned=self._sharing.prefixes.routed,
         )
         pool.start()
         try:

@@ -84,8 +84,10 @@ class WorkerPool:
         on_routed: Callable[[list[RoutingSample]], None] = lambda _: None,
         on_proof: Callable[[ProofNews], None] = lambda _: None,
         on_places: Callable[[int, dict[str, tuple[int, int, int]]], None] = lambda *_: None,
+        on_learned: Callable[[Learned], None] = lambda _: None,
     ) -> None:
         self._on_places = on_places
+        self._on_learned = on_learned
         self._argv = argv
         self._settings = settings
         self._keys = keys
@@ -310,6 +312,7 @@ class WorkerPool:
                 # Behind what else has come: another worker told of it before this one was asked.
                 asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)
             case Learned():
+                self._on_learned(message)
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)

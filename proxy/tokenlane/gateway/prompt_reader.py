@@ -88,7 +88,7 @@ class PromptReader:
         LOOP.mark(TOKENIZE_LOCAL)
         known = self._tokens.known(model, request, plan.turn)
         if isinstance(known, bytes):
-            known = await self._tokens.make(
+            known = self._tokens.plain(model, request, known) or await self._tokens.make(
                 model,
                 request,
                 known,

@@ -8,35 +8,48 @@ from tokenlane.config.settings import RoutingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.replay.baselines import BASELINES
 from tokenlane.replay.bounds import oracle, pooled_hit
+from tokenlane.replay.gateways import GatewayShape, replay_gateways
 from tokenlane.replay.run import Figures, FleetShape, replay
 from tokenlane.replay.timed_fleet import Served
 from tokenlane.replay.trace import Trace
 
 
 class ReplayReport(NamedTuple):
-    """policies: by name, what became of every request."""
+    """policies: by name, what became of every request. gateways: None where there is one that
+    nobody tells anything."""
 
     trace: Trace
     shape: FleetShape
     pooled_bound_hit: float
     oracle: list[Served]
     policies: dict[str, list[Served]]
+    gateways: GatewayShape | None = None
 
     @classmethod
     def of(
-        cls, trace: Trace, shape: FleetShape, settings: RoutingSettings, names: Sequence[str]
+        cls,
+        trace: Trace,
+        shape: FleetShape,
+        settings: RoutingSettings,
+        names: Sequence[str],
+        gateways: GatewayShape | None = None,
     ) -> "ReplayReport":
         """Replays the trace once for each policy. Raises ConfigError for an unknown name."""
         policies = {}
         for name in names:
             own = RoutingSettings(**{**_fields(settings), "policy": name})
-            policies[name] = replay(trace, shape, own, BASELINES.get(name))
+            rule = BASELINES.get(name)
+            if gateways is None:
+                policies[name] = replay(trace, shape, own, rule)
+            else:
+                policies[name] = replay_gateways(trace, shape, gateways, own, rule)
         return cls(
             trace,
             shape,
             pooled_hit(trace, shape.replicas * shape.cache_blocks),
             oracle(trace, shape),
             policies,
+            gateways,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +66,11 @@ class ReplayReport(NamedTuple):
                 "ttft_of_oracle": figures.ttft_mean_s / best.ttft_mean_s,
                 "imbalance_60s": figures.imbalance_60s,
             }
-        seen = {} if self.trace.seen_hit is None else {"seen_hit": self.trace.seen_hit}
+        seen: dict[str, Any] = (
+            {} if self.trace.seen_hit is None else {"seen_hit": self.trace.seen_hit}
+        )
+        if self.gateways is not None:
+            seen["gateways"] = self.gateways._asdict()
         return {
             "trace": self.trace.name,
             **seen,
@@ -78,6 +95,7 @@ class ReplayReport(NamedTuple):
                 f"bounds: {told['pooled_bound_hit']:.1%} of the tokens from one pooled cache,"
                 f" mean TTFT {told['oracle_ttft_mean_s']:.2f} s with a shared one"
             ),
+            *([self.gateways.words()] if self.gateways is not None else []),
             *(
                 [f"when it was recorded: {told['seen_hit']:.1%} of the tokens from caches"]
                 if "seen_hit" in told

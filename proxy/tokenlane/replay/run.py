@@ -39,13 +39,11 @@ class FleetShape(NamedTuple):
     prefill_tokens_per_s: float = PREFILL_TOKENS_PER_S
     decode_cost: float = 0.0
 
-    def fleet(self, block_tokens: int) -> TimedFleet:
-        """Idle replicas with empty caches of their own."""
+    def fleet(self, block_tokens: int, caches: Sequence[BoundedBlockCache[int]] = ()) -> TimedFleet:
+        """Idle replicas with empty caches of their own. caches: these, by slot."""
+        caches = caches or [BoundedBlockCache(self.cache_blocks) for _ in range(self.replicas)]
         replicas = [
-            TimedReplica(
-                BoundedBlockCache(self.cache_blocks), self.prefill_tokens_per_s, self.decode_cost
-            )
-            for _ in range(self.replicas)
+            TimedReplica(cache, self.prefill_tokens_per_s, self.decode_cost) for cache in caches
         ]
         return TimedFleet(replicas, block_tokens)
 

@@ -14,7 +14,10 @@ Invariants:
 import gzip
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import msgspec
@@ -71,6 +74,17 @@ class Trace(NamedTuple):
         """The same requests, arriving `speed` times as fast."""
         requests = [r._replace(arrival_s=r.arrival_s / speed) for r in self.requests]
         return self._replace(requests=requests)
+
+    def spread(self, seed: int) -> "Trace":
+        """The same requests, each later by a random part of the clock's tick: what was recorded
+        with one tick did not come at once. The tick is the smallest step between arrivals."""
+        random = Random(seed)
+        times = [request.arrival_s for request in self.requests]
+        tick_s = min((b - a for a, b in pairwise(times) if b > a), default=0.0)
+        moved = [
+            r._replace(arrival_s=r.arrival_s + tick_s * random.random()) for r in self.requests
+        ]
+        return self._replace(requests=sorted(moved, key=attrgetter("arrival_s")))
 
     def first(self, limit_s: float) -> "Trace":
         """The requests that arrive before `limit_s`."""

@@ -5,6 +5,8 @@ Invariants:
 - A block is stored with the token ids that make it and the block before it; its hash here is the
   simulator's own 8 bytes, read as a number.
 - The salt of a request is told with the first block of its sequence alone, as vLLM does.
+- A block that is copied to the CPU's memory is told by its hash alone, one an event, as vLLM's
+  offloading connector does.
 """
 
 from array import array
@@ -69,14 +71,31 @@ class CacheLog:
             }
         )
 
-    def removed(self, block: bytes) -> None:
+    def offloaded(self, blocks: Sequence[bytes]) -> None:
+        """Blocks have a copy in the CPU's memory now."""
+        self._events += [
+            {
+                "type": "BlockStored",
+                "block_hashes": [_number(block)],
+                "parent_block_hash": None,
+                "token_ids": [],
+                "block_size": 0,
+                "lora_id": None,
+                "medium": "CPU",
+                "lora_name": None,
+                "extra_keys": None,
+            }
+            for block in blocks
+        ]
+
+    def removed(self, block: bytes, medium: str = "GPU") -> None:
         """A block made room for others."""
         last = self._events[-1] if self._events else {}
-        if last.get("type") == "BlockRemoved":
+        if last.get("type") == "BlockRemoved" and last["medium"] == medium:
             last["block_hashes"].append(_number(block))
             return
         self._events.append(
-            {"type": "BlockRemoved", "block_hashes": [_number(block)], "medium": "GPU"}
+            {"type": "BlockRemoved", "block_hashes": [_number(block)], "medium": medium}
         )
 
     def cleared(self) -> None:

@@ -8,18 +8,26 @@ Invariants:
 - The prefill is never idle while a sequence waits that could start.
 - A sequence reserves the blocks of its whole answer when it starts: nothing is preempted.
 - The last prompt token is always computed. Computed blocks become visible when the prefill ends.
+- Blocks are copied to the CPU's memory as they become visible, where there is such a cache. What is
+  found there alone is not computed again, and is visible on the GPU when the prefill ends.
 """
 
 import heapq
 import itertools
 from collections import deque
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from tokenlane.simulator.cache_log import CacheLog
-from tokenlane.simulator.prefix_cache import Blocks, matchable_blocks, prefix_cache
+from tokenlane.simulator.prefix_cache import (
+    Blocks,
+    BoundedBlockCache,
+    matchable_blocks,
+    prefix_cache,
+)
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.stats import EngineStats
 
@@ -81,6 +89,7 @@ class Engine:
         self.log = CacheLog(settings.block_tokens) if settings.kv_events != "off" else None
         on_evicted = self.log.removed if self.log is not None else None
         self.cache = prefix_cache(settings.cache_blocks, on_evicted)
+        self.host_cache = _host_cache(settings, self.log)
         self.stats = EngineStats(settings.max_model_tokens)
         self.slowness = 1.0
         self.running = 0
@@ -132,6 +141,8 @@ class Engine:
     def clear_cache(self) -> bool:
         """Forgets everything cached; False, and no change, while sequences run."""
         cleared = self.cache.clear()
+        if cleared and self.host_cache is not None:
+            self.host_cache.clear()
         if cleared and self.log is not None:
             self.log.cleared()
         return cleared
@@ -195,6 +206,8 @@ class Engine:
             return False
         sequence.held = held
         sequence.private = total - matched
+        if self.host_cache is not None:
+            matched = max(matched, self.host_cache.match(sequence.blocks, limit_blocks))
         sequence.cached_tokens = matched * width
         sequence.created_cache_tokens = (len(sequence.blocks) - matched) * width
         self.stats.started(sequence.prompt_tokens, sequence.cached_tokens)
@@ -207,6 +220,15 @@ class Engine:
         if fresh and self.log is not None:
             held = sequence.held
             self.log.stored(held, len(held) - fresh, sequence.ids, sequence.salt, sequence.adapter)
+        if self.host_cache is not None:
+            self._offload(self.host_cache, sequence.held)
+
+    def _offload(self, cache: BoundedBlockCache[bytes], blocks: Blocks) -> None:
+        blocks = blocks[: cache.capacity_blocks]
+        known = cache.match(blocks, len(blocks))
+        cache.insert(blocks)
+        if self.log is not None:
+            self.log.offloaded(blocks[known:])
 
     def _prefilled(self, sequence: Sequence, at_s: float) -> None:
         self._prefilling = None
@@ -265,3 +287,12 @@ class Engine:
             for sequence in changed:
                 sequence.dirty = False
         return changed
+
+
+def _host_cache(
+    settings: SimulatorSettings, log: CacheLog | None
+) -> BoundedBlockCache[bytes] | None:
+    if settings.host_cache_blocks is None:
+        return None
+    on_evicted = partial(log.removed, medium="CPU") if log is not None else None
+    return BoundedBlockCache(settings.host_cache_blocks, on_evicted)

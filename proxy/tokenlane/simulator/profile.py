@@ -35,6 +35,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     block_tokens: Annotated[CountFromOne, restart("tokens in a block of the KV cache")] = 16
     cache_blocks: Annotated[CountFromOne | None, restart(
         "blocks in the KV cache; without it nothing is evicted", metavar="N")] = None
+    host_cache_blocks: Annotated[CountFromOne | None, restart(
+        "blocks that are kept in the CPU's memory too, as vLLM's offloading", metavar="N")] = None
     cache_generated: Annotated[bool, restart("cache generated tokens too, as vLLM does")] = False
     prefill_tokens_per_s: Annotated[Rate | None, restart(
         "one prompt after the other; without it instant", metavar="X")] = None

@@ -90,16 +90,16 @@ class PoolView(NamedTuple):
 Look = Callable[[], PoolView]
 
 
-def _has_time(job: JobView, settings: TokenSettings) -> bool:
+def has_time(loop_late_s: float, settings: TokenSettings) -> bool:
     """A loop that is late has no time to give: jobs on it would starve everything else. Where a job
     may not bail, it has to be done somewhere."""
-    return settings.fallback != "bail" or job.loop_late_s <= settings.stall_budget_s
+    return settings.fallback != "bail" or loop_late_s <= settings.stall_budget_s
 
 
 def _short(job: JobView, _look: Look, settings: TokenSettings) -> bool:
     """Cheaper where it stands than the price of handing it over, as far as can be told before the
     render: it begins here, and goes on elsewhere if what is unknown of its text is too long."""
-    return job.render_s <= settings.thread_hop_s and _has_time(job, settings)
+    return job.render_s <= settings.thread_hop_s and has_time(job.loop_late_s, settings)
 
 
 def _threads(job: JobView, look: Look, settings: TokenSettings) -> bool:
@@ -133,7 +133,7 @@ def _local(job: JobView, look: Look, settings: TokenSettings) -> bool:
     the text can be cut small enough shows after it, and if it cannot the job bails then."""
     if settings.fallback == "bail" and look().local_busy:
         return False
-    return job.render_s <= settings.stall_budget_s and _has_time(job, settings)
+    return job.render_s <= settings.stall_budget_s and has_time(job.loop_late_s, settings)
 
 
 Admission = Callable[[JobView, Look, TokenSettings], bool]

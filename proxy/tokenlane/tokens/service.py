@@ -3,9 +3,6 @@ own `/tokenize` where nothing here can make them.
 
 Invariants:
 - One job per miss; its result fills the cache whoever still waits for it.
-- The local rung's permit is held across the whole job. The job runs in pieces no longer than the
-  stall budget, and yields to the loop between them: so the permit bounds stall time, not just
-  the number of jobs between two awaits.
 - Where ids cannot be had, the outcome says why; it is never an error by itself.
 """
 
@@ -18,19 +15,19 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import Prompted, is_ids
+from tokenlane.protocols.bodies import ChatBody, Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
-from tokenlane.tokens.job import Steps, Tokenized, TokenJob
-from tokenlane.tokens.keys import has_long_options, prompt_size_bytes, salt, token_key
+from tokenlane.tokens.job import Tokenized, TokenJob
+from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued
-from tokenlane.tokens.rungs import short
+from tokenlane.tokens.rungs import local, short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
 from tokenlane.tokens.rungs.waiters import Waiters
@@ -103,9 +100,8 @@ class TokenService:
 
     def cache_counts(self) -> dict[str, CacheCounts]:
         """By kind of cache, all models together."""
-        return {
-            kind: CacheCounts.of(budget.caches) for kind, budget in self.budgets.by_kind().items()
-        }
+        by_kind = self.budgets.by_kind()
+        return {kind: CacheCounts.of(budget.caches) for kind, budget in by_kind.items()}
 
     @property
     def queue_limit_bytes(self) -> int:
@@ -147,6 +143,35 @@ class TokenService:
             salt(model, turn.request),
             self._block_tokens,
         )
+
+    def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:
+        """The ids of a short chat of a known shape, made where it stands; None of any other, which
+        `make` is called for."""
+        if not isinstance(body, ChatBody) or has_options(body) or self._room:
+            return None
+        size_bytes = memoryview(body.messages).nbytes
+        if size_bytes >= LEAST_BYTES:
+            return None
+        settings, own = self._settings, self._tokenizers.own(model)
+        if own not in self.caches or not ladder.has_time(self.threads.loop_late_s, settings):
+            return None
+        if self._speeds[own].render_s(size_bytes) > settings.thread_hop_s:
+            return None
+        began_s = time.perf_counter()
+        prompt = short.plain(
+            self._tokenizers.loaded[own].encoder,
+            self._speeds[own],
+            self.caches[own],
+            body,
+            self._block_tokens,
+            salt(model, body),
+            settings.thread_hop_s,
+            settings.stall_budget_s,
+        )
+        if prompt is None:
+            return None
+        self.cache.put(key, prompt)
+        return Outcome(prompt, Rung.SHORT, "", 0.0, time.perf_counter() - began_s)
 
     async def make(
         self,
@@ -211,7 +236,8 @@ class TokenService:
             with AWAITING[TOKENIZE_LOCAL]:
                 prompt = await self._ask(model, body, tokenizer, self._block_tokens)
         except Exception as problem:  # noqa: BLE001 - it is the result
-            return _outcome(Tokenized.failed(problem, time.perf_counter() - began_s), Rung.REPLICA)
+            failed = Tokenized.failed(problem, time.perf_counter() - began_s)
+            return _outcome(failed, Rung.REPLICA)
         if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
             self.cache.put(key, prompt)
         rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
@@ -296,18 +322,9 @@ class TokenService:
         )
 
     async def _local(self, job: TokenJob) -> Outcome:
-        queued_s = time.perf_counter()
-        with AWAITING[TOKENIZE_LOCAL]:
-            await self._permit.acquire()
-        try:
-            started_s = time.perf_counter()
-            budget_s = self._settings.stall_budget_s
-            steps = job.steps(piece_limit_s=budget_s)
-            result = await _in_slices(steps, started_s, budget_s)
-        finally:
-            self._permit.release()
+        result, queued_s = await local.run(job, self._permit, self._settings.stall_budget_s)
         self._finished(job, result)
-        return _outcome(result, Rung.LOCAL, started_s - queued_s)
+        return _outcome(result, Rung.LOCAL, queued_s)
 
     def _finished(self, job: TokenJob, result: Tokenized) -> None:
         if self._room:
@@ -319,26 +336,6 @@ class TokenService:
             and (result.prompt.block_tokens == self._block_tokens)
         ):
             self.cache.put(job.key, result.prompt)
-
-
-async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokenized:
-    """Runs a job's steps, letting the loop breathe whenever the next could exceed the budget."""
-    slice_s = started_s
-    longest_s = 0.0
-    try:
-        while True:
-            before_s = time.perf_counter()
-            next(steps)
-            now_s = time.perf_counter()
-            longest_s = max(longest_s, now_s - before_s)
-            if now_s - slice_s + longest_s > budget_s:
-                with AWAITING[TOKENIZE_LOCAL]:
-                    await asyncio.sleep(0)
-                slice_s = time.perf_counter()
-    except StopIteration as end:
-        return Tokenized(end.value, None, time.perf_counter() - started_s)
-    except Exception as problem:  # noqa: BLE001 - it is the result
-        return Tokenized.failed(problem, time.perf_counter() - started_s)
 
 
 def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:

@@ -176,14 +176,15 @@ class Worker:
     def _compose(
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
-        several = hello.settings.server.workers > 1
         self._board = SharedBoard(hello.board_fd, hello.worker)
+        # Other workers, or other gateways, want to know.
+        told = hello.settings.server.workers > 1 or bool(hello.settings.fleet.store)
         return Gateway(
             hello.settings,
             tokenizers,
             self._board,
             recorder,
-            on_routed=self._end.learned if several else None,
+            on_routed=self._end.learned if told else None,
             on_suspect=self._end.suspect,
             on_proof=self._end.proof,
             share=(hello.worker, hello.settings.server.workers),

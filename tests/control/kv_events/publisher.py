@@ -11,6 +11,7 @@ import msgspec
 from tests.simulator.client import TEXT, Client
 from tests.support import demo_tokenizer
 from tokenlane.config.settings import KvEventSettings, RoutingSettings, Settings
+from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.subscribers import KvEvents
 from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState
 from tokenlane.routing.truth import Truth
@@ -37,12 +38,12 @@ class Follower:
         self.changes.append(change)
         self.truth.apply(change)
 
-    def held(self, slot: int) -> set[int]:
+    def held(self, slot: int, medium: Medium = Medium.GPU) -> set[int]:
         """Our hashes that it believes the replica holds."""
         return {
             one
             for rank in self.truth._ranks(slot)
-            for bucket in rank.gpu._buckets
+            for bucket in (rank.gpu if medium is Medium.GPU else rank.host)._buckets
             for one in memoryview(bucket).cast("Q")
         }
 
@@ -75,9 +76,12 @@ class Scene:
         cached: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
         return cached
 
-    def cached(self, slot: int) -> set[int]:
+    def cached(self, slot: int, medium: Medium = Medium.GPU) -> set[int]:
         """Our hashes of what the simulated cache holds."""
-        cache: Any = self.fleet.replicas[slot].drive.engine.cache
+        engine = self.fleet.replicas[slot].drive.engine
+        cache: Any = engine.cache if medium is Medium.GPU else engine.host_cache
+        if cache is None:
+            return set()
         visible = cache._visible if hasattr(cache, "_visible") else {*cache._held, *cache._idle}
         ours: set[int] = set()
         for ids, salt in self.prompts:
@@ -89,7 +93,9 @@ class Scene:
 
     def equal(self) -> bool:
         return all(
-            self.follower.held(slot) == self.cached(slot) for slot in range(len(self.states))
+            self.follower.held(slot, medium) == self.cached(slot, medium)
+            for slot in range(len(self.states))
+            for medium in Medium
         )
 
     def change(self, slot: int, **fields: Any) -> None:

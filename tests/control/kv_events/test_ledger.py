@@ -4,13 +4,14 @@ from array import array
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.control.kv_events.spelling import CLEARED, engine_keys, payload, removed, stored
 from tokenlane.control.kv_events.batches import Medium, decode
-from tokenlane.control.kv_events.ledger import Ledger
+from tokenlane.control.kv_events.ledger import Ledger, LedgerContents
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.keys import salt_of
 
@@ -87,6 +88,22 @@ def test_media_are_kept_apart_and_know_each_others_parents() -> None:
     assert held(ledger, Medium.HOST) == hashes(ids[:2], 2)
 
 
+def test_blocks_off_the_gpu_are_known_by_what_the_gpu_told() -> None:
+    ledger, ids = Ledger("m", 2, 1000), [1, 2, 3, 4]
+    copied = [stored([key], None, [], key - 1, medium="CPU") for key in (1, 2, 3)]
+    feed(ledger, stored([1, 2], None, ids, 2), *copied)
+    assert held(ledger, Medium.HOST) == hashes(ids, 2)
+    assert ledger.orphans == 1
+    feed(ledger, removed([2, 1]))
+    assert (held(ledger), held(ledger, Medium.HOST)) == (set(), hashes(ids, 2))
+    # A copy in yet other memory, and a sequence that goes on from what came back.
+    feed(ledger, stored([2], None, [], 0, medium="STORAGE"), removed([2], "CPU"))
+    feed(ledger, stored([4], 2, [5, 6], 2))
+    assert held(ledger) == hashes([*ids, 5, 6], 2) - hashes(ids, 2)
+    feed(ledger, removed([1, 2], "CPU"))
+    assert held(ledger, Medium.HOST) == set()
+
+
 def test_a_window_that_slides_drops_nothing_of_the_prefix() -> None:
     ledger, ids = Ledger("m", 2, 1000), [1, 2]
     feed(ledger, stored([1], None, ids, 2, group_idx=0, kv_cache_spec_kind="full_attention"))
@@ -104,6 +121,38 @@ def test_unknown_parents_and_unreadable_blocks_are_left_out() -> None:
     feed(ledger, stored([7], 6, [5, 6], 2))
     assert held(ledger) == hashes([1, 2], 2)
     assert (ledger.orphans, ledger.unreadable) == (2, 1)
+
+
+@pytest.mark.parametrize("long_keys", [False, True])
+@pytest.mark.parametrize("ours", [2, 3])
+def test_what_one_ledger_holds_another_goes_on_with(ours: int, long_keys: bool) -> None:
+    def key(number: int) -> int | bytes:
+        return number.to_bytes(32) if long_keys else number
+
+    one, ids = Ledger("m", ours, 1000), [1, 2, 3, 4]
+    feed(one, stored([key(1), key(2)], None, ids, 2), stored([key(1)], None, ids[:2], 2))
+    feed(one, stored([key(2)], None, [], 0, medium="CPU"))
+    feed(one, stored([key(9)], None, ids, 4, group_idx=1, kv_cache_spec_kind="sliding_window"))
+    packed = msgspec.msgpack.encode(one.contents())
+    other, small = Ledger("m", ours, 1000), Ledger("m", ours, 2)
+    assert other.restore(msgspec.msgpack.decode(packed, type=LedgerContents))
+    assert not small.restore(msgspec.msgpack.decode(packed, type=LedgerContents))
+    assert not small.restore(LedgerContents({Medium.GPU: {1: b"seven b"}}, [], set()))
+    assert (small.held_blocks(Medium.GPU), other.take()) == (0, {})
+    one.take()
+    later = (
+        stored([key(9)], None, ids, 4, group_idx=1),
+        stored([key(3)], key(2), [5, 6], 2),
+        removed([key(1)]),
+        removed([key(2)]),
+        removed([key(2)], "CPU"),
+    )
+    for event in later:
+        feed(one, event)
+        feed(other, event)
+        assert one.contents() == other.contents()
+        assert one.take() == other.take()
+    assert held(other)
 
 
 def test_the_limit_holds() -> None:

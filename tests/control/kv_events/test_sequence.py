@@ -76,6 +76,34 @@ def test_numbers_that_begin_again_are_a_restart() -> None:
     assert sequence.live(1, body(1)) == [Apply(body(1))]
 
 
+def test_who_goes_on_where_another_is_asks_for_what_came_since() -> None:
+    first, second = MessageSequence(can_replay=True), MessageSequence(can_replay=True)
+    for n in range(5):
+        first.live(n, body(n))
+    second.resume(first.position)
+    assert second.ask() == [Ask(4, 1)]
+    assert second.live(6, body(6)) == []
+    assert second.replayed(1, 4, body(4)) == []  # the same publisher
+    assert second.replayed(1, 5, body(5)) == [Apply(body(5))]
+    assert second.ended(1) == [Apply(body(6))]
+    for older in (6, 3):  # numbers that begin again are a restart all the same
+        third = MessageSequence(can_replay=True)
+        third.resume(second.position)
+        assert third.live(older, body(older))[0] == Restarted()
+
+
+def test_who_goes_on_finds_out_another_publisher() -> None:
+    for answer in ([(4, b"other")], []):
+        sequence = MessageSequence(can_replay=True)
+        known = MessageSequence(can_replay=True)
+        for n in range(5):
+            known.live(n, body(n))
+        sequence.resume(known.position)
+        sequence.ask()
+        actions = [action for n, said in answer for action in sequence.replayed(1, n, said)]
+        assert (actions or sequence.ended(1)) == [Restarted(), Ask(0, 2)]
+
+
 def test_another_publisher_with_the_same_numbers_is_found_out() -> None:
     sequence = MessageSequence(can_replay=True)
     for n in range(3):

@@ -8,6 +8,7 @@ import pytest
 
 from tests.control.kv_events.publisher import BLOCK, Follower, scene, until
 from tests.simulator.client import TEXT, Client
+from tokenlane.control.kv_events.batches import Medium
 from tokenlane.fleet_state import Standing
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.keys import salt_of
@@ -110,6 +111,25 @@ async def test_a_process_that_is_gone_has_nothing_and_the_next_one_is_followed()
         it.change(0, started_s=2.0)
         await until(lambda: len(it.follower.held(0)) == 5)
         assert it.follower.truth.standing(0, BLOCK) is Standing.COMPLETE
+
+
+@pytest.mark.parametrize("spelling", ["maps", "arrays"])
+async def test_both_tiers_of_a_replica_that_offloads_are_known(spelling: str) -> None:
+    random = Random(6)
+    async with scene(1, spelling, cache_blocks=60, host_cache_blocks=150) as it:
+        found = set()
+        for _ in range(300):
+            name = random.randrange(30)
+            found.add(await it.send(0, ids(name, 16 * (1 + name % 12)), "ab"[name % 2]))
+        await until(it.equal)
+        engine = it.fleet.replicas[0].drive.engine
+        assert engine.host_cache is not None
+        assert min(engine.cache.evicted_blocks, engine.host_cache.evicted_blocks) > 100
+        assert len(it.follower.held(0, Medium.HOST)) > len(it.follower.held(0)) > 40
+        (account,) = it.kv.accounts
+        assert (account.events["unread"], account.ledger.orphans) == (0, 0)
+        beyond = it.follower.held(0, Medium.HOST) - it.follower.held(0)
+        assert len(beyond) > 50
 
 
 @pytest.mark.slow

@@ -6,13 +6,17 @@ from typing import Any
 import pytest
 
 from tests.support import demo_tokenizer
-from tests.tokens.test_job import job_of
+from tests.tokens.test_job import body_of, job_of
+from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
+from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody
 from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.openings import Opening, OpeningCache
 from tokenlane.tokens.job import Tokenized
+from tokenlane.tokens.keys import salt
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.rungs import short
 
@@ -96,6 +100,51 @@ def test_other_prompts_are_made_by_the_job(value: dict[str, Any]) -> None:
 def test_other_prompts_keep_to_the_limit() -> None:
     value = {"prompt": ["word " * 1000, "two"]}
     assert short.run(job_of(value), Speed(), openings(), 0.001, LONG_S) is None
+
+
+def plainly(chat: dict[str, Any], caches: TokenCaches, limit_s: float = LONG_S) -> Prompt | None:
+    body = body_of(chat)
+    assert isinstance(body, ChatBody)
+    encoder, own_salt = demo_tokenizer().encoder, salt("demo", body)
+    return short.plain(encoder, Speed(), caches, body, 4, own_salt, limit_s, LONG_S)
+
+
+def known() -> TokenCaches:
+    """Caches that know the shape of `chat`."""
+    caches = TokenCaches.of(CacheBudgets.of(TokenSettings()))
+    for number in range(2):
+        job_of(chat(f"question {number}"), caches=caches).run()
+    return caches
+
+
+@pytest.mark.parametrize(
+    "question", ["one", "Wörter 字 🙂", "<|im_end|>", "a" * 3000, "\n \t", "word " * 900]
+)
+def test_a_plain_chat_of_a_known_shape_needs_no_job(question: str) -> None:
+    caches = known()
+    for salted in ({}, {"cache_salt": "mine"}):
+        value = chat(question, **salted)
+        for _ in range(3):  # without an opening, while it is learnt, and with it
+            assert plainly(value, caches) == job_of(value).run().prompt
+    assert caches.openings.hits > 0
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        "text",
+        [{"role": "user", "content": "alone"}],
+        [{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "text"}]}],
+        [{"role": "system", "content": "a"}, {"role": "user", "content": "b", "name": "c"}],
+    ],
+)
+def test_any_other_chat_is_left_to_a_job(messages: Any) -> None:
+    assert plainly({"messages": messages}, known()) is None
+
+
+def test_a_plain_chat_that_takes_too_long_is_left_to_a_job() -> None:
+    assert plainly(chat("question"), known(), limit_s=0.0) is None
 
 
 def test_refusals_and_unknown_shapes_are_told() -> None:

@@ -57,6 +57,33 @@ def flags(parser: argparse.ArgumentParser) -> None:
         help="each answer under way makes a prefill longer by this share (default: 0)",
     )
     parser.add_argument(
+        "--gateways",
+        type=int,
+        metavar="K",
+        help="so many gateways, each request through any of them; they follow KV events",
+    )
+    parser.add_argument(
+        "--share-delay",
+        type=float,
+        metavar="S",
+        help="they know what the others have in flight after S seconds (default: never)",
+    )
+    parser.add_argument(
+        "--no-events",
+        dest="events",
+        action="store_false",
+        help="no KV events: they tell each other which prefixes they routed where",
+    )
+    parser.add_argument(
+        "--share-prefixes", action="store_true", help="and do so with KV events too"
+    )
+    parser.add_argument(
+        "--spread",
+        type=int,
+        metavar="SEED",
+        help="each arrival later by a random part of the tick of the trace's clock",
+    )
+    parser.add_argument(
         "--model", metavar="NAME", help="of an access log with several models, this one"
     )
     parser.add_argument(
@@ -86,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
     from tokenlane.replay import access_traces
     from tokenlane.replay import trace as traces
     from tokenlane.replay.baselines import BASELINES
+    from tokenlane.replay.gateways import GatewayShape
     from tokenlane.replay.report import ReplayReport
     from tokenlane.replay.run import FleetShape
     from tokenlane.replay.timed_fleet import split
@@ -100,6 +128,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("replay: --replicas and --speed must be positive")
     if args.prefill <= 0 or (args.cache_tokens is not None and args.cache_tokens < 1):
         raise ConfigError("replay: --prefill and --cache-tokens must be positive")
+    if args.gateways is None and (args.share_delay is not None or not args.events):
+        raise ConfigError("replay: --share-delay and --no-events need --gateways")
+    if args.share_prefixes and args.share_delay is None:
+        raise ConfigError("replay: --share-prefixes needs --share-delay")
+    if (args.gateways is not None and args.gateways < 1) or (args.share_delay or 0.0) < 0:
+        raise ConfigError("replay: --gateways must be positive, --share-delay not negative")
     trace = access_traces.read(args.trace, args.model)
     if trace is None:
         trace = traces.read(args.trace)
@@ -111,8 +145,16 @@ def run(args: argparse.Namespace) -> int:
         trace = trace.first(args.first_s)
         if not trace.requests:
             raise ConfigError("replay: --first-s leaves no request")
+    if args.spread is not None:
+        trace = trace.spread(args.spread)
     shape = FleetShape(args.replicas, cache_blocks, args.prefill, max(args.decode_cost, 0.0))
-    report = ReplayReport.of(trace.faster(args.speed), shape, settings, names)
+    gateways = None
+    if args.gateways is not None:
+        seed = 1 if args.spread is None else args.spread
+        gateways = GatewayShape(
+            args.gateways, args.share_delay, args.events, seed, args.share_prefixes
+        )
+    report = ReplayReport.of(trace.faster(args.speed), shape, settings, names, gateways)
     say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
     if args.plot is not None:
         report.plot(args.plot)

@@ -9,8 +9,10 @@ Invariants:
 
 from collections import Counter
 
+import msgspec
+
 from tokenlane.control.kv_events.batches import Cleared, Garbled, Medium, Stored, decode
-from tokenlane.control.kv_events.ledger import Ledger
+from tokenlane.control.kv_events.ledger import Ledger, LedgerContents
 from tokenlane.control.kv_events.sequence import (
     Action,
     Apply,
@@ -20,9 +22,20 @@ from tokenlane.control.kv_events.sequence import (
     Restarted,
 )
 from tokenlane.fleet_state import CacheChange, Standing
+from tokenlane.tokens.blocks import hashing_mark
+from tokenlane.tokens.keys import salt_of
 
 # Questions in a row without an answer that make a publisher silent.
 SILENT_QUESTIONS = 2
+
+
+class AccountSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """A complete account, for another gateway. hashing: the hash of a sample block, the same where
+    prompts are hashed alike. position: of the sequence."""
+
+    hashing: bytes
+    position: tuple[int, int]
+    ledger: LedgerContents
 
 
 class PublisherAccount:
@@ -120,6 +133,25 @@ class PublisherAccount:
         """Nothing more will be heard."""
         self._forget_all(forget=False)
         self._retired = True
+
+    def snapshot(self) -> AccountSnapshot | None:
+        """All that is known, to be packed at once; None unless it is all there is to know."""
+        if self.standing is not Standing.COMPLETE or not self.sequence.expected:
+            return None
+        return AccountSnapshot(self._hashing(), self.sequence.position, self.ledger.contents())
+
+    def resume(self, snapshot: AccountSnapshot) -> bool:
+        """Go on from what another gateway knows, before anything was heard. Nothing of it is
+        believed before the publisher has answered. False, and no change, where it is of no use."""
+        if not self._can_replay or snapshot.hashing != self._hashing():
+            return False
+        if not self.ledger.restore(snapshot.ledger):
+            return False
+        self.sequence.resume(snapshot.position)
+        return True
+
+    def _hashing(self) -> bytes:
+        return hashing_mark(self.block_tokens, salt_of(self.model, ""))
 
     def take(self) -> CacheChange | None:
         """What workers have to be told; None if nothing."""

@@ -8,6 +8,8 @@ Invariants:
 - What a message costs is bounded by its limits: nothing is made of values before they are counted.
 - A block is readable where our own hash of it can be known from its token ids, its model and its
   salt. Blocks of prompts with images, of adapters without a name and the like are not.
+- A block off the GPU may come without token ids (vLLM's offloading connector): its key has to be
+  known from the GPU.
 """
 
 from array import array
@@ -49,8 +51,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """Blocks that follow one another in one sequence are cached now.
 
     parent: the block before the first, None at the start of a sequence. ids: packed uint32 of all
-    the blocks, block_tokens each. readable: how many of them, from the first, can be named by ids,
-    `adapter` (None: the model itself) and `salt` alone. kind: of attention, "" if not said.
+    the blocks, block_tokens each; none and 0 where blocks are told by their keys alone. readable:
+    how many of them, from the first, can be named by ids, `adapter` (None: the model itself) and
+    `salt` alone. kind: of attention, "" if not said.
     """
 
     keys: Sequence[Key]
@@ -190,7 +193,12 @@ def _event(raw: Raw) -> Event | None:
 
 def _stored(event: _StoredMap) -> Event | None:
     keys, ids, size = event.block_hashes, event.token_ids, event.block_size
-    if not keys or size < 1 or len(ids) != size * len(keys):
+    medium = _medium(event.medium)
+    if medium is Medium.HOST and not ids:
+        size = 0
+    elif size < 1:
+        return None
+    if not keys or len(ids) != size * len(keys):
         return None
     first, adapter = event.parent_block_hash is None, event.lora_name
     readable, salt = len(keys), None
@@ -205,7 +213,7 @@ def _stored(event: _StoredMap) -> Event | None:
         array("I", ids).tobytes(),
         size,
         readable,
-        _medium(event.medium),
+        medium,
         adapter,
         salt,
         max(event.group_idx or 0, 0),

@@ -8,7 +8,8 @@ Invariants:
 - Copies count: an engine stores the same block once per physical copy and removes it as often.
   A report of reused blocks (vLLM's `kv_cache_report_mode: full`) is no copy.
 - A block of ours is held while the engine block that completes it is.
-- Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true.
+- Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true. So
+  are blocks told by their keys alone that the other memory never held.
 - `take` gives what has changed since it was last called, net; `pieces` gives all of it.
 - At most `limit_blocks` engine blocks are kept; what comes beyond them is left out.
 """
@@ -31,7 +32,7 @@ ENTRY_BYTES = 150
 _PREFIX_KINDS = ("", "full_attention", "mla_attention")
 
 
-class _Piece(msgspec.Struct, frozen=True, gc=False):
+class _Piece(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """An engine block where block sizes do not divide. own: packed hashes of ours that it
     completes. last: our last hash up to here (b"" if none). tail: packed ids behind it. salt:
     for the first hash."""
@@ -43,6 +44,30 @@ class _Piece(msgspec.Struct, frozen=True, gc=False):
 
 
 _Value = bytes | _Piece
+
+
+def _own(value: _Value) -> bytes:
+    return value if isinstance(value, bytes) else value.own
+
+
+class LedgerContents(msgspec.Struct, frozen=True, array_like=True):
+    """All that a ledger holds: blocks by medium, their further copies, and the groups of attention
+    that are left out."""
+
+    shelves: dict[Medium, dict[Key, _Value]]
+    copies: list[tuple[Medium, Key, int]]
+    other_groups: set[int]
+
+    @property
+    def blocks(self) -> int:
+        """Engine blocks, copies counted once."""
+        return sum(map(len, self.shelves.values()))
+
+    @property
+    def whole(self) -> bool:
+        """Whether its hashes are whole ones."""
+        values = (value for shelf in self.shelves.values() for value in shelf.values())
+        return not any(len(_own(value)) % HASH_BYTES for value in values)
 
 
 class LedgerChange(msgspec.Struct, frozen=True):
@@ -97,6 +122,22 @@ class Ledger:
             self._gone[medium].clear()
         self.left_out = 0
 
+    def contents(self) -> LedgerContents:
+        """All that is held, to be packed at once: it goes on changing."""
+        copies = [(medium, key, count) for (medium, key), count in self._copies.items()]
+        return LedgerContents(self._shelves, copies, self._other_groups)
+
+    def restore(self, contents: LedgerContents) -> bool:
+        """Hold what another ledger held. `take` does not tell of it. False, and no change, where
+        it is more than may be kept, or nonsense."""
+        if contents.blocks > self._limit_blocks or not contents.whole:
+            return False
+        self.reset()
+        self._shelves |= contents.shelves
+        self._copies = {(medium, key): count for medium, key, count in contents.copies}
+        self._other_groups = contents.other_groups
+        return True
+
     def take(self) -> dict[Medium, LedgerChange]:
         """What has changed, by medium; only where something has."""
         changes = {}
@@ -111,8 +152,7 @@ class Ledger:
     def pieces(self, medium: Medium) -> Iterator[bytes]:
         """Packed hashes held, in pieces of a few."""
         for value in self._shelves[medium].values():
-            own = value if isinstance(value, bytes) else value.own
-            if own:
+            if own := _own(value):
                 yield own
 
     def held_blocks(self, medium: Medium) -> int:
@@ -129,11 +169,7 @@ class Ledger:
             self._other_groups.add(event.group)
         if event.group in self._other_groups:
             return
-        values = self._chained(event)
-        if values is None:
-            self.orphans += len(event.keys)
-            return
-        self.unreadable += len(event.keys) - len(values)
+        found = self._values(event)
         shelf, copies = self._shelves[event.medium], self._copies
         if (
             event.parent is None
@@ -142,7 +178,7 @@ class Ledger:
         ):
             # Several blocks from the first on are never computed twice: this says what was reused.
             return
-        for key, value in zip(event.keys, values):
+        for key, value in found:
             if key in shelf:
                 copies[event.medium, key] = copies.get((event.medium, key), 0) + 1
             elif sum(map(len, self._shelves.values())) >= self._limit_blocks:
@@ -163,6 +199,20 @@ class Ledger:
                 value = shelf.pop(key, None)
                 if value is not None:
                     self._note(event.medium, value, held=False)
+
+    def _values(self, event: Stored) -> list[tuple[Key, _Value]]:
+        """Our side of each block that can be known."""
+        if not event.block_tokens:
+            named = [(key, self._find(key)) for key in event.keys]
+            found = [(key, value) for key, value in named if value is not None]
+            self.orphans += len(named) - len(found)
+            return found
+        values = self._chained(event)
+        if values is None:
+            self.orphans += len(event.keys)
+            return []
+        self.unreadable += len(event.keys) - len(values)
+        return list(zip(event.keys, values))
 
     def _chained(self, event: Stored) -> list[_Value] | None:
         """Our side of each readable block; None where the parent is unknown."""
@@ -200,7 +250,7 @@ class Ledger:
         return None
 
     def _note(self, medium: Medium, value: _Value, *, held: bool) -> None:
-        own = value if isinstance(value, bytes) else value.own
+        own = _own(value)
         if not own:
             return
         into, against = self._fresh[medium], self._gone[medium]

@@ -69,6 +69,17 @@ class MessageSequence:
         self.expected = 0
         self.gaps = 0
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """The next message to apply, and the digest of the one before."""
+        return self.expected, self._last_digest
+
+    def resume(self, position: tuple[int, int]) -> None:
+        """Go on where another subscriber is. The first question finds out whether the publisher is
+        still the one that it listened to."""
+        self.expected, self._last_digest = position
+        self._last_live = self.expected - 1
+
     def ask(self) -> list[Action]:
         """Asks for whatever there may be: at the start, and when nothing has come for long."""
         if not self._can_replay or self.asking:

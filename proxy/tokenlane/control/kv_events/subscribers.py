@@ -21,10 +21,11 @@ from tokenlane.control.fleet_table import base_url
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.feed import End, Feed
+from tokenlane.control.kv_events.peer_accounts import PeerAccounts
 from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
 from tokenlane.control.kv_events.sockets import Subscription
 from tokenlane.control.probes import session_of
-from tokenlane.fleet_state import FleetState, ReplicaState
+from tokenlane.fleet_state import FleetState, ReplicaState, Standing
 from tokenlane.routing.router import hashed_block_tokens
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import Sample
@@ -47,7 +48,8 @@ class _Plan(msgspec.Struct, frozen=True):
 
 class KvEvents:
     """Of all replicas. fleet: the latest snapshot. ends: the workers. on_capacity: told (slot,
-    blocks) that a cache was seen to hold, in the replica's blocks."""
+    blocks) that a cache was seen to hold, in the replica's blocks. peers: asked for what they
+    know of a replica before it is."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class KvEvents:
         fleet: Callable[[], FleetState],
         ends: Callable[[], Iterable[End]],
         on_capacity: Callable[[int, int], None] = lambda _slot, _blocks: None,
+        peers: PeerAccounts | None = None,
     ) -> None:
         self._settings = settings
         self._kv = settings.kv_events
@@ -64,6 +67,7 @@ class KvEvents:
         self._fleet = fleet
         self._ends = ends
         self._on_capacity = on_capacity
+        self._peers = peers or PeerAccounts()
         self._feed = Feed()
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._changed: dict[int, asyncio.Event] = {}
@@ -117,6 +121,18 @@ class KvEvents:
     def accounts(self) -> list[PublisherAccount]:
         """Of all subscriptions."""
         return [one.account for many in self._subscriptions.values() for one in many]
+
+    def account(self, replica_id: str, rank: int) -> PublisherAccount | None:
+        """Of one rank of a replica; None where its events are not followed."""
+        slots = [one.slot for one in self._fleet().replicas if one.id == replica_id]
+        subscriptions = self._subscriptions.get(slots[0], ()) if slots else ()
+        found = [one.account for one in subscriptions if one.account.rank == rank]
+        return found[0] if found else None
+
+    def follows(self, slot: int) -> bool:
+        """Whether anything is known of a replica's cache by its events."""
+        subscriptions = self._subscriptions.get(slot, ())
+        return any(one.account.standing is not Standing.NONE for one in subscriptions)
 
     def samples(self) -> Iterator[Sample]:
         """For the control plane's metrics."""
@@ -200,6 +216,8 @@ class KvEvents:
             )
             for rank, endpoint in enumerate(plan.endpoints)
         ]
+        replica_id = self._replica(slot).id
+        await asyncio.gather(*(self._peers.fill(one.account, replica_id) for one in subscriptions))
         self._subscriptions[slot] = subscriptions
         self._dirty.set()
         log.info(

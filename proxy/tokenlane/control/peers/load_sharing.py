@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from tokenlane import __version__
 from tokenlane.admission.places import Place, place_limits
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import Portions
-from tokenlane.config.settings import FleetSettings, Tenant
+from tokenlane.config.settings import Settings, Tenant
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.own_news import OwnNews
@@ -36,6 +36,7 @@ from tokenlane.control.peers.peer_message import (
 )
 from tokenlane.control.peers.peer_table import PeerTable
 from tokenlane.control.peers.place_ledger import Claims, PlaceLedger
+from tokenlane.control.peers.prefix_sharing import PrefixSharing
 from tokenlane.control.peers.store_client import StoreClient, StoreError
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
@@ -50,18 +51,25 @@ log = logging.getLogger("peers")
 
 
 class LoadSharing:
-    """This gateway among the others. board: with a column for them, where there is a store."""
+    """This gateway among the others. board: with a column for them, where there is a store.
+    follows: whether a slot's KV events are read. prefixes: what all of them routed."""
 
     def __init__(
-        self, settings: FleetSettings, state: GatewayState, fleet: FleetTable, board: SharedBoard
+        self,
+        settings: Settings,
+        state: GatewayState,
+        fleet: FleetTable,
+        board: SharedBoard,
+        follows: Callable[[int], bool],
     ) -> None:
-        self._settings = settings
+        self._settings = settings.fleet
+        self.prefixes = PrefixSharing(settings, state, fleet, follows)
         self._state = state
         self._fleet = fleet
         self._board = board
         self._gateway = os.urandom(8).hex()
         self._own = self._own_news()
-        self._table = PeerTable(self._gateway, settings.lease_s)
+        self._table = PeerTable(self._gateway, settings.fleet.lease_s)
         self._places = PlaceLedger(self._gateway)
         self._tenants: dict[str, Tenant] | None = None
         # By worker, its channel and the portions it was told.
@@ -104,7 +112,8 @@ class LoadSharing:
             while time.monotonic() - began_s < self._settings.lease_s:
                 began_s = time.monotonic()
                 places = self._own_places(began_s)
-                news = self._own.due(self._own_loads(), places, began_s, time.time())
+                prefixes = self.prefixes.due(began_s)
+                news = self._own.due(self._own_loads(), places, began_s, time.time(), prefixes)
                 message = encode(news) if news is not None else None
                 heard = await client.exchange(message)
                 self._sent_bytes += len(message or b"")
@@ -144,6 +153,8 @@ class LoadSharing:
                 continue
             peer = self._table.take(message, now_s, wall_s)
             self._take_places(message, now_s)
+            if message.prefixes and message.gateway != self._gateway:
+                self.prefixes.heard(message.prefixes, self._slots)
             if peer is not None:
                 log.info("gateway %s is seen", peer.name)
                 self._own.again()

@@ -35,7 +35,12 @@ class OwnNews:
         self._whole_s = float("-inf")
 
     def due(
-        self, loads: Mapping[int, Load], places: Claims, now_s: float, wall_s: float
+        self,
+        loads: Mapping[int, Load],
+        places: Claims,
+        now_s: float,
+        wall_s: float,
+        prefixes: bytes = b"",
     ) -> PeerMessage | None:
         """Return what is to be sent now; None if nothing is. It counts as sent."""
         told, told_places = self._told, self._told_places
@@ -50,16 +55,19 @@ class OwnNews:
                 version=self._who.version,
                 sent_s=wall_s,
                 places={key: claim for key, claim in places.items() if claim != _NO_CLAIM},
+                prefixes=prefixes,
             )
         changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
         changed += [(key, NO_LOAD) for key in told if key not in loads]
         claims = {
             key: claim for key, claim in places.items() if told_places.get(key, _NO_CLAIM) != claim
         }
-        if not changed and not claims and now_s - self._sent_s < self._beat_s:
+        if not (changed or claims or prefixes) and now_s - self._sent_s < self._beat_s:
             return None
         self._sent_s = now_s
-        return PeerMessage(self._who.gateway, loads=packed(changed), places=claims)
+        return PeerMessage(
+            self._who.gateway, loads=packed(changed), places=claims, prefixes=prefixes
+        )
 
     def again(self) -> None:
         """Send everything with the next message: somebody may not have heard it."""

@@ -26,9 +26,9 @@ class PeerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gateway's news.
 
     gateway: of this process alone. loads: packed, by replica. places: of tenants, held (or claimed)
-    and wanted, by key. whole: these are all that it has; otherwise those that changed. leaves: it
-    ends, and has nothing in flight any more. In whole messages: name and version for people,
-    sent_s by its wall clock (Unix time).
+    and wanted, by key. prefixes: that it routed (tokenlane.routing.shared_prefixes). whole: these
+    are all that it has; otherwise those that changed. leaves: it ends, and has nothing in flight
+    any more. In whole messages: name and version for people, sent_s by its wall clock (Unix time).
     """
 
     gateway: str
@@ -40,6 +40,7 @@ class PeerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
     sent_s: float = 0.0
     places: dict[str, tuple[int, int]] = {}
+    prefixes: bytes = b""
 
 
 _decoder = msgspec.msgpack.Decoder(PeerMessage)

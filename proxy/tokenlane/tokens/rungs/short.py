@@ -10,11 +10,16 @@ Invariants:
 
 import time
 
+from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import CompletionBody
+from tokenlane.protocols.bodies import ChatBody, CompletionBody
+from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.caches.budgets import TokenCaches
 from tokenlane.tokens.caches.openings import Opening, OpeningCache
+from tokenlane.tokens.caches.shapes import shape_of
+from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
@@ -34,12 +39,45 @@ def run(
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        prompt = _encoded(job, speed, openings, text, special, limit_s, stall_budget_s)
+        encoder = job.tokenizer.encoder
+        prompt = _encoded(
+            encoder, speed, openings, text, special, job.block_tokens, job.salt, limit_s,
+            stall_budget_s,
+        )  # fmt: skip
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
     if prompt is None:
         return None
     return Tokenized(prompt, None, time.perf_counter() - began_s)
+
+
+def plain(
+    encoder: Encoder,
+    speed: Speed,
+    caches: TokenCaches,
+    chat: ChatBody,
+    block_tokens: int,
+    salt: bytes,
+    limit_s: float,
+    stall_budget_s: float,
+) -> Prompt | None:
+    """The prompt of a chat that says nothing beside its messages, without a job: where its shape is
+    known, and it takes about `limit_s`. None for all others, and where anything is wrong with it:
+    a job finds out what."""
+    began_s = time.perf_counter()
+    try:
+        shape = shape_of(chat, prompt_fields.value(chat.messages), converted=False)
+        residual = None if shape is None else caches.shapes.residual(shape)
+        if shape is None or residual is None:
+            return None
+        text = residual.filled(shape.texts)
+        speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
+        return _encoded(
+            encoder, speed, caches.openings, text, False, block_tokens, salt, limit_s,
+            stall_budget_s,
+        )  # fmt: skip
+    except (RequestError, Unrenderable):
+        return None
 
 
 def _text(job: TokenJob) -> tuple[str | None, bool]:
@@ -59,22 +97,24 @@ def _text(job: TokenJob) -> tuple[str | None, bool]:
 
 
 def _encoded(
-    job: TokenJob,
+    encoder: Encoder,
     speed: Speed,
     openings: OpeningCache,
     text: str,
     special: bool,
+    block_tokens: int,
+    salt: bytes,
     limit_s: float,
     stall_budget_s: float,
 ) -> Prompt | None:
     """The prompt of a text; None where its unknown part is predicted to take too long."""
-    encoder = job.tokenizer.encoder
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
         if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
             return None
-        return _prompt(job, encoder.encode(text, add_special_tokens=special), b"")
-    root = b"%d:%d:%b" % (special, job.block_tokens, job.salt)
+        ids = encoder.encode(text, add_special_tokens=special)
+        return _prompt(ids, block_tokens, salt, b"")
+    root = b"%d:%d:%b" % (special, block_tokens, salt)
     opening = openings.find(encoder, root, text)
     if opening is None:
         head = text[: openings.ends_at(encoder, root, text)]
@@ -82,7 +122,7 @@ def _encoded(
             opening = Opening("", affixes[0], b"")
         elif speed.encode_s(len(head)) < stall_budget_s and len(head) <= PART_CHARS:
             ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
-            opening = Opening(head, ids, block_hashes(ids, job.block_tokens, job.salt))
+            opening = Opening(head, ids, block_hashes(ids, block_tokens, salt))
             openings.put(root, opening)
         else:
             return None
@@ -91,11 +131,11 @@ def _encoded(
         return None
     began_s = time.perf_counter()
     ids = b"".join((opening.ids, encoder.encode_piece(rest), affixes[1]))
-    prompt = _prompt(job, ids, opening.blocks)
+    prompt = _prompt(ids, block_tokens, salt, opening.blocks)
     speed.learn_encode(len(rest), time.perf_counter() - began_s)
     return prompt
 
 
-def _prompt(job: TokenJob, ids: bytes, known: bytes) -> Prompt:
-    blocks = block_hashes(ids, job.block_tokens, job.salt, known)
-    return Prompt((ids,), blocks, job.block_tokens, len(ids) // 4)
+def _prompt(ids: bytes, block_tokens: int, salt: bytes, known: bytes) -> Prompt:
+    blocks = block_hashes(ids, block_tokens, salt, known)
+    return Prompt((ids,), blocks, block_tokens, len(ids) // 4)

@@ -1,0 +1,64 @@
+"""Prefixes that the gateways of a fleet routed: this one's for the others, and theirs for the
+workers here.
+
+Invariants:
+- Of replicas whose KV events are followed nothing is told: their caches speak for themselves.
+- What the others tell is a hint, as what another worker routed is.
+"""
+
+from collections.abc import Callable, Mapping
+
+from tokenlane.channel.messages import Learned
+from tokenlane.config.settings import Settings
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.peers.peer_message import replica_key
+from tokenlane.routing.router import hashed_block_tokens
+from tokenlane.routing.shared_prefixes import PrefixOutbox, read
+from tokenlane.tokens.blocks import hashing_mark
+
+
+class PrefixSharing:
+    """follows: whether a slot's KV events are read."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: GatewayState,
+        fleet: FleetTable,
+        follows: Callable[[int], bool],
+    ) -> None:
+        self._limit_bytes_per_s = settings.fleet.prefix_limit_bytes_per_s
+        self._block_setting = settings.routing.block_tokens
+        self._state = state
+        self._fleet = fleet
+        self._follows = follows
+        self._block_tokens = 0
+        self._hash_alike()
+
+    def routed(self, learned: Learned) -> None:
+        """A worker sent this prefix to a replica."""
+        replica = self._fleet.get(learned.slot)
+        if replica is not None and self._limit_bytes_per_s and not self._follows(learned.slot):
+            self._outbox.offer(replica.id, learned.blocks, learned.tenant)
+
+    def due(self, now_s: float) -> bytes:
+        """Return what to tell the others now; empty where there is nothing."""
+        self._hash_alike()
+        return self._outbox.take(now_s)
+
+    def heard(self, batch: bytes, slots: Mapping[int, int]) -> None:
+        """Tell the workers what another gateway routed. slots: of our replicas, by their keys."""
+        for prefix in read(batch, self._mark):
+            slot = slots.get(replica_key(prefix.replica_id))
+            if slot is not None and not self._follows(slot):
+                for end in self._state.ends():
+                    end.offer(Learned(slot, prefix.blocks, prefix.tenant))
+
+    def _hash_alike(self) -> None:
+        """Begin anew where prompts are hashed by other blocks than before."""
+        block_tokens = hashed_block_tokens(self._block_setting, self._fleet.state)
+        if block_tokens != self._block_tokens:
+            self._block_tokens = block_tokens
+            self._mark = hashing_mark(block_tokens)
+            self._outbox = PrefixOutbox(self._mark, self._limit_bytes_per_s)

@@ -1,0 +1,163 @@
+"""A gateway whose caches are warm and one that has none do the same: to the client, the replica,
+the log, the counters, the index and the leases."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.raw import Answer, Asked, Upstream, answering, ok, post, until
+from tests.support import Bench, demo_tokenizer, gateway, replicas
+from tests.tokens.test_next_turn import damaged, turns, written
+from tokenlane.config.settings import LogSettings, Settings, TokenSettings
+from tokenlane.telemetry.log.access_log import AccessLog
+from tokenlane.tokens.caches.lru import CacheCounts
+
+CHAT = "/v1/chat/completions"
+# What takes time, where ids came from, and what tells two requests apart.
+OF_ITS_OWN = {"time", "request_id", "duration_s", "stages_s", "rung", "logged", "ttft_s"}
+HEADERS_OF_ITS_OWN = {"date", "x-request-id", "x-tokenlane-replica"}
+
+WORDS = ["hello", "Wörter", "<|im_end|>", "", "a" * 600]
+
+
+def talk_of(long: bool, count: int, word: str) -> list[dict[str, str]]:
+    """A conversation; one whose bodies are kept, or one that is rendered by its shape."""
+    talk = turns(count, word)
+    return talk if long else [*talk[1:], {"role": "user", "content": word}]
+
+
+stories = st.lists(
+    st.tuples(
+        st.tuples(st.booleans(), st.integers(0, 3), st.sampled_from(WORDS)),  # a conversation
+        st.integers(0, 31),  # how it is written
+        st.sampled_from([0] * 5 + list(range(1, 9))),  # and damaged
+        st.integers(0, 2**20),  # where that, and where it is cut
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "stream": st.just(False),
+                "cache_salt": st.sampled_from(["a", "b"]),
+                "tools": st.just([{"type": "function", "function": {"name": "f"}}]),
+                "truncate_prompt_tokens": st.just(4),
+            },
+        ),
+    ),
+    min_size=2,
+    max_size=6,
+)
+
+
+class Watched:
+    """A gateway, and all that can be seen of it. kept_bytes: of what its caches may keep."""
+
+    def __init__(self, folder: Path, kept_bytes: int) -> None:
+        self._path = folder / f"{kept_bytes}.jsonl"
+        log = LogSettings(
+            access=str(self._path), sample_ratio=1.0, prefix_block_tokens=16, format="json"
+        )
+        self._access = AccessLog(log)
+        self._settings = Settings(log=log, tokens=TokenSettings(cache_limit_bytes=kept_bytes))
+
+    async def enter(self, stack: AsyncExitStack) -> None:
+        self._upstream = await stack.enter_async_context(Upstream(answering(ok())))
+        self._bench: Bench = await stack.enter_async_context(
+            gateway(
+                settings=self._settings,
+                tokenizer=demo_tokenizer(),
+                state=replicas([self._upstream.url], models=("m",), started_s=1.0),
+                access=self._access,
+                model="m",
+            )
+        )
+        self._client = await self._bench.client()
+
+    async def ask(self, raw: bytes, cut: int) -> tuple[int, dict[str, str], bytes]:
+        """The answer to a body that comes in two parts."""
+        request = post(CHAT, raw)
+        at = len(request) - cut % (len(raw) + 1)
+        await self._client.send(request[:at])
+        await asyncio.sleep(0)
+        await self._client.send(request[at:])
+        answer: Answer = await self._client.answer()
+        headers = {
+            name: value for name, value in answer.headers.items() if name not in HEADERS_OF_ITS_OWN
+        }
+        return answer.status, headers, _without_id(answer.body)
+
+    def cache_counts(self) -> dict[str, CacheCounts]:
+        return self._bench.tokens.cache_counts()
+
+    async def seen(self) -> dict[str, Any]:
+        """By the replica, the log, the counters, the index and the leases."""
+        await until(lambda: self._bench.idle)
+        self._access.close()
+        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        counters = {
+            (family.name, labels): values[0]
+            for family, labels, values in self._bench._metrics.samples()
+            if family.kind == "counter" and "cache" not in labels and "seconds" not in family.name
+        }
+        index = self._bench.gateway.router.index
+        return {
+            "asked": [(one.line, _told(one), one.body) for one in self._upstream.asked],
+            "lines": [
+                {name: value for name, value in line.items() if name not in OF_ITS_OWN}
+                | {"replica": bool(line.get("replica"))}
+                for line in lines
+            ],
+            "counters": sorted(value for value in counters.values() if value),
+            "index": (len(index), index.held_blocks(0)),
+        }
+
+
+def _without_id(body: bytes) -> bytes:
+    said = json.loads(body)
+    if "error" in said:
+        said["error"].pop("request_id", None)
+    return msgspec.json.encode(said)
+
+
+def _told(one: Asked) -> list[tuple[bytes, bytes]]:
+    return [pair for pair in one.headers if pair[0] not in {b"x-request-id", b"host"}]
+
+
+@pytest.mark.timeout(240)
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=12)
+@given(stories)
+def test_nobody_can_tell_that_a_prompt_was_known(story: list[tuple[Any, ...]]) -> None:
+    async def told() -> None:
+        with TemporaryDirectory() as folder:
+            warm, cold = Watched(Path(folder), 64 << 20), Watched(Path(folder), 0)
+            async with AsyncExitStack() as stack:
+                for one in (warm, cold):
+                    await one.enter(stack)
+                # A shape, an opening and a body are known from their second sight on.
+                first = [
+                    written(0, {})(talk_of(long, count, word))
+                    for word in ("one", "two", "three")
+                    for long in (True, False)
+                    for count in range(4)
+                ]
+                for drawn, style, how, at, fields in story:
+                    talk, write = talk_of(*drawn), written(style, fields)
+                    last = json.dumps(talk[-1:]).encode()
+                    body = damaged(write(talk), how, at, last) if how != 4 else write(talk)
+                    first += [body, body, write(talk)]
+                for number, body in enumerate(first):
+                    cut = number * 7919
+                    assert await warm.ask(body, cut) == await cold.ask(body, cut)
+                hits = {name: one.hits for name, one in warm.cache_counts().items()}
+                assert min(hits["request"], hits["shape"], hits["body"]) > 0
+                seen, wanted = await warm.seen(), await cold.seen()
+                for part, value in wanted.items():
+                    assert seen[part] == value, part
+
+    asyncio.run(told())
