@@ -61,6 +61,9 @@ def test_other_gateways_count_for_routing_alone(workers: int) -> None:
         assert last.columns((1,)) == ([5], [700])
         watcher.place_peers(1, 0, 0)
         assert last.columns((1,)) == ([0], [0])
+        last.add(2, 1, 1)
+        last.forget_peers()
+        assert last.columns((0, 1, 2)) == ([0, 0, 1], [0, 0, 1])
     finally:
         os.close(descriptor)
 

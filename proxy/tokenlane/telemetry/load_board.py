@@ -5,8 +5,8 @@ Invariants:
 - A dead worker's column is zeroed by the supervisor, after the worker is gone and before its
   successor is started: its connections, and so its requests, died with it.
 - Where gateways share their load, one column more holds what the other gateways have in flight.
-  The supervisor alone writes it. Routing counts it (`columns`); what is said of this gateway does
-  not (`load`, `own`).
+  The supervisor alone writes it, and workers that it left behind zero it. Routing counts it
+  (`columns`); what is said of this gateway does not (`load`, `own`).
 - Cells never go below zero as long as every add is undone once, which leases see to.
 
 Layout: int64 slots, workers and columns, then int64 cells [slot][column][requests, queued_tokens].
@@ -96,6 +96,12 @@ class SharedBoard:
         at = slot * self._row + self.workers * 2
         self._cells[at] = requests
         self._cells[at + 1] = queued_tokens
+
+    def forget_peers(self) -> None:
+        """Count this gateway's requests alone: the supervisor is gone, and its last words age."""
+        if self._row > self.workers * 2:
+            for slot in range(self.slots):
+                self.place_peers(slot, 0, 0)
 
     def clear(self, worker: int) -> None:
         """Zeroes a dead worker's column. Supervisor only."""

@@ -65,6 +65,7 @@ class Worker:
         self._port = 0
         self._drain = asyncio.Event()
         self._gateway: Gateway | None = None
+        self._board: SharedBoard | None = None
         self._waiting: FleetState | None = None
         # What is known of caches is taken in piece by piece, a turn of the loop for each.
         self._changes: deque[CacheChange] = deque()
@@ -175,12 +176,13 @@ class Worker:
     def _compose(
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
+        self._board = SharedBoard(hello.board_fd, hello.worker)
         # Other workers, or other gateways, want to know.
         told = hello.settings.server.workers > 1 or bool(hello.settings.fleet.store)
         return Gateway(
             hello.settings,
             tokenizers,
-            SharedBoard(hello.board_fd, hello.worker),
+            self._board,
             recorder,
             on_routed=self._end.learned if told else None,
             on_suspect=self._end.suspect,
@@ -261,6 +263,8 @@ class Worker:
         orphan_s = self._in_force.settings.server.orphan_s
         log.warning("the supervisor is gone; serving on with what is known for %g s", orphan_s)
         orphans.become(self._port)
+        if self._board is not None:
+            self._board.forget_peers()
         asyncio.get_running_loop().call_later(orphan_s, self._drain.set)
 
 

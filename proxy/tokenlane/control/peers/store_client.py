@@ -19,7 +19,9 @@ from tokenlane.errors import ConfigError
 DEADLINE_S = 0.5
 # Gateways read twenty times a second: this is more than a thousand of them write in between.
 ENTRY_LIMIT = 4096
-KEEP_S = 60
+KEEP_S = 120
+# Messages after which the stream is kept for longer: less than KEEP_S of signs of life.
+_RENEW_MESSAGES = 256
 _FIELD = b"m"
 _REASON_LIMIT = 200
 
@@ -35,6 +37,7 @@ class StoreClient:
         self._client, self._closing = _client(settings, store_address(settings.store))
         self._stream = stream_of(settings)
         self._read_to: bytes | None = None
+        self._messages = 0
 
     async def exchange(self, message: bytes | None) -> list[bytes]:
         """Add a message to the stream, if there is one, and return what came since the last call,
@@ -49,7 +52,9 @@ class StoreClient:
         pipeline = self._client.pipeline(transaction=False)
         if message is not None:
             pipeline.xadd(self._stream, {_FIELD: message}, maxlen=ENTRY_LIMIT, approximate=True)
-            pipeline.expire(self._stream, KEEP_S)
+            if self._messages % _RENEW_MESSAGES == 0:
+                pipeline.expire(self._stream, KEEP_S)
+            self._messages += 1
         if self._read_to is not None:
             pipeline.xread({self._stream: self._read_to})
         answers = await pipeline.execute()
@@ -135,8 +140,8 @@ def _client(settings: FleetSettings, address: StoreAddress) -> tuple[Any, list[A
         **tls,
         "username": address.user,
         "password": password.reveal().decode() if password is not None else None,
-        "socket_timeout": DEADLINE_S,
-        "socket_connect_timeout": DEADLINE_S,
+        # The deadline is around all that is asked at once; one for each read is another timer.
+        "socket_timeout": None,
     }
     client: Any
     match address.kind:
