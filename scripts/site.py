@@ -23,15 +23,21 @@ TOP = {
     "THREAT_MODEL.md": "THREAT_MODEL.md",
     "CHANGELOG.md": "CHANGELOG.md",
 }
+# As the README groups its links.
 PARTS = {
-    "Begin": "getting-started other-servers settings examples clients deploy fleet tuning changing",
-    "How it works": (
-        "routing ladder exactness stalls kv-events vllm reliability amplification conformance "
-        "THREAT_MODEL architecture"
+    "Start": (
+        "getting-started settings examples clients other-servers from-production-stack "
+        "from-sglang-router from-litellm"
     ),
-    "Operate": "runbook page dashboards access-log tracing upgrading",
-    "Measured": "performance bench",
-    "Reference": "configuration metrics CHANGELOG contributing releasing",
+    "Operate": (
+        "deploy fleet changing upgrading tuning runbook page dashboards metrics access-log tracing "
+        "configuration"
+    ),
+    "Understand": (
+        "architecture routing ladder exactness stalls kv-events reliability THREAT_MODEL "
+        "amplification conformance vllm performance bench"
+    ),
+    "Develop": "contributing releasing CHANGELOG",
 }
 SETTINGS = {
     "project": "tokenlane",

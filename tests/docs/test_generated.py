@@ -3,10 +3,14 @@
 import re
 from pathlib import Path
 
-from scripts import site
+import pytest
+
+from scripts import peers, site, why
 from scripts.reference import markdown
 from tests.deploy.rules import alerts
 from tests.paths import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_configuration_reference_is_up_to_date() -> None:
@@ -37,6 +41,27 @@ def test_links_are_turned() -> None:
     assert site.turned(text, "docs", pages) == (
         "[a](a.md#x) [r](index.md) [config/](examples.md) code (`proxy/x.py`) [w](https://w)"
     )
+
+
+def test_the_readme_tells_the_figures_of_its_plot() -> None:
+    told = re.search(r"take ([\d.]+) ms .* and ([\d.]+) s .*docs/img/why.png", README)
+    found = why.figures()
+    shown = f"{found['tokenlane'][1]:.1f}", f"{found['inline twin'][1] / 1000:.1f}"
+    assert told is not None
+    assert told.groups() == shown
+
+
+def test_the_plot_beside_other_routers_wants_them_all() -> None:
+    def finding(*routers: str) -> dict[str, object]:
+        bars = {"points": [(place, 40.0) for place, _ in enumerate(routers)]}
+        titles = (f"CPU of a request, {load} bodies" for load in peers.LOADS)
+        return {"plots": [{"title": one, "labels": [*routers], "series": [bars]} for one in titles]}
+
+    whole = peers.costs(finding("tokenlane", "tokenlane-plain", "sglang_router", "vllm_router"))
+    assert list(whole) == list(peers.LOADS)
+    assert whole["300 B"] == dict.fromkeys(("tokenlane", "sglang_router", "vllm_router"), 40.0)
+    with pytest.raises(SystemExit, match="300 B: the finding lacks sglang_router, vllm_router"):
+        peers.costs(finding("tokenlane"))
 
 
 def test_alerts_name_their_heading_in_the_runbook() -> None:

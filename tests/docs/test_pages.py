@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scripts import site
 from tests.paths import ROOT
 from tokenlane.cli.main import parser
 
@@ -16,6 +17,10 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A line of an indented block, with those that a backslash joins to it.
 INDENTED = re.compile(r"^ {4}((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+# A flag of the replicas that a page of migration names.
+FROM_VLLM = "--kv-events-config"
 
 
 def named(page: Path) -> str:
@@ -77,6 +82,34 @@ def test_commands_are_understood(page: Path) -> None:
         else:
             module = ROOT / words[2].replace(".", "/")
             assert module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 800
+
+
+def test_the_site_and_the_readme_have_the_same_groups() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Links")[2]
+    for part, pages in site.PARTS.items():
+        group = text.partition(f"**{part}**")[2].partition("\n\n")[0]
+        linked = {Path(link).stem for link in LINK.findall(group)}
+        assert set(pages.split()) - {"examples"} == linked - {"LICENSE"}, part
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("from-*.md")), ids=named)
+def test_pages_of_migration_name_what_there_is(page: Path) -> None:
+    """Of each row, the second column: our flags and settings."""
+    reference = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", reference, re.MULTILINE | re.DOTALL))
+    rows = re.findall(
+        r"^\| (.*?) \| (.*?) \| .*\|$", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 20
+    for _, ours in rows:
+        for flag in re.findall(r"`(--[a-z-]+)", ours):
+            assert f"`{flag}`" in reference or flag in ("--config", "--version", FROM_VLLM), flag
+        for section, name in re.findall(r"`([a-z_]+)\.([a-z_]+)", ours):
+            assert f"| `{name}` |" in sections[section], ours
 
 
 def test_the_readme_says_how_to_begin() -> None:
