@@ -1,7 +1,7 @@
 """The listening socket: clients are accepted, wait in the kernel's queue, or are refused.
 
-The loop accepts one client in each of its turns, so work in hand comes first and what is too much
-waits in the queue. Who may wait how long is `codel`'s word.
+The loop accepts one client in each turn, so requests in flight come first and the rest wait in the
+queue. `codel` decides who has waited too long.
 
 Invariants:
 - The kernel's queue outlives a pause: it is the listener's.
@@ -24,7 +24,7 @@ from tokenlane.http.server_state import ServerState
 from tokenlane.runtime import accept_queue
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
 
-# As many as Linux lets wait by default: what is dropped comes again after a second.
+# Linux's default limit (somaxconn). A dropped client tries again after a second.
 _BACKLOG_COUNT = 4096
 _LOOK_S = 0.005
 _SETTLE_S = 1.0
@@ -49,8 +49,9 @@ def too_many_clients() -> RequestError:
 
 
 class Acceptor:
-    """Of one server. make: a protocol for a new connection. room: how many more there may be.
-    reply: answers who is refused. on_shed: told how many were."""
+    """Accepts the clients of one server. make: returns a protocol for a new connection. room:
+    returns how many more connections fit. reply: answers clients that are refused. on_shed: called
+    with how many were."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Acceptor:
     async def _accept(self) -> None:
         tls, listener = self._tls, self._listener
         assert listener is not None
-        # Whoever came while nobody was accepted waited for a descriptor, not for the loop.
+        # Clients that arrived during a pause waited for a descriptor, not for the loop.
         self._codel, self._left = CoDel(), 0
         self._server = await self._state.loop.create_server(
             self._accepted,
@@ -101,7 +102,7 @@ class Acceptor:
         )
 
     def pause(self) -> None:
-        """Accept nobody: clients whom the kernel has connected wait in its queue."""
+        """Stop accepting: clients that the kernel has connected wait in its queue."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -118,7 +119,7 @@ class Acceptor:
                 await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
-        """Close the listener, but serve the clients whom the kernel has connected already: closed
+        """Close the listener, but serve the clients that the kernel has connected already: closed
         with the listener, they would lose what they have sent."""
         self.pause()
         queue, self._listener = self._listener, None
@@ -145,7 +146,7 @@ class Acceptor:
     # -- too many ----------------------------------------------------------------------------
 
     def _accepted(self) -> asyncio.Protocol:
-        """The loop took a client out of the queue."""
+        """Note that the loop took a client out of the queue."""
         self._left += 1
         if not self._looking and self._state.loop.time() >= self._look_due_s:
             self._looking = True
@@ -173,8 +174,8 @@ class Acceptor:
         LOOP.mark(OTHER)
 
     def _take_more(self, listener: socket.socket, count: int) -> None:
-        """A busy loop's turns are long, and those who wait are few: they need not wait for one
-        turn each."""
+        """Accept the few clients that wait, at once: a busy loop's turns are long, and they need
+        not wait for one each."""
         with contextlib.suppress(OSError):
             for _ in range(count):
                 self._take_soon(listener.accept()[0])
@@ -196,7 +197,7 @@ class Acceptor:
         with contextlib.suppress(OSError):
             for _ in range(count):
                 sock = listener.accept()[0]
-                if self._tls is not None:  # an answer would need the handshake, which is dear
+                if self._tls is not None:  # an answer would need the handshake, which is expensive
                     sock.close()
                 elif not self._reply.refuse(sock, error, now_s):
                     self._take_soon(sock)
@@ -207,7 +208,7 @@ class Acceptor:
         self._on_shed(refused)
 
     def _settle(self) -> None:
-        """Look, now and then, whether it is over."""
+        """Check now and then whether the overload is over."""
         self._settling = False
         lingers = self._reply.tidy(time.monotonic())
         self._look()

@@ -1,10 +1,9 @@
 """Which of the clients that wait to be accepted are refused: CoDel (RFC 8289) at the door. Pure.
 
-A burst that is worked off is no overload, however long its queue: nobody is refused for it. The
-queue is overloaded when its first client has waited too long for a whole interval and the queue has
-not shrunk meanwhile. Then whoever has waited a quarter of that is refused, so that those who are
-served are served soon and a queue that only just stands is worked off, until for an interval nobody
-waits even so long.
+A burst that drains is no overload, however long its queue: nobody is refused for it. The queue is
+overloaded when its first client has waited too long for a whole interval and the queue has not
+shrunk meanwhile. Then clients that have waited a quarter of that are refused, so that the others
+are served soon and a standing queue drains, until nobody has waited that long for an interval.
 
 Invariants:
 - Waits are counted from when a client was first seen: never longer than they were.
@@ -15,28 +14,27 @@ from collections import deque
 from typing import Final
 
 INTERVAL_S: Final = 0.1
-# In overload, of the wait that is allowed else.
+# Share of the usual limit that a client may wait in overload.
 _OVERLOADED_SHARE: Final = 0.25
-# Waits are known to this part of the longest one that is allowed.
+# Waits are measured to this share of the limit.
 _STEPS: Final = 16
 
 
 class CoDel:
-    """Of one queue: first come, first out. Times: monotonic seconds."""
+    """Decides for one first-in, first-out queue. Times: monotonic seconds."""
 
     def __init__(self) -> None:
         self.overloaded = False
         self._left = 0
-        # When it was seen that so many had come, since the beginning.
+        # When so many arrivals, counted from the beginning, had been seen.
         self._marks: deque[tuple[float, int]] = deque()
         self._late_s = -1.0
         self._late_waiting = 0
 
     def look(self, now_s: float, waiting: int, left: int, target_s: float) -> int:
-        """Return how many are to be refused now, from the head of the queue.
-
-        waiting: how many do. left: the queue since the last look, refused or not. target_s: who
-        waits longer waits too long.
+        """Return how many clients to refuse now, from the head of the queue. waiting: the queue's
+        length. left: clients that left it since the last call, refused or not. target_s: the
+        longest wait that is allowed.
         """
         step_s = target_s / _STEPS
         if self.overloaded:
@@ -66,7 +64,7 @@ class CoDel:
         return min(due, waiting)
 
     def _grows(self, now_s: float, waiting: int) -> bool:
-        """The first has waited too long: return whether that is overload."""
+        """Return whether the queue is overloaded, now that its first client has waited too long."""
         if self._late_s >= 0.0:
             if now_s - self._late_s < INTERVAL_S:
                 return False

@@ -51,7 +51,7 @@ class ServerConnection:
         self._writable: asyncio.Future[None] | None = None
 
     def _on(self, event: int) -> int:
-        """Return the state that an event leads to, and be in it."""
+        """Enter the state that an event leads to, and return it."""
         self.state = state = states.AFTER[self.state][event]
         return state
 
@@ -95,7 +95,7 @@ class ServerConnection:
         self._owner.closed(self)
         if self._task is not None:
             if self._exchange is not None and self._exchange.ended:
-                # The answer broke off: its handler was woken, and records why before it ends.
+                # The answer broke off: its handler was woken and records the reason before it ends.
                 self._shared.loop.call_soon(self._task.cancel)
             else:
                 self._task.cancel()
@@ -175,7 +175,7 @@ class ServerConnection:
             return
         self._heads.check_beginning(self._buffer)
         self._intake.hold(False)
-        if self.state == states.IDLE:  # a byte now and then does not buy more time
+        if self.state == states.IDLE:  # a byte now and then does not extend the deadline
             self._deadline.set(self._shared.settings.head_deadline_s)
         self._on(states.HEAD_PART)
 
@@ -265,13 +265,13 @@ class ServerConnection:
         self._exchange = None
         self.body.release()
         if self._writable is not None:
-            # The client does not read its answers: it gets no new ones until it does.
+            # The client does not read its answers, so it gets no new ones until it does.
             return
         self._deadline.set(self._shared.idle_s)
         if self._intake.held and len(self._buffer) <= self._shared.settings.pipelined_limit_bytes:
             self._intake.hold(False)
         if self._buffer:
-            # From a fresh stack: a thousand pipelined requests must not nest.
+            # On a new stack, because a thousand pipelined requests must not nest.
             self._shared.loop.call_soon(self.data_received, b"")
 
     def abort_answer(self, *, reset: bool) -> None:
@@ -325,7 +325,7 @@ class ServerConnection:
             self._close()
 
     def begin_drain(self) -> None:
-        """Close soon, unless there is a request or the beginning of one."""
+        """Close soon, unless a request is in flight or has begun to arrive."""
         if self.state <= states.HEAD and not self._buffer:
             if self._shared.idle_s > 0.0:
                 self._deadline.set(self._shared.idle_s)
@@ -333,7 +333,7 @@ class ServerConnection:
                 self._close()
 
     def cut(self) -> bool:
-        """End what is unfinished. Return whether that was an answer, or the sending of one."""
+        """End an unfinished request. Return whether an answer, or the writing of one, was cut."""
         exchange = self._exchange
         if exchange is None or exchange.on_cut is None:
             self.abort()

@@ -10,7 +10,7 @@ _Connection_contra = TypeVar("_Connection_contra", contravariant=True)
 
 
 class ConnectionOwner(Protocol[_Connection_contra]):
-    """What a server does for its connections. A connection keeps `state` and `run` (the handler),
+    """The server's methods for its connections. A connection keeps `state` and `run` (the handler),
     which every request needs: a Protocol is slow in the compiled build."""
 
     state: ServerState

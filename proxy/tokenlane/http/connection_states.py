@@ -10,12 +10,12 @@ from typing import Final
 
 # Compared by this order: up to HEAD there is no request, and from REFUSING on what arrives is
 # dropped.
-IDLE: Final = 0  # between requests: what is here of the next one was not looked at yet
+IDLE: Final = 0  # between requests: bytes of the next one have not been looked at yet
 HEAD: Final = 1  # the head of a request is incomplete
 BODY: Final = 2  # its body is incomplete, whatever its handler does meanwhile
 DISCARDING: Final = 3  # it is answered, and the short rest of its body is read and dropped
-ANSWERING: Final = 4  # it is read, and its answer under way
-REFUSING: Final = 5  # it cannot be read, and the answer that says so is under way
+ANSWERING: Final = 4  # it is read, and its answer is being sent
+REFUSING: Final = 5  # it cannot be read, and the error is being sent
 LINGERING: Final = 6  # our half is closed; theirs is read, so that no reset destroys the answer
 CLOSING: Final = 7  # the connection ends once the client has what was written
 CLOSED: Final = 8

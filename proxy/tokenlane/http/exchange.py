@@ -19,10 +19,10 @@ from tokenlane.http.heads import RequestHead
 from tokenlane.http.request_body import RequestBody
 from tokenlane.http.server_state import ServerState
 
-# Of bodies this long or longer one is handed over in each turn of the loop.
+# Bodies of this size or more are handed over one in each turn of the loop.
 _LONG_BYTES = 128 * 1024
-# Longer ones are put together beside the loop: new memory costs more than the copy, up to 3 ns a
-# byte on a busy machine.
+# Longer ones are joined in a thread: new memory costs more than the copy, up to 3 ns a byte on a
+# busy machine.
 _JOINED_BYTES = 4 * 1024 * 1024
 
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
@@ -99,7 +99,7 @@ class Exchange:
 
     @property
     def announced_bytes(self) -> int:
-        """The size of the body, read or not; of a chunked one, what has arrived."""
+        """The size of the body, read or not; of a chunked one, the bytes that have arrived."""
         if self.body is not None:
             return len(self.body)
         return sum(map(len, self._pieces or ())) + self._connection.body.left_bytes

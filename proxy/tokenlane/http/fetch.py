@@ -25,7 +25,7 @@ class AwaitableSink:
         self.status = 0
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """As ResponseSink. The head of a stream comes before the prefill."""
+        """As ResponseSink. vLLM sends the head of a stream before its prefill."""
         self.status = head.status
 
     def on_end(self) -> None:

@@ -19,7 +19,7 @@ HOP_BY_HOP = frozenset(
 _REQUEST_DROPPED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 # The gateway itself sets the request's id, under both names.
 _RESPONSE_DROPPED = HOP_BY_HOP | {b"content-length", b"x-request-id", b"request-id"}
-# What a proxy before us says of its client: believed only of trusted peers.
+# Headers in which a proxy in front names its client: passed on from trusted peers only.
 FORWARDED_FIELDS = frozenset(
     b"forwarded x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-prefix "
     b"x-forwarded-proto x-forwarded-server x-original-forwarded-for x-real-ip".split()

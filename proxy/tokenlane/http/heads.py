@@ -19,11 +19,12 @@ from tokenlane.http.framing import Headers
 from tokenlane.http.headers import forwarded_fields, response_fields
 
 _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
-# What stands around the target in a request line, its CR included.
+# Bytes around the target in a request line, its CR included.
 _LINE_REST_BYTES = len(b"OPTIONS  HTTP/1.1\r")
 MEMO_LIMIT_BYTES = 4 * 1024 * 1024
 _MEMO_HEAD_LIMIT_BYTES = 4096
-# What a remembered head takes: its bytes in three forms, each field's name and value, the rest.
+# Memory of a remembered head: its bytes in three forms, each field's name and value, the objects
+# around them.
 _FORMS, _FIELD_BYTES, _HEAD_BYTES, _KEY_BYTES = 3, 130, 200, 130
 
 _Head = TypeVar("_Head", bound="RequestHead | ResponseHead")
@@ -94,7 +95,7 @@ class ResponseHead:
         self.fields = response_fields(headers)
         named = dict(headers)
         kind = named.get(b"content-type", b"").lower()
-        # Compressed events cannot be looked into.
+        # Events inside a compressed body cannot be read.
         self.stream = kind.startswith(b"text/event-stream") and b"content-encoding" not in named
 
 
@@ -110,7 +111,8 @@ class _Memo(Generic[_Head]):
         self.size_bytes = 0
 
     def put(self, data: bytes, key: bytes, head: _Head, length_bytes: int) -> None:
-        """key: `data` without the length; empty where the head must not be found by that."""
+        """Remember a head. key: `data` without the length; empty where the head must not be found
+        by that."""
         if len(data) > _MEMO_HEAD_LIMIT_BYTES:
             return
         size_bytes = len(data) + _KEY_BYTES
@@ -200,7 +202,7 @@ class RequestHeads:
             parsed_bytes = max(length_bytes, 0)
         else:
             head, parsed_bytes = self._new(data)
-            # A length in another spelling was not cut out, so its head is not known again.
+            # A Content-Length spelled otherwise was not cut out, so this head is not remembered.
             if parsed_bytes != max(length_bytes, 0):
                 key = b""
         self._memo.put(data, key, head, parsed_bytes)
@@ -226,7 +228,8 @@ class RequestHeads:
         except httptools.HttpParserUpgrade:
             pass  # An Upgrade is ignored: what follows is a body or the next request.
         except httptools.HttpParserError:
-            # The grammar holds, so it is the lengths; our own words for them are clearer.
+            # The grammar is fine, so the lengths are wrong, and our own errors for those are
+            # clearer.
             framing.body_length(line.minor, _split_fields(data))
             raise framing.refusal("The request head is malformed.", "request_head") from None
         if len(fields.headers) > self._header_limit_count:
@@ -241,7 +244,7 @@ _responses: _Memo[ResponseHead] = _Memo()
 
 
 def responses_size_bytes() -> int:
-    """Memory of the answers' heads that are remembered, MEMO_LIMIT_BYTES at most."""
+    """Return the memory of the answers' heads that are remembered, MEMO_LIMIT_BYTES at most."""
     return _responses.size_bytes
 
 

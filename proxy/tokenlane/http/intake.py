@@ -2,7 +2,8 @@
 
 Invariants:
 - Bytes are parsed in the order they came: nothing is read while some of them wait for their turn.
-- Nobody's bytes are more than one share of a turn, and of all that wait one share is in each turn.
+- A connection parses at most one share of bytes in a turn, and every waiting connection gets one
+  share in each turn.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from tokenlane.http.turns import TurnQueue
 
 class Intake:
     """The reading of one connection. parse: takes bytes that waited for their turn, as the
-    connection takes those that arrive. held: the owner wants none for now."""
+    connection takes those that arrive. held: the owner has paused it."""
 
     __slots__ = ("_in_line", "_parse", "_rest", "_stopped", "_transport", "_turns", "held")
 
@@ -27,28 +28,28 @@ class Intake:
         self.held = False
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """The connection is made."""
+        """Start reading: the connection is made."""
         self._transport = transport
 
     def end(self) -> None:
-        """Parse nothing any more: the connection is lost, or what it says is of no interest."""
+        """Stop parsing: the connection is lost, or its bytes are no longer of interest."""
         self._rest = b""
         self._transport = None
 
     def hold(self, held: bool) -> None:
-        """Stop, or go on."""
+        """Stop reading, or resume."""
         self.held = held
         self._line_up()
         self._apply()
 
     def later(self, rest: bytes) -> None:
-        """Parse the rest of what arrived in a later turn: it is too much for this one."""
+        """Parse the rest of the bytes in a later turn: they are too many for this one."""
         self._rest = rest
         self._line_up()
         self._apply()
 
     def drop(self) -> None:
-        """Forget what waits, and read on."""
+        """Drop the waiting bytes, and resume reading."""
         self._rest = b""
         self.hold(False)
 

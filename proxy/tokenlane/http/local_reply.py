@@ -1,5 +1,5 @@
-"""The answer to a client whom nobody serves: made where its connection is accepted, of plain system
-calls, at a small part of what a request costs.
+"""The answer to a client that is refused at accept: written with plain system calls, at a small
+part of what a request costs.
 
 Invariants:
 - It is what the request would have got later: in its dialect, with its id, `connection: close`.
@@ -20,11 +20,11 @@ from tokenlane.http.heads import RequestHeads
 from tokenlane.http.request_body import RequestBody
 from tokenlane.http.server_state import ServerState
 
-# As numbers: to combine the words of `socket` costs as much as the call.
+# Numbers, because combining the flags of `socket` costs as much as the call.
 _PEEK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
-# The kernel drops what was sent, and does not copy it.
+# MSG_TRUNC: the kernel drops received bytes without copying them.
 _DROP: Final = int(socket.MSG_TRUNC | socket.MSG_DONTWAIT)
-# The answer leaves with the end of the connection, in one packet.
+# The answer and the end of the connection leave in one packet.
 _LAST: Final = int(socket.MSG_MORE | socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 _HEAD_BYTES = 4096
 _REST_BYTES = 64 * 1024
@@ -45,8 +45,8 @@ class LocalReply:
         self.body = RequestBody(state.body_memory)
 
     def refuse(self, sock: socket.socket, error: RequestError, now_s: float) -> bool:
-        """Answer and close. Return False, with nothing read, for a client that is to be served:
-        it asks for what is spared, or has not asked yet."""
+        """Answer and close. Return False, with nothing read, for a client that must be served: it
+        asks for a spared path, or has not sent a request yet."""
         try:
             begun = sock.recv(_HEAD_BYTES, _PEEK)
         except BlockingIOError:
@@ -82,7 +82,7 @@ class LocalReply:
             self._lingering.popleft()[1].close()
 
     def tidy(self, now_s: float) -> bool:
-        """Close what has lingered long enough. Return whether anything lingers still."""
+        """Close connections that have lingered long enough. Return whether any are left."""
         while self._lingering and self._lingering[0][0] <= now_s:
             self._lingering.popleft()[1].close()
         return bool(self._lingering)

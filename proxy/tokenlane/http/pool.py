@@ -1,4 +1,4 @@
-"""The connections to one replica: those in use, and those that wait for a request.
+"""The connections to one replica: those in use, and the idle ones.
 
 Invariants:
 - An idle connection is closed before the replica would close it, and checked for a pending close
@@ -58,7 +58,7 @@ class ReplicaPool(ConnectionPool):
 
     @property
     def idle_count(self) -> int:
-        """How many connections wait for a request."""
+        """How many connections are idle."""
         return len(self._idle)
 
     def idle(self) -> UpstreamConnection | None:
@@ -122,7 +122,8 @@ class ReplicaPool(ConnectionPool):
 
 
 def out_of_descriptors() -> RequestError:
-    """Return a 503, for a request that no connection can be opened for: no replica's fault."""
+    """Return the 503 for a request that no connection can be opened for, which is no replica's
+    fault."""
     return RequestError(
         503,
         "The gateway has as many connections open as it may have.",

@@ -12,7 +12,7 @@ from tokenlane.http.chunked import BodyReader, ChunkedReader, ChunkError, FixedR
 from tokenlane.http.framing import refusal
 
 DISCARD_LIMIT_BYTES = 64 * 1024
-# Of sizes, line ends and extensions of chunks, beside a quarter of what they carry.
+# Bytes of chunk framing that are allowed in addition to a quarter of the payload.
 _FRAMING_LIMIT_BYTES = 16 * 1024
 
 
@@ -110,7 +110,7 @@ def _too_large(limit_bytes: int) -> RequestError:
 
 
 def out_of_memory() -> RequestError:
-    """Return a 503, for a body that may not be held."""
+    """Return the 503 for a body that exceeds the memory limit."""
     return RequestError(
         503,
         "The gateway holds as many requests' bodies as it has memory for.",

@@ -49,7 +49,7 @@ def _networks(settings: ServerSettings) -> list[ipaddress.IPv4Network | ipaddres
 
 
 def _guarded(handler: Handler) -> Handler:
-    """Return `handler`, with an answer to whatever it raises."""
+    """Wrap `handler` so that whatever it raises is answered."""
 
     async def run(exchange: Exchange) -> None:
         try:
@@ -96,7 +96,7 @@ class HttpServer:
         limits = settings.header_limit_count, settings.target_limit_bytes
         self._heads = RequestHeads(*limits, dropped, error_format)
         self._trusted = _networks(settings)
-        # What an untrusted peer says of the client behind it goes no further.
+        # Forwarded headers of untrusted peers are dropped.
         self._untrusted_heads = RequestHeads(*limits, dropped | FORWARDED_FIELDS, error_format)
         self._on_refused = on_refused
         self.acceptor = Acceptor(
@@ -111,8 +111,8 @@ class HttpServer:
         self._empty = asyncio.Event()
 
     def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
-        """Replace the settings from the next requests on, those of open connections too. What a
-        connection began with (its first deadline, whether its peer is trusted) stays."""
+        """Replace the settings for new requests, on open connections too. What a connection started
+        with (its first deadline, whether its peer is trusted) stays."""
         dropped = self._dropped(dropped)
         limits = settings.header_limit_count, settings.target_limit_bytes
         self.state.settings = settings
@@ -127,7 +127,7 @@ class HttpServer:
 
     @property
     def heads_limit_bytes(self) -> int:
-        """The most that it may be."""
+        """The limit of that memory."""
         return 3 * MEMO_LIMIT_BYTES
 
     def _dropped(self, dropped: frozenset[bytes]) -> frozenset[bytes]:
@@ -191,7 +191,7 @@ class HttpServer:
                 self._check_empty()
                 await self._empty.wait()
         cut = sum([connection.cut() for connection in list(self.connections)])
-        # What says to a client that its answer broke off gets a moment to leave.
+        # Error events of broken streams get a moment to be sent.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 self._check_empty()

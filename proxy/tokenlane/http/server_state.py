@@ -1,7 +1,7 @@
 """What a server's connections and exchanges share with it.
 
 Invariants:
-- It knows neither of them, so it may be below both.
+- It imports neither, so both may import it.
 """
 
 import asyncio

@@ -26,11 +26,11 @@ from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY
 _INTERIM_LIMIT_COUNT = 8
 # One small write is cheaper than two gathered ones; large bodies are not copied.
 _JOINED_LIMIT_BYTES = 16 * 1024
-# What is written at once of a long body.
+# Bytes of a long body that are written at once.
 _PIECE_BYTES = 1024 * 1024
-# Events are scanned for, which costs more than passing bytes on: so much of it in a turn.
+# Scanning for events costs more than passing bytes on, so a turn scans at most this much.
 _EVENTS_BYTES = 32 * 1024
-# No server ends a connection that was in use so short a while ago, except by shutting down.
+# No server closes a connection that was in use this recently, unless it shuts down.
 _FRESH_S = 0.005
 _ANY_BYTES = 1 << 40
 
@@ -125,7 +125,7 @@ class UpstreamConnection:
         self._deadline.set(self._between_s if self._choked else first_byte_s)
 
     def _send_on(self) -> None:
-        """Write of the body what the replica takes. Its time to answer begins when it has all."""
+        """Write what the replica takes of the body. Its deadline starts when it has all of it."""
         transport, unsent = self._transport, self._unsent
         assert transport is not None
         while unsent and not self._choked and not transport.is_closing():
@@ -139,11 +139,11 @@ class UpstreamConnection:
             )
 
     def pause_writing(self) -> None:
-        """The replica takes no more for now: called by the transport."""
+        """Stop writing: the transport's buffer is full."""
         self._choked = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Resume writing: the transport's buffer has drained."""
         self._choked = False
         if self._sink is not None:
             self._send_on()
@@ -242,7 +242,7 @@ class UpstreamConnection:
                 self._deadline.set(self._between_s)
 
     def eof_received(self) -> None:
-        """The transport closes now: what that means, connection_lost tells."""
+        """Let the transport close; `connection_lost` decides what that means."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.close()
@@ -306,7 +306,7 @@ class UpstreamConnection:
     def _ended(self) -> None:
         sink, self._sink = self._sink, None
         self._deadline.clear()
-        if self._intake.held:  # the end came with the bytes for which it was paused
+        if self._intake.held:  # the answer ended in the bytes that paused it
             self.pause(False)
         self._release()
         if sink is not None:
@@ -326,7 +326,7 @@ class UpstreamConnection:
     def _release(self) -> None:
         self._reader = None
         if self._unsent is not None or self._choked:
-            # It answered what it has not read, and may never take the rest.
+            # It answered before it read the whole request, and may never read the rest.
             self._unsent = None
             if self._transport is not None:
                 self._transport.abort()

@@ -40,11 +40,11 @@ class NamedEventScanner(EventScanner):
         self._usual = b""
 
     def feed(self, payload: bytes) -> None:
-        """The next payload bytes of the stream."""
+        """Scan the next payload bytes of the stream."""
         if not self._carry and payload.endswith(b"\n\n"):
             usual = self._usual
             if usual and payload.startswith(usual) and payload.find(b"\n\n") == len(payload) - 2:
-                # Nearly every chunk of nearly every stream: one event of text.
+                # The usual chunk: one event of text.
                 self.events += 1
                 self.token_events += 1
                 return
@@ -60,7 +60,7 @@ class NamedEventScanner(EventScanner):
                 self._on_made(named_at_head(head))
 
     def _look(self, events: bytes) -> None:
-        """Whole events (the first may be the end of one too long to carry)."""
+        """Scan whole events (the first may be the end of one too long to carry)."""
         if self._long:
             self._take(self._long, b"")
             self._long = b""
@@ -89,7 +89,7 @@ class NamedEventScanner(EventScanner):
             self._first_usage = data
         elif name == b"message_delta":
             self._last_usage = data
-            # vLLM has no reason to name where it stopped for its own.
+            # vLLM gives no finish reason where it stopped for reasons of its own.
             if stopped(data):
                 self.tokens_seen = True
             else:
@@ -114,7 +114,8 @@ class NamedEventScanner(EventScanner):
         self.token_events += 1
 
     def usage(self) -> Usage | None:
-        """What the stream said of its tokens; decodes, so once, at the end."""
+        """Return the usage that the stream reported. It decodes JSON, so call it once, at the
+        end."""
         if self._dialect is Dialect.MESSAGES:
             return read_message_usage(self._first_usage, self._last_usage)
         answer = read_response(self._last_usage)
@@ -122,7 +123,7 @@ class NamedEventScanner(EventScanner):
 
 
 def _name_line(head: bytes) -> bytes:
-    """The name of the event that begins so."""
+    """Return the name of the event that begins so."""
     for line in head.splitlines():
         if line.startswith(b"event:"):
             return line[6:].strip()

@@ -9,9 +9,9 @@ Invariants:
 from typing import Final
 
 WAITING: Final = 0  # the replica has not answered
-HOLDING: Final = 1  # it has begun to, and its answer is held back
-RELAYING: Final = 2  # the answer goes to the client as it comes
-FLOWING: Final = 3  # the same, and of what comes only events are counted
+HOLDING: Final = 1  # it has begun to answer, and the answer is held back
+RELAYING: Final = 2  # the answer is passed on unchanged
+FLOWING: Final = 3  # the same, and of what follows only events are counted
 STOPPED: Final = 4  # it is broken off: its request is cancelled with the client's connection
 COMPLETE: Final = 5  # the client has the whole answer
 REFUSED: Final = 6  # the answer says that it generated nothing; it is held
@@ -20,7 +20,7 @@ TRUNCATED: Final = 8  # the replica failed after that
 
 # What happens.
 HEAD: Final = 0  # the replica's head
-BEGIN: Final = 1  # no other replica could do better, or none is asked
+BEGIN: Final = 1  # no other replica could do better, or no other is tried
 FIRST_TOKEN: Final = 2  # it was relayed, and whatever follows is passed on as it is framed
 STOP: Final = 3  # the gateway stops
 END: Final = 4  # the end of an answer, or of one that is passed on though it generated nothing

@@ -1,8 +1,8 @@
 """An answer on its way from a replica to the client, spliced from protocol to protocol.
 
 Invariants:
-- No task and no JSON decode per chunk: the replica's bytes go out as they came, from the socket's
-  callback. A byte scan keeps event boundaries; what it finds is decoded once, at the end.
+- No task and no JSON decode per chunk: the replica's bytes are passed on unchanged, from the
+  socket's callback. A byte scan keeps event boundaries; what it finds is decoded once, at the end.
 - While nothing was relayed the answer is held back if another replica might do better: until
   the first generated token of a stream, or the whole of a short answer. So an answer that
   generated nothing (503, or `finish_reason: "abort"` first thing) can still be replaced.
@@ -90,7 +90,7 @@ class Relay:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _on(self, event: int) -> None:
-        """Be in the state that an event leads to."""
+        """Enter the state that an event leads to."""
         self.state = states.AFTER[self.state][event]
         if self.state >= states.COMPLETE and not self.done.done():
             self.done.set_result(None)
@@ -103,7 +103,7 @@ class Relay:
     # -- ResponseSink ------------------------------------------------------------------------
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """The whole answer at once; what a short one mostly is."""
+        """Take a whole answer at once, the usual case for a short one."""
         self.first_byte_s = time.monotonic()
         self.head = head
         if len(body) <= _READ_LIMIT_BYTES:
@@ -116,7 +116,7 @@ class Relay:
         self._on(states.END)
 
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """The replica began to answer."""
+        """Take the head of the answer."""
         self._on(states.HEAD)
         self.first_byte_s = time.monotonic()
         self.head = head
@@ -133,12 +133,12 @@ class Relay:
             self._begin()
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
-        """More of it."""
+        """Take more of the body."""
         scanner = self._scanner
         if scanner is not None:
             for piece in payload:
                 scanner.feed(piece)
-            if self.state == states.FLOWING and not self._connection.ending:  # nearly every time
+            if self.state == states.FLOWING and not self._connection.ending:  # the usual case
                 self.last_token_s = self._connection.heard_s
                 self._forward(framed, payload)
                 return
@@ -150,7 +150,7 @@ class Relay:
                     if self.state == states.HOLDING:
                         self._begin()
         elif self._read_bytes <= _READ_LIMIT_BYTES:
-            self._pieces.append(b"".join(payload))  # a byte of its own takes 40
+            self._pieces.append(b"".join(payload))  # a one-byte object takes 40
             self._read_bytes += len(framed)
         if self._connection.ending and self._unfinished():
             self._break_off(framed, payload)
@@ -166,7 +166,7 @@ class Relay:
             self._begin()
 
     def on_end(self) -> None:
-        """The answer is complete, as far as its framing says."""
+        """Take the end of the answer, as its framing marks it."""
         assert self.head is not None
         if self.done.done():
             return
@@ -184,12 +184,12 @@ class Relay:
         self._on(states.END)
 
     def on_failure(self, error: UpstreamError) -> None:
-        """The answer will never be complete."""
+        """Note that the answer will never be complete."""
         self._fail(error, at_edge=self._connection.at_edge)
 
     def _unfinished(self) -> bool:
-        """Whether a stream whose framing has ended has not. A fixed length is its own proof, and
-        a failure that the replica reported is a known end."""
+        """Return whether a stream is incomplete although its framing has ended. A fixed length is
+        its own proof, and a failure that the replica reported is a known end."""
         scanner = self._scanner
         return (
             self._marked
@@ -201,15 +201,15 @@ class Relay:
         )
 
     def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
-        """The last bytes of a chunked stream that lacks its marker: passed on without the last
-        chunk, which would make half an answer look whole."""
+        """Pass on the last bytes of a chunked stream that lacks its marker, but not the last chunk,
+        which would make half an answer look whole."""
         last_at = self._connection.last_chunk_at if self._spliced else -1
         if self.state != states.HOLDING and (last_at > 0 or not self._spliced):
             self._forward(framed[:last_at], payload)
         self._fail(UpstreamError("truncated", sent=True), at_edge=last_at >= 0)
 
     def _fail(self, error: UpstreamError, *, at_edge: bool) -> None:
-        """at_edge: a chunk may be added to what the client has."""
+        """Fail. at_edge: a chunk may be added to what the client has."""
         self.error = error
         self._on(states.FAILURE)
         if self.state == states.TRUNCATED:
@@ -227,23 +227,23 @@ class Relay:
         if scanner is not None and scanner.at_boundary and at_edge:
             events = scanner.events if isinstance(scanner, NamedEventScanner) else 0
             exchange.write(dialects.broken_off(self._dialect, why, exchange.request_id, events))
-        # Whoever has the replica's connection next must not feel this client.
+        # The next request on the replica's connection must not inherit this client's pauses.
         exchange.on_flow = exchange.on_cut = None
         exchange.abort()
 
     @property
     def failed(self) -> bool:
-        """A whole answer tells of a failure of the replica."""
+        """Whether a complete answer reports a failure of the replica."""
         return self.aborted or (self.head is not None and self.head.status >= 500)
 
     def phase(self) -> Phase:
-        """How far a failed attempt had come, in the retry table's words."""
+        """Return the phase that a failed attempt had reached, as the retry table names it."""
         if self.state == states.TRUNCATED:
             return Phase.RELAYED
         return Phase.SENT if self.head is None else Phase.HEAD
 
     def happened(self) -> str:
-        """What ended a failed attempt, in the retry table's words."""
+        """Return what ended a failed attempt, as the retry table names it."""
         if self.error is not None:
             return self.error.reason
         if self.head is not None and self.head.status >= 500:
@@ -253,7 +253,7 @@ class Relay:
         return "empty" if self.state == states.REFUSED else "aborted"
 
     def release(self, more: bytes = b"") -> None:
-        """Send an answer that was refused, as no other is asked for. more: header lines to add."""
+        """Send an answer that was held, as no other replica is tried. more: header lines to add."""
         self._lines += more
         self._release()
         self._on(states.END)
@@ -274,8 +274,8 @@ class Relay:
         self._exchange.respond(head.status, head.fields + self._lines, body)
 
     def _is_held_whole(self, status: int) -> bool:
-        """Of an answer that is no stream, whatever its length (within limits): another may
-        replace it, or it is said in other words."""
+        """Return whether an answer is held until it is whole: no stream, within limits, and another
+        may replace it, or it is translated."""
         return (
             status == 503
             or (status == 404 and self._kept)
@@ -326,7 +326,7 @@ class Relay:
             self._made(answer.id)
             self.usage = answer.usage
             self.aborted = answer.aborted
-            # A replica that counts no tokens may have generated some all the same.
+            # A replica that reports no token counts may still have generated tokens.
             self._said = (
                 answer.aborted
                 and (answer.usage is None or answer.usage.completion_tokens is None)
@@ -334,7 +334,7 @@ class Relay:
             )
 
     def _generated_nothing(self) -> bool:
-        """The answer says so, or is a stream that ended before its first token."""
+        """Return whether it says so, or is a stream that ended before its first token."""
         assert self.head is not None
         status = self.head.status
         if status == 503 or (status == 404 and self._kept):
@@ -346,5 +346,5 @@ class Relay:
 
 
 def _nowhere(data: bytes) -> None:
-    """Where bytes go once the client's transport is closed, until its request is cancelled: that
-    runs a turn of the loop later."""
+    """Drop bytes, between the close of the client's transport and the cancelling of its request, a
+    turn later."""

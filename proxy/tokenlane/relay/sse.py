@@ -6,14 +6,14 @@ Invariants:
 - `"usage":` with bare quotes cannot stand inside a JSON string (there they are escaped), so a
   byte search finds keys, not text.
 - Memory is bounded: of an event longer than the carry limit only its end is kept.
-- A byte is searched once, however small the pieces are that it comes in.
+- Each byte is searched once, however small the pieces are.
 """
 
 from tokenlane.relay.usage import Usage, read_answer, says_something
 
 _CARRY_LIMIT_BYTES = 256 * 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
-# Of a boundary, what may have come before the bytes that complete it.
+# Bytes of a boundary that may have arrived before the ones that complete it.
 _TAIL_BYTES = 3
 _NAME_LIMIT_BYTES = 512
 
@@ -46,13 +46,13 @@ class EventScanner:
         self.tokens_seen = False
 
     def feed(self, payload: bytes) -> None:
-        """The next payload bytes of the stream."""
+        """Scan the next payload bytes of the stream."""
         if (
             self._steady
             and payload.endswith(b"}\n\n")  # a JSON event: [DONE] does not end so
             and not (b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload)
         ):
-            # Nearly every chunk of nearly every stream: whole events, nothing in them to decode.
+            # The usual chunk: whole events with nothing to decode.
             self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
             return
         if not self._carry and payload.endswith(b"\n\n"):
@@ -67,7 +67,7 @@ class EventScanner:
         return not self._carry
 
     def _split(self, payload: bytes) -> None:
-        """The slow path: payload that does not begin or not end where an event does."""
+        """Scan payload that does not begin and end on event boundaries: the slow path."""
         carry = self._carry
         begin = max(len(carry) - _TAIL_BYTES, 0)
         carry += payload
@@ -85,7 +85,7 @@ class EventScanner:
         """Note how an event begins of which only the end will be looked at."""
 
     def _look(self, events: bytes) -> None:
-        """Whole events (the first may be the end of one too long to carry)."""
+        """Scan whole events (the first may be the end of one too long to carry)."""
         if self.tokens_seen:
             self.token_events += sum(map(_may_be_token, _data_lines(events)))
         else:
@@ -98,7 +98,7 @@ class EventScanner:
             self._usage = events
 
     def _open(self, lines: list[bytes]) -> None:
-        """Looks for the first token, also in and behind an `abort`: it may be the end of text, or
+        """Look for the first token, also in and behind an `abort`: it may be the end of text, or
         of one choice of several."""
         for number, data in enumerate(lines):
             if _is_token(data):
@@ -107,7 +107,7 @@ class EventScanner:
                 return
 
     def usage(self) -> Usage | None:
-        """The last usage the stream carried; decodes, so once, at the end."""
+        """Return the last usage the stream carried; decodes, so once, at the end."""
         for data in reversed(_data_lines(self._usage)):
             answer = read_answer(data)
             if answer is not None and answer.usage is not None:
@@ -116,13 +116,13 @@ class EventScanner:
 
 
 def _may_be_token(data: bytes) -> bool:
-    """Neither the end's marker nor the usage behind the last token, which has no choices."""
+    """Return whether an event is neither `[DONE]` nor the final usage, which has no choices."""
     return data != b"[DONE]" and b'"choices":[]' not in data and b'"choices": []' not in data
 
 
 def _is_token(data: bytes) -> bool:
-    """Whether an event of a stream's beginning carries output. vLLM opens a chat with role chunks:
-    they carry no text."""
+    """Return whether an event of a stream's beginning carries output. vLLM opens a chat with role
+    chunks: they carry no text."""
     if not _may_be_token(data) or data.startswith(b'{"error"'):
         return False
     if b'"role":' in data and b'""' in data:

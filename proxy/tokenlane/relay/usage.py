@@ -1,7 +1,7 @@
 """What the gateway reads of an answer, or of one event of it: usage and finish reasons.
 
 Invariants:
-- Reading never raises: what is no answer is None.
+- Reading never raises: what is not an answer is None.
 - Whatever a dialect calls them, tokens are counted as OpenAI's chats do: a prompt's with those that
   came from a cache.
 """
@@ -63,7 +63,7 @@ class _SaidChoice(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """What the choices of a completion, or of one of its chunks, carry."""
+    """The output that the choices of a completion, or of one of its chunks, carry."""
 
     choices: list[_SaidChoice] = []
 
@@ -123,12 +123,12 @@ _ABORTED = [_Choice("abort")]
 
 
 def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> AnswerUsage | None:
-    """A JSON answer's usage and finish reasons, or None where it is not one."""
+    """Return a JSON answer's usage and finish reasons, or None where it is not one."""
     if dialect is Dialect.MESSAGES:
         message = _read(_decode_message, body)
         if message is None:
             return None
-        # vLLM has no reason to name where it stopped for its own.
+        # vLLM gives no finish reason where it stopped for reasons of its own.
         aborted = message.type == "message" and message.stop_reason is None
         return AnswerUsage(_message_usage(message.usage, None), _ABORTED if aborted else [])
     if dialect is Dialect.RESPONSES:
@@ -137,8 +137,8 @@ def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> AnswerUsage | N
 
 
 def says_something(body: bytes) -> bool:
-    """Whether a completion (or one of its chunks) carries output of any kind; also where that
-    cannot be read."""
+    """Return whether a completion (or one of its chunks) carries output of any kind; also where
+    that cannot be read."""
     said = _read(_decode_said, body)
     return said is None or any(map(_carries, said.choices))
 
@@ -166,33 +166,34 @@ def read_response(body: bytes) -> AnswerUsage | None:
 
 
 def named_at_head(head: bytes) -> str | None:
-    """The name of a response (or of that in an event) that is too long to read, by its first bytes:
-    vLLM says it first."""
+    """Return the name of a response (or of that in an event) that is too long to read, by its first
+    bytes: vLLM says it first."""
     found = _NAME.search(head, 0, _HEAD_BYTES)
     return found[1].decode("ascii") if found is not None else None
 
 
 def read_message_usage(start: bytes, end: bytes) -> Usage | None:
-    """What a streamed message said of its tokens in its first event and in its last."""
+    """Return the usage of a streamed message, from its first event and its last."""
     first, last = _read(_decode_message, start), _read(_decode_message, end)
     begun = first.message.usage if first is not None and first.message is not None else None
     return _message_usage(last.usage if last is not None else None, begun)
 
 
 def stopped(data: bytes) -> bool:
-    """Whether a `message_delta` says why the message ends."""
+    """Return whether a `message_delta` says why the message ends."""
     event = _read(_decode_message, data)
     return event is not None and event.delta is not None and event.delta.stop_reason is not None
 
 
 def type_of(data: bytes) -> bytes:
-    """The `type` of an event's data; empty where it has none."""
+    """Return the `type` of an event's data; empty where it has none."""
     event = _read(_decode_typed, data)
     return event.type.encode() if event is not None else b""
 
 
 def _message_usage(usage: _MessageUsage | None, begun: _MessageUsage | None) -> Usage | None:
-    """begun: what was said at the message's start; some servers say the rest alone at its end."""
+    """Return a message's usage. begun: the usage at its start; some servers report only the rest at
+    its end."""
     source = begun if usage is None or usage.input_tokens is None else usage
     if source is None:
         return None
