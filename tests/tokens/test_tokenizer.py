@@ -284,7 +284,7 @@ def test_doubts_are_named(tmp_path: Path) -> None:
     ("break_it", "message"),
     [
         (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is no tokenizer"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is not a tokenizer"),
         (lambda folder: (folder / "tokenizer.json").write_text("x"), "as JSON"),
         (lambda folder: (folder / "tokenizer_config.json").write_text("["), "as JSON"),
         (lambda folder: (folder / "config.json").write_text("[]"), "one JSON object"),

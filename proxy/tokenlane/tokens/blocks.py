@@ -40,7 +40,7 @@ def _splitter(block_bytes: int, blocks: int) -> Struct:
 
 
 def _root(domain: bytes, block_bytes: int, salt: bytes) -> bytes:
-    """Where a chain starts; the salt comes last, so no salt can imitate another domain."""
+    """Return the start of a chain; the salt comes last, so no salt can imitate another domain."""
     digest = xxh3_64_intdigest(b"%s:%d:%s" % (domain, block_bytes, salt))
     return digest.to_bytes(HASH_BYTES, sys.byteorder)
 
@@ -48,7 +48,7 @@ def _root(domain: bytes, block_bytes: int, salt: bytes) -> bytes:
 def _chain(
     payload: bytes, start_bytes: int, end_bytes: int, block_bytes: int, last: bytes
 ) -> bytes:
-    """The chain behind `last`, of the full blocks of payload[start_bytes:end_bytes]."""
+    """Return the chain behind `last`, of the full blocks of payload[start_bytes:end_bytes]."""
     blocks = (end_bytes - start_bytes) // block_bytes
     if xxh3.NATIVE and block_bytes == xxh3.BLOCK_BYTES:
         return xxh3.chained(payload, start_bytes, blocks, last)
@@ -90,7 +90,7 @@ def block_hashes(
 
 
 def more_hashes(ids: bytes, block_tokens: int, after: bytes) -> bytes:
-    """The chain of `block_hashes`, continued by the blocks of `ids` behind the hash `after`
+    """Return the chain of `block_hashes`, continued by the blocks of `ids` behind the hash `after`
     (8 packed bytes): for those who no longer hold what came before."""
     return _chain(ids, 0, len(ids), 4 * block_tokens, after)
 

@@ -1,8 +1,8 @@
-"""Threads that encode, and end before the encoder remembers too much in them.
+"""Threads that encode and are replaced before the encoder has cached too much in them.
 
 Invariants:
 - fastokens remembers the words of each thread until the thread ends: up to a million of them,
-  whatever their length. Text whose words are long and all different is kept three times over.
+  whatever their length. Long words that are all different take three times their size.
 - A thread above its share of LIMIT_CHARS leaves its work to a new one.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-# Of what is encoded in long words. A new thread knows no word yet, which costs some 5 ms: a
-# twentieth of what so much of such text takes to encode.
+# Characters encoded in long words. A new thread has an empty cache, which costs some 5 ms: a
+# twentieth of the time that so much of such text takes to encode.
 LIMIT_CHARS: Final = 2 * 1024 * 1024
 
 _Made = TypeVar("_Made")
@@ -32,12 +32,12 @@ def remember(long_words_chars: int) -> None:
 
 
 def remembered_chars() -> int:
-    """Return how many it has encoded so."""
+    """Return how many characters the calling thread has encoded in long words."""
     return _ENCODED.long_words_chars
 
 
 class EncoderExecutor:
-    """So many threads for those who wait for what they make, beside the ladder's."""
+    """Threads for work outside the ladder, whose callers wait for the result."""
 
     def __init__(self, count: int, name: str) -> None:
         self._count = count
@@ -58,7 +58,7 @@ class EncoderExecutor:
         try:
             return await asyncio.get_running_loop().run_in_executor(executor, counted)
         finally:
-            # They are few: the ladder's threads have the most of the limit.
+            # These threads are few, so the ladder's threads get most of the limit.
             if chars > LIMIT_CHARS // 4 and executor is self._executor:
                 self._executor = ThreadPoolExecutor(self._count, self._name)
                 executor.shutdown(wait=False)

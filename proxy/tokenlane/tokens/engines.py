@@ -1,4 +1,5 @@
-"""Faster engines behind the reference ones: what works for a model, and how an engine is called.
+"""Faster engines in front of the reference ones: which of them work for a model, and how one is
+called.
 
 fastokens encodes (`tokenlane.tokens.encode.fastokens_encoder`), minijinja renders
 (`tokenlane.tokens.chat.minijinja_template`).
@@ -6,7 +7,7 @@ fastokens encodes (`tokenlane.tokens.encode.fastokens_encoder`), minijinja rende
 Invariants:
 - An engine gives what the reference gives, or None: then the reference is asked. So errors are
   always the reference's, and an engine that gives up costs time only.
-- That it gives the same is known by a probe at load (`tokenlane.tokens.probe`).
+- A probe at load shows that it gives the same (`tokenlane.tokens.probe`).
 """
 
 from collections.abc import Callable
@@ -21,16 +22,16 @@ _Given = TypeVar("_Given")
 
 
 class FastPaths(msgspec.Struct, frozen=True):
-    """What works for a model. encoder: "fastokens" or "tokenizers"; template: "minijinja",
-    or "jinja2" where one of its templates needs it, "harmony" for gpt-oss's own text, "replica"
-    where only that can render; why: by part, what keeps it from the fast path."""
+    """The engines that work for a model. encoder: "fastokens" or "tokenizers"; template:
+    "minijinja", or "jinja2" where one of its templates needs it, "harmony" for gpt-oss's own text,
+    "replica" where only that can render; why: by part, what keeps it from the fast path."""
 
     encoder: str = "tokenizers"
     template: str = "jinja2"
     why: dict[str, str] = {}
 
     def engines(self) -> tuple[tuple[str, str], ...]:
-        """(part, engine) of each part."""
+        """Return (part, engine) of each part."""
         return ("encoder", self.encoder), ("template", self.template)
 
 
@@ -39,7 +40,7 @@ class Refused(Exception):
 
 
 def versions() -> str:
-    """Of all engines, for what is remembered of them."""
+    """Return the versions of all engines, which probe results depend on."""
     return " ".join(f"{name}={_version(name)}" for name in ENGINES)
 
 
@@ -51,14 +52,13 @@ def _version(name: str) -> str:
 
 
 def tried(call: Callable[_Asked, _Given], *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Given:
-    """Return what the engine returns. Raises Refused where it fails, UnicodeEncodeError as it
-    is."""
+    """Return what the engine returns. Raise Refused where it fails; let UnicodeEncodeError pass."""
     try:
         return call(*args, **kwargs)
     except UnicodeEncodeError:
         raise
     except BaseException as error:
-        # A panic of an engine's Rust code is no Exception to Python.
+        # A panic in an engine's Rust code is a BaseException in Python.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise Refused(f"{type(error).__name__}: {error}"[:200]) from None

@@ -28,20 +28,18 @@ OWN_RENDERER = frozenset(
     "InklingForCausalLM InklingForConditionalGeneration GptOssForCausalLM".split()
 )
 
-# Of these the one whose tokenizer is its own too.
+# The one of these that has a tokenizer of its own too.
 OWN_TOKENIZER = frozenset(("MoonshotKimiaForCausalLM",))
-# Of these the one whose /tokenize renders a chat by its template, unlike the chat itself.
+# The one of these whose /tokenize renders a chat with its template, unlike the chat endpoint.
 HARMONY = "GptOssForCausalLM"
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """What the files say.
-
-    templates: by name ("default", "tool_use"). processor_template: a multimodal model's, used
-    without tools. specials: bos_token and so on, as templates see them. max_model_tokens: the
-    context length that vLLM derives without --max-model-len. own_renderer, own_tokenizer: vLLM uses
-    code of its own there, which these files do not describe. harmony: it is that of gpt-oss.
-    doubts: why ids may differ.
+    """The contents of the files. templates: by name ("default", "tool_use"). processor_template: a
+    multimodal model's, used without tools. specials: bos_token and so on, as templates see them.
+    max_model_tokens: the context length that vLLM derives without --max-model-len. own_renderer,
+    own_tokenizer: vLLM uses code of its own there, which these files do not describe. harmony: it
+    is that of gpt-oss. doubts: why ids may differ.
     """
 
     backend: Backend
@@ -56,8 +54,8 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 def read(folder: Path, names: Iterable[str] = ()) -> Folder:
-    """Reads a model's folder. names: what the model is known by, beside the folder's own name.
-    Raises ConfigError."""
+    """Read a model's folder. names: what the model is known by, beside the folder's own name.
+    Raise ConfigError."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         vocabulary = model_files.vocabulary_elsewhere(folder)
@@ -76,7 +74,7 @@ def read(folder: Path, names: Iterable[str] = ()) -> Folder:
             tokenizer, config, model, (*names, *model_files.repositories(folder))
         )
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-        raise ConfigError(f"{path}: is no tokenizer ({error})") from None
+        raise ConfigError(f"{path}: is not a tokenizer ({error})") from None
     doubts = list(built.doubts)
     processor = any(
         (folder / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")
@@ -101,7 +99,7 @@ def read(folder: Path, names: Iterable[str] = ()) -> Folder:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object, {} if there is no such file."""
+    """Return a JSON object, {} if there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -116,7 +114,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name; files beat tokenizer_config.json."""
+    """Return chat templates by name; files beat tokenizer_config.json."""
     found: dict[str, str] = {}
     given = config.get("chat_template")
     if isinstance(given, str):
@@ -135,7 +133,7 @@ def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
 
 
 def _processor_template(folder: Path, templates: dict[str, str]) -> str | None:
-    """A processor's template: chat_template.jinja, or the older chat_template.json."""
+    """Return a processor's template: chat_template.jinja, or the older chat_template.json."""
     if (folder / "chat_template.jinja").is_file():
         return templates["default"]
     text = _json(folder / "chat_template.json").get("chat_template")
@@ -148,7 +146,7 @@ def _max_model_tokens(config: dict[str, Any], model: dict[str, Any]) -> int | No
     if any(_stretches(model.get(name)) for name in ("rope_scaling", "rope_parameters")):
         return None
     lengths = (model.get("max_position_embeddings"), config.get("model_max_length"))
-    # model_max_length is 1e30 where nobody set it.
+    # model_max_length is 1e30 where it was not set.
     known = [
         int(length) for length in lengths if isinstance(length, int | float) and 0 < length < 1e9
     ]
@@ -156,5 +154,6 @@ def _max_model_tokens(config: dict[str, Any], model: dict[str, Any]) -> int | No
 
 
 def _stretches(rope: Any) -> bool:
-    """Position scaling may multiply the context length, by rules of each kind."""
+    """Return the factor by which position scaling multiplies the context length, by rules of each
+    kind."""
     return isinstance(rope, dict) and rope.get("factor") is not None

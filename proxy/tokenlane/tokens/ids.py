@@ -1,7 +1,7 @@
-"""Ids as they are kept and handed on: packed little-endian uint32.
+"""Ids as they are stored and passed on: packed little-endian uint32.
 
-Invariant: from JSON and to it they go by parts. No list of a long prompt's ids is ever made, and no
-call holds the GIL for long.
+Invariant: conversions from and to JSON go by parts. No list of a long prompt's ids is ever made,
+and no call holds the GIL for long.
 """
 
 import sys
@@ -20,7 +20,7 @@ _decode_ids = msgspec.json.Decoder(list[int]).decode
 
 
 def pack(ids: list[int]) -> bytes:
-    """Ids as packed little-endian uint32."""
+    """Return ids as packed little-endian uint32."""
     packed = array("I")
     for at in range(0, len(ids), _PART_IDS):
         packed.fromlist(ids[at : at + _PART_IDS])
@@ -30,7 +30,7 @@ def pack(ids: list[int]) -> bytes:
 
 
 def unpack(ids: bytes) -> "array[int]":
-    """The ids of a packed buffer."""
+    """Return the ids of a packed buffer."""
     unpacked = array("I")
     unpacked.frombytes(ids)
     if sys.byteorder == "big":
@@ -39,7 +39,7 @@ def unpack(ids: bytes) -> "array[int]":
 
 
 def from_json(listed: bytes) -> bytes:
-    """Packed ids of a JSON list. Raises msgspec.ValidationError, OverflowError."""
+    """Return packed ids of a JSON list. Raises msgspec.ValidationError, OverflowError."""
     if not listed.startswith(b"["):
         raise msgspec.ValidationError("no list")
     packed, at, end = [], 1, len(listed) - 1
@@ -52,7 +52,7 @@ def from_json(listed: bytes) -> bytes:
 
 
 def json_items(ids: bytes, made: Callable[[bytes], list[Any]]) -> Iterator[bytes]:
-    """The items of a JSON list, in parts to be joined: of what is made of so many ids at a time."""
+    """Yield the items of a JSON list in parts to be joined, each made from a batch of ids."""
     for at in range(0, len(ids), _PART_BYTES):
         if at:
             yield b","

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 Steps = Generator[None, None, Prompt]
 
-# Shorter texts are no prefixes: to encode them anew costs no more than to look for them.
+# Shorter texts are not kept as prefixes: encoding them again costs no more than looking for them.
 _PREFIX_CHARS = 1024
 _NO_LIMIT_S = float("inf")
 # Blocks hashed per step: about 1 ms.
@@ -41,8 +41,8 @@ _STEP_BLOCKS = 8192
 
 
 class Tokenized(NamedTuple):
-    """A job's result. error: the answer the client gets, or why the ids cannot be known.
-    seconds: how long it took on the clock."""
+    """A job's result. error: the client's answer, or why the ids cannot be made. seconds: how long
+    it took on the clock."""
 
     prompt: Prompt | None
     error: RequestError | Unrenderable | None
@@ -50,10 +50,10 @@ class Tokenized(NamedTuple):
 
     @classmethod
     def failed(cls, problem: BaseException, seconds: float) -> "Tokenized":
-        """Of a job that ended by this exception, whatever it is: the replica decides about what
-        nobody foresaw."""
+        """Make the result of a job that ended with this exception. An unforeseen one is left to the
+        replica."""
         if isinstance(problem, RequestError | Unrenderable):
-            # Its frames hold the prompt, and one of them the result.
+            # The traceback's frames refer to the prompt, and one of them to the result.
             return cls(None, problem.with_traceback(None), seconds)
         if isinstance(problem, KeyboardInterrupt | SystemExit):
             raise problem
@@ -62,7 +62,7 @@ class Tokenized(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """What a sequence was made of, for those that begin as it does; see `Prefix`."""
+    """The text that a sequence was made from, for those that begin with it; see `Prefix`."""
 
     root: bytes
     text: str
@@ -136,14 +136,14 @@ class TokenJob:
         self._running: Steps | None = None
         self._encoded_chars = 0
         self._rendering: Rendering | None = None
-        # What another rung rendered already.
+        # The text that another rung has rendered already.
         self.text: str | None = None
         self.key = key
         self.size_bytes = size_bytes
         self.render_bytes = render_size_bytes(body, size_bytes)
 
     def steps(self, piece_limit_s: float = _NO_LIMIT_S) -> Steps:
-        """Does a step per `next` and returns the prompt. Raises RequestError as vLLM would, and
+        """Do a step per `next` and return the prompt. Raise RequestError as vLLM would, and
         Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
         body = self.body
         if isinstance(body, CompletionBody):
@@ -167,20 +167,20 @@ class TokenJob:
             learn(source, body, shape, residual, marks, made.ids, blocks, salt, block_tokens)
 
     def rendered(self, body: Chatting, *, hasty: bool) -> str:
-        """The text of its conversation. hasty: the loop waits. Raises RequestError and
+        """Return the text of its conversation. hasty: the loop waits. Raise RequestError and
         Unrenderable."""
         self._rendering = self.tokenizer.rendering(body, self._caches.shapes, hasty=hasty)
         return self._rendering.text
 
     def run(self) -> Tokenized:
-        """All steps at once."""
+        """Return all steps at once."""
         result = self.advance(_NO_LIMIT_S)
         assert result is not None
         return result
 
     def advance(self, slice_s: float) -> Tokenized | None:
-        """Does steps for so many seconds, in whatever thread calls; None if there are more. At
-        the end learns from the CPU they took."""
+        """Do steps for so many seconds, in whatever thread calls; None if there are more. At the
+        end, learn from the CPU time that they took."""
         began_s = time.perf_counter()
         if self._running is None:
             self._running = self.steps()
@@ -271,7 +271,8 @@ class TokenJob:
         return _Sequence(ids, _Source(root, text, found, marked(root, text, found, starts, before)))
 
     def _pieces(self, pieces: list[str], limit_s: float) -> Generator[None, None, list[bytes]]:
-        """The ids of each piece: known ones, and the others in calls that keep the limit."""
+        """Make the ids of each piece: take known ones, and encode the others in steps that keep the
+        limit."""
         segments = self._caches.segments
         known = segments.get(pieces)
         wanted = zip(pieces, known, strict=True)
@@ -297,7 +298,7 @@ class TokenJob:
         ]
 
     def _apart(self, piece: str, limit_s: float) -> Generator[None, None, list[bytes]]:
-        """The ids of a piece of any length, in parts."""
+        """Make the ids of a piece of any length, in parts."""
         encoder, made = self.tokenizer.encoder, []
         for part in encoder.apart(piece):
             self._within(len(part), limit_s)
@@ -308,7 +309,7 @@ class TokenJob:
         return made
 
     def _batches(self, pieces: list[str], limit_s: float) -> Iterator[list[str]]:
-        """`pieces` in runs predicted to take no longer than the limit, one piece at least."""
+        """Yield `pieces` in runs predicted to take no longer than the limit, one piece at least."""
         batch: list[str] = []
         chars = 0
         for piece in pieces:
@@ -321,7 +322,7 @@ class TokenJob:
             yield batch
 
     def _hashed(self, sequence: _Sequence) -> Generator[None, None, bytes]:
-        """The block hashes of a sequence, which becomes a prefix for others."""
+        """Make the block hashes of a sequence, which becomes a prefix for others."""
         ids, source, blocks = sequence.ids, sequence.source, b""
         if source is not None and source.found is not None:
             prefix, mark = source.found

@@ -1,4 +1,4 @@
-"""What a prompt is called before its ids are known: cache keys, and the salt of its block hashes.
+"""Cache keys of a prompt whose ids are not known yet, and the salt of its block hashes.
 
 Invariants:
 - A key covers everything that decides the ids and the block hashes; equal bytes give equal keys,
@@ -34,14 +34,14 @@ from tokenlane.protocols.prompt_fields import (
 _NOTHING: Final = memoryview(b"")
 # Tools are written as JSON by Python, in 10 ns a byte; a message's text is copied, in 0.8.
 _OPTIONS_WEIGHT: Final = 12
-# Of all those together that are short: flags, efforts, limits, what is handed on.
+# Limit of all short fields together: flags, efforts, limits, fields that are passed on.
 _OPTIONS_LIMIT_BYTES: Final = 64 * 1024
 
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
 _CHAT_FIELDS: Final = len(ChatFields.__struct_fields__)
 _CHAT_ABSENT: Final = (ABSENT,) * (_CHAT_FIELDS - 1)
-# Of the others also a number, so that equal bytes of two dialects are two prompts.
+# Other dialects also get a number, so that equal bytes of two dialects are two prompts.
 _OTHERS: Final[dict[type, tuple[int, int]]] = {
     CompletionBody: (len(CompletionFields.__struct_fields__), 0),
     MessagesBody: (len(MessagesFields.__struct_fields__), 2),
@@ -50,7 +50,7 @@ _OTHERS: Final[dict[type, tuple[int, int]]] = {
 
 
 def token_key(model: str, body: Prompted) -> bytes:
-    """A digest of everything that decides the prompt's ids and block hashes (16 bytes)."""
+    """Return a digest of everything that decides the prompt's ids and block hashes (16 bytes)."""
     values = msgspec.structs.astuple(body)
     if isinstance(body, ChatBody):
         others, absent, number = values[1:_CHAT_FIELDS], _CHAT_ABSENT, 1
@@ -64,8 +64,9 @@ def token_key(model: str, body: Prompted) -> bytes:
 
 
 def options_digest(request: ChatFields, more: bytes) -> bytes:
-    """A digest of all of a chat's fields but the messages, and of `more` (16 bytes, or `more`).
-    Whoever finds two requests with the same one decides how another's is rendered: hence blake2b.
+    """Return a digest of all of a chat's fields but the messages, and of `more` (16 bytes, or
+    `more`). Whoever finds two requests with the same one decides how another's is rendered: hence
+    blake2b.
     """
     others = msgspec.structs.astuple(request)[1:_CHAT_FIELDS]
     return more if others == _CHAT_ABSENT else _digest(blake2b(more, digest_size=16), others)
@@ -87,14 +88,15 @@ def _digest(hasher: _Hasher, others: tuple[msgspec.Raw, ...]) -> bytes:
 
 
 def _kind(body: Prompted) -> type:
-    """The struct it is, of those known here: others may be made of them."""
+    """Return the known struct that it is an instance of; callers may subclass them."""
     if isinstance(body, CompletionBody):
         return CompletionBody
     return MessagesBody if isinstance(body, MessagesBody) else ResponsesBody
 
 
 def salt(model: str, body: Prompted) -> bytes:
-    """What keeps this prompt's blocks apart from equal ones: the model, and vLLM's cache_salt."""
+    """Return what keeps this prompt's blocks apart from equal ones: the model, and vLLM's
+    cache_salt."""
     return salt_of(model, body.cache_salt)
 
 
@@ -104,14 +106,14 @@ def salt_of(model: str, cache_salt: Salt) -> bytes:
 
 
 def prompt_bytes(body: Prompted) -> memoryview:
-    """The raw JSON of the prompt itself, without what is said in front of it."""
+    """Return the raw JSON of the prompt itself, without the system prompt in front of it."""
     if isinstance(body, ChatBody | MessagesBody):
         return memoryview(body.messages)
     return memoryview(body.input if isinstance(body, ResponsesBody) else body.prompt)
 
 
 def front_bytes(body: Prompted) -> memoryview:
-    """The raw JSON of what a dialect says before its messages: the system prompt."""
+    """Return the raw JSON of what a dialect says before its messages: the system prompt."""
     if isinstance(body, MessagesBody):
         return memoryview(body.system)
     if isinstance(body, ResponsesBody):
@@ -120,7 +122,7 @@ def front_bytes(body: Prompted) -> memoryview:
 
 
 def options_size_bytes(body: Prompted) -> int:
-    """The raw JSON of what a template may show beside the messages: tools, above all."""
+    """Return the raw JSON of what a template may show beside the messages: tools, above all."""
     if isinstance(body, CompletionBody):
         return 0
     tools, kwargs = body.tools, body.chat_template_kwargs
@@ -131,13 +133,13 @@ def options_size_bytes(body: Prompted) -> int:
 
 
 def has_options(chat: ChatBody) -> bool:
-    """Whether anything but its messages decides a chat's ids."""
+    """Return whether anything but its messages decides a chat's ids."""
     return msgspec.structs.astuple(chat)[1:_CHAT_FIELDS] != _CHAT_ABSENT
 
 
 def has_long_options(body: Prompted) -> bool:
-    """Whether a field that is no text of the prompt is longer than any that means something: it
-    would be read beside what `prompt_size_bytes` says."""
+    """Return whether a field outside the prompt is longer than any that has a meaning: it would be
+    read beside what `prompt_size_bytes` says."""
     count = _CHAT_FIELDS if isinstance(body, ChatBody) else _OTHERS[_kind(body)][0]
     others = msgspec.structs.astuple(body)[1:count]
     if others == (ABSENT,) * (count - 1):
@@ -147,7 +149,7 @@ def has_long_options(body: Prompted) -> bool:
 
 
 def prompt_size_bytes(body: Prompted) -> int:
-    """Of all that becomes the prompt's text: predicts the work."""
+    """Return the bytes of all that becomes the prompt's text, which predicts the work."""
     return prompt_bytes(body).nbytes + front_bytes(body).nbytes + options_size_bytes(body)
 
 
@@ -157,6 +159,6 @@ def render_size_bytes(body: Prompted, size_bytes: int) -> int:
 
 
 def head_bytes(body: Prompted, limit_bytes: int) -> bytes:
-    """The first bytes of both together: they name a prefix where ids are not known."""
+    """Return the first bytes of both together: they name a prefix where ids are not known."""
     front = bytes(front_bytes(body)[:limit_bytes])
     return front + bytes(prompt_bytes(body)[: limit_bytes - len(front)])

@@ -21,7 +21,7 @@ _FIRST_RENDER_BYTES_PER_S = 50e6
 _FIRST_ENCODE_BYTES_PER_S = 2e6
 # Handing out the ids of one call holds the GIL: 1.6 ms for 100k tokens, about 5 bytes each.
 IDS_GIL_S_PER_BYTE = 3.2e-9
-# A job of this size moves a learned speed by a fifth; smaller ones say less about the rate.
+# A job of this size changes a learned speed by a fifth; smaller ones weigh less.
 _FULL_WEIGHT_BYTES = 20_000
 _FASTEST_BYTES_PER_S = 1e9
 
@@ -36,21 +36,21 @@ class Speed:
         self.encode_bytes_per_s = _FIRST_ENCODE_BYTES_PER_S
 
     def render_s(self, size_bytes: int) -> float:
-        """Predicted CPU seconds of the render."""
+        """Return the predicted CPU seconds of the render."""
         return _FIXED_S + size_bytes / self.render_bytes_per_s
 
     def encode_s(self, size_bytes: int) -> float:
-        """Predicted CPU seconds to encode so much text, fixed cost aside."""
+        """Return the predicted CPU seconds to encode so much text, fixed cost aside."""
         return size_bytes / self.encode_bytes_per_s
 
     def learn_render(self, size_bytes: int, seconds: float) -> None:
-        """A render of this size took so many CPU seconds."""
+        """Learn from a render of this size that took so many CPU seconds."""
         if seconds > _FIXED_S:
             rate = min(size_bytes / (seconds - _FIXED_S), _FASTEST_BYTES_PER_S)
             self.render_bytes_per_s += _weight(size_bytes) * (rate - self.render_bytes_per_s)
 
     def learn_encode(self, size_bytes: int, seconds: float) -> None:
-        """So much text was encoded in so many CPU seconds."""
+        """Learn from so much text that was encoded in so many CPU seconds."""
         if seconds > 0.0:
             rate = min(size_bytes / seconds, _FASTEST_BYTES_PER_S)
             self.encode_bytes_per_s += _weight(size_bytes) * (rate - self.encode_bytes_per_s)
@@ -61,9 +61,9 @@ def _weight(size_bytes: int) -> float:
 
 
 class JobView(NamedTuple):
-    """What the rules see of a job: raw prompt bytes and predicted CPU seconds. gil_s: of those,
-    what holds the GIL in one go, or nearly so. loop_late_s: how long the loop last let the result
-    of another wait."""
+    """A job as the rules see it: raw prompt bytes and predicted CPU seconds. gil_s: of those, what
+    holds the GIL in one go, or nearly so. loop_late_s: how long the loop last let the result of
+    another wait."""
 
     size_bytes: int
     render_s: float
@@ -73,9 +73,9 @@ class JobView(NamedTuple):
 
 
 class PoolView(NamedTuple):
-    """What the rules see of the threads: jobs and bytes waiting, and the CPU seconds that they
-    would take from one more job like this. processes: ready ones; process_bytes: under way
-    in the one that has the least."""
+    """The threads as the rules see them: jobs and bytes waiting, and the CPU seconds that they
+    would take from one more job like this. processes: ready ones; process_bytes: under way in the
+    one that has the least."""
 
     threads: int
     queued_jobs: int
@@ -86,25 +86,26 @@ class PoolView(NamedTuple):
     process_bytes: int = 0
 
 
-# Asked for by the rules that need it: a look costs as much as a small job's render.
+# A callable, because reading it costs as much as a small job's render.
 Look = Callable[[], PoolView]
 
 
 def has_time(loop_late_s: float, settings: TokenSettings) -> bool:
-    """A loop that is late has no time to give: jobs on it would starve everything else. Where a job
-    may not bail, it has to be done somewhere."""
+    """Return whether the loop has time for a job. One that is late has none: jobs on it would
+    starve everything else. Where a job may not bail, it has to be done somewhere."""
     return settings.fallback != "bail" or loop_late_s <= settings.stall_budget_s
 
 
 def _short(job: JobView, _look: Look, settings: TokenSettings) -> bool:
-    """Cheaper where it stands than the price of handing it over, as far as can be told before the
-    render: it begins here, and goes on elsewhere if what is unknown of its text is too long."""
+    """Return whether the job is cheaper on the loop than a hop, as far as can be told before the
+    render: it begins here, and moves on if the unknown part of its text is too long."""
     return job.render_s <= settings.thread_hop_s and has_time(job.loop_late_s, settings)
 
 
 def _threads(job: JobView, look: Look, settings: TokenSettings) -> bool:
-    """The queue has room: in jobs, in bytes and in time. An empty queue takes any size. A job
-    that would hold the GIL for longer than the stall budget has no place in this process."""
+    """Return whether the queue has room: in jobs, in bytes and in time. An empty queue takes any
+    size. A job that would hold the GIL for longer than the stall budget has no place in this
+    process."""
     if job.gil_s > settings.stall_budget_s and _processes(job, look, settings):
         return False
     pool = look()
@@ -119,7 +120,7 @@ def _threads(job: JobView, look: Look, settings: TokenSettings) -> bool:
 
 
 def _processes(job: JobView, look: Look, settings: TokenSettings) -> bool:
-    """One of them has room. An idle one takes any size."""
+    """Return whether one of them has room. An idle one takes any size."""
     pool = look()
     if pool.processes == 0:
         return False
@@ -129,8 +130,9 @@ def _processes(job: JobView, look: Look, settings: TokenSettings) -> bool:
 
 
 def _local(job: JobView, look: Look, settings: TokenSettings) -> bool:
-    """One at a time, in pieces no longer than the stall budget. The render is one piece; whether
-    the text can be cut small enough shows after it, and if it cannot the job bails then."""
+    """Return whether the loop may do the job: one at a time, in pieces no longer than the stall
+    budget. The render is one piece; whether the text can be cut small enough shows after it, and if
+    it cannot the job bails then."""
     if settings.fallback == "bail" and look().local_busy:
         return False
     return job.render_s <= settings.stall_budget_s and has_time(job.loop_late_s, settings)
@@ -147,7 +149,7 @@ RUNGS: tuple[tuple[Rung, Admission], ...] = (
 
 
 def choose(job: JobView, look: Look, settings: TokenSettings, *, begun: bool = False) -> Rung:
-    """The first rung that admits the job, or bail. begun: the short one had it already."""
+    """Return the first rung that admits the job, or bail. begun: the short one had it already."""
     for rung, admits in RUNGS[1:] if begun else RUNGS:
         if admits(job, look, settings):
             return rung

@@ -2,7 +2,7 @@
 
 Invariants:
 - An adapter is read by its base's unless it has one of its own.
-- Which models are adapters is the fleet's to say, at any time.
+- The fleet may change at any time which models are adapters.
 """
 
 from collections.abc import Mapping

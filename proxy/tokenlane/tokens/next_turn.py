@@ -1,5 +1,5 @@
-"""A chat whose body begins as an earlier one did: of all of it only what is new is read, rendered,
-encoded and hashed.
+"""A chat whose body begins as an earlier one did: only the new part is read, rendered, encoded and
+hashed.
 
 Invariants:
 - The new text is read as the end of a short body of the same fields: whatever vLLM or this gateway
@@ -34,9 +34,9 @@ from tokenlane.tokens.ladder import Speed
 
 _BLANK = b" \t\r\n"
 _NAME = b'"messages"'
-# A name can be spelled by escapes, and only by these.
+# JSON names can be spelled with escapes, and only with these.
 _ESCAPE = b"\\u"
-# What is said around the messages is read again in every turn, and kept for nothing else.
+# The fields around the messages are read again in every turn, and kept for nothing else.
 _AROUND_LIMIT_BYTES = 64 * 1024
 # Marks kept: of a system prompt that others share, and of the last turns.
 _FIRST_MARKS, _LAST_MARKS = 2, 6
@@ -45,8 +45,8 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class BodySource(NamedTuple):
-    """A body whose prompt is being made, for those that begin as it does. model: whose tokenizer
-    reads it."""
+    """A body whose prompt is being made, kept for later bodies that begin with it. model: whose
+    tokenizer reads it."""
 
     cache: BodyPrefixCache
     body: bytes
@@ -54,7 +54,7 @@ class BodySource(NamedTuple):
 
 
 class NextTurn(NamedTuple):
-    """What is known of a body, and what is new in it. request: as the whole body reads. roles,
+    """The known part of a body, and what is new in it. request: as the whole body reads. roles,
     texts: of the new messages. ends: where each of them ends in the body."""
 
     known: KnownBody
@@ -67,13 +67,13 @@ class NextTurn(NamedTuple):
 
 
 def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
-    """All that decides a chat's ids and hashes beside its messages."""
+    """Return all that decides a chat's ids and hashes beside its messages."""
     options = options_digest(request, b"")
     return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
 
 
 def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
-    """Read of a chat's body what is new; None where the whole has to be read."""
+    """Read what is new in a chat's body; None where all of it has to be read."""
     found = cache.find(body)
     turn = None if found is None else _read(body, *found)
     if turn is None:
@@ -175,7 +175,7 @@ def _continued(
 
 
 def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None:
-    """What the residual shows behind the mark, if it is the new rendering."""
+    """Return what the residual shows behind the mark, if it is the new rendering."""
     first = turn.mark.messages
     way = continuation(turn.known.residual, residual, turn.mark.part, first)
     if way is None:
@@ -197,7 +197,7 @@ class _Pieces(NamedTuple):
 
 
 def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _Pieces | None:
-    """None where the rendering cannot be cut at the mark."""
+    """Return the pieces; None where the rendering cannot be cut at the mark."""
     last, first = turn.mark.last, turn.mark.messages
     shown = [part if isinstance(part, str) else turn.texts[part - first] for part in parts]
     text = last + "".join(shown)
@@ -223,7 +223,7 @@ def _made(
     ids: list[bytes],
     block_tokens: int,
 ) -> tuple[Prompt, KnownBody]:
-    """The prompt, and the body with marks of its own. ids: of each piece."""
+    """Return the prompt, and the body with marks of its own. ids: of each piece."""
     known, mark = turn.known, turn.mark
     block_bytes = 4 * block_tokens
     hashed = [known.blocks[: mark.ids_bytes // block_bytes * HASH_BYTES]]
@@ -259,7 +259,7 @@ def learn(
     salt: bytes,
     block_tokens: int,
 ) -> None:
-    """Keep a body whose prompt was made in the general way. cuts: places of its rendering."""
+    """Keep a body whose prompt was made from all of it. cuts: places of its rendering."""
     body = source.body
     at = body.find(_NAME)
     messages = memoryview(request.messages)
@@ -310,8 +310,9 @@ def _kept(marks: list[BodyMark]) -> list[BodyMark]:
 
 
 def message_ends(parts: tuple[str | int, ...]) -> list[tuple[int, int]]:
-    """Where messages end in a residual, or what follows of one: (parts before, messages before).
-    Behind such a place no text from before it is shown, and before it none from behind it."""
+    """Return where messages end in a residual, or what follows of one: (parts before, messages
+    before). Behind such a place no text from before it is shown, and before it none from behind
+    it."""
     found: list[tuple[int, int]] = []
     highest = -1
     highs: list[int] = []
@@ -331,12 +332,12 @@ def message_ends(parts: tuple[str | int, ...]) -> list[tuple[int, int]]:
 
 
 def _is_plain(around: bytes) -> bool:
-    """Whether this part of a body, beside its messages, names no messages."""
+    """Return whether this part of a body, beside its messages, names no messages."""
     return _NAME not in around and _ESCAPE not in around
 
 
 def _message_ends(messages: bytes, start: int) -> list[int]:
-    """Where each message of a list ends, which begins at `start` of its body."""
+    """Return where each message of a list ends, which begins at `start` of its body."""
     ends, at = [], 1
     for raw in _raws(messages):
         one = bytes(raw)

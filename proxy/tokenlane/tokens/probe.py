@@ -1,9 +1,9 @@
-"""Are the fast engines equal to the reference ones? Tried at load, remembered on disk.
+"""Whether the fast engines equal the reference ones: tried at load, cached on disk.
 
 Invariants:
-- What a probe found is kept by everything it depends on: the tokenizer or template, the versions
-  of the engines and of Python, the corpus. It is never wrong for being old.
-- What cannot be read or written there is found out again: a broken disk is no error.
+- A result is keyed by everything it depends on: the tokenizer or template, the versions of the
+  engines and of Python, the corpus. So it never goes stale.
+- A result that cannot be read or written is found again: a broken disk is no error.
 - A part that fails its probe, or cannot be tried, stays with the reference and says why.
 """
 
@@ -30,12 +30,12 @@ from tokenlane.tokens.encode.encoder import EncodeEngine, Encoder
 from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
 from tokenlane.tokens.engines import Refused, versions
 
-# With fewer texts an engine is no help.
+# With fewer texts than this an engine is not worth using.
 _TAKEN_SHARE: Final = 0.9
 
 
 class Findings:
-    """What probes found, in a folder of the user's cache."""
+    """Results of probes, in a folder of the user's cache."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """folder: by default `tokenlane` where XDG_CACHE_HOME says."""
@@ -44,8 +44,8 @@ class Findings:
         self._around = f"{versions()} python={sys.version} corpus={probe_corpus.VERSION}"
 
     def get(self, kind: str, about: str, find: Callable[[], str]) -> str:
-        """What `find` says, or said before: why the engine differs in what it makes of `about`,
-        "" if it does not."""
+        """Return the result of `find`, cached if possible: how the engine differs for `about`, ""
+        if it does not."""
         digest = xxhash.xxh3_128_hexdigest(f"{self._around}\n{about}".encode(errors="replace"))
         path = self._folder / f"{kind}-{digest}.json"
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
@@ -53,7 +53,7 @@ class Findings:
         why = find()
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            # Whoever reads it at the same time sees all of it, or nothing.
+            # A concurrent reader sees all of it, or nothing.
             handle, made = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump({"why": why}, file)
@@ -62,10 +62,10 @@ class Findings:
 
 
 def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[EncodeEngine | None, str, str]:
-    """The fast engine of a tokenizer and its name; or None, "tokenizers", and why it cannot do
-    it."""
+    """Return the fast engine of a tokenizer and its name; or None, "tokenizers", and why it cannot
+    do it."""
     if encoder.splits_specials:
-        # The engines are built from a description that leaves this out, and so are the findings.
+        # The description that engines are built from leaves this out, so results do too.
         return None, "tokenizers", "it reads special tokens as text"
     about = encoder.to_json()
     try:
@@ -79,7 +79,8 @@ def fast_encoder(encoder: Encoder, findings: Findings) -> tuple[EncodeEngine | N
 def fast_template(
     template: Template, specials: dict[str, str], findings: Findings
 ) -> tuple[FastTemplate | None, str]:
-    """The fast engine of a chat template; or None, and why. specials: as templates see them."""
+    """Return the fast engine of a chat template; or None, and why. specials: as templates see
+    them."""
     reference = environment()
     try:
         fast = FastTemplate(template.source, reference)
@@ -95,7 +96,7 @@ def _encoder_differs(encoder: Encoder, fast: EncodeEngine) -> str:
     for special in (False, True):
         expected = [encoder.encode(text, add_special_tokens=special) for text in texts]
         one_by_one = [fast.encode([text], add_special_tokens=special) for text in texts]
-        # What it leaves to the library cannot differ.
+        # Texts that it leaves to the library cannot differ.
         taken = [at for at, found in enumerate(one_by_one) if found is not None]
         if len(taken) < len(texts) * _TAKEN_SHARE:
             return f"it leaves {len(texts) - len(taken)} of {len(texts)} texts to the library"
@@ -149,7 +150,7 @@ def _outcome(
     given: dict[str, Any],
     chat: probe_corpus.Chat,
 ) -> str | tuple[int, str]:
-    """The text, or the refusal's status and message."""
+    """Return the text, or the refusal's status and message."""
     try:
         return template.render(
             messages,

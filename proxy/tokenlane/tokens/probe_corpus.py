@@ -3,8 +3,8 @@
 Invariants:
 - Everything is drawn from a seeded generator: the same arguments give the same corpus, on one
   version of Python (whose Unicode tables it follows).
-- Whoever changes it, how it is tried, or what an engine is built from
-  (`tokenlane.tokens.encode.metaspace`) raises VERSION: what was found before is forgotten.
+- A change to the corpus, to how it is tried, or to what an engine is built from
+  (`tokenlane.tokens.encode.metaspace`) raises VERSION, which drops earlier results.
 """
 
 import json
@@ -33,7 +33,8 @@ _CODE = (
 
 
 def texts(added: list[str]) -> list[str]:
-    """Texts to encode, some hundred kilobytes in all; added: the tokenizer's added tokens."""
+    """Return texts to encode, a few hundred kilobytes in all; added: the tokenizer's added
+    tokens."""
     draw = random.Random(f"texts {VERSION}")
     found = ["", *_FRAGMENTS, *_CODE, *_SPACES, *added, "".join(added), " ".join(added)]
     classes = _classes(draw)
@@ -43,7 +44,7 @@ def texts(added: list[str]) -> list[str]:
     everything = "".join("".join(characters) for characters in classes.values())
     for _ in range(1500):
         found.append("".join(_piece(draw, parts, everything) for _ in range(draw.randint(1, 12))))
-    # Long ones: a word, a run, a mark on a mark.
+    # Long texts: a word, a run, a mark on a mark.
     letters = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=3000))
     found += [letters, letters.upper() + letters, "e" + "\u0301" * 1000, "日本" * 800]
     found += [each * 2000 for each in ("a", "0", "!", " ", "\n", " \t", "\r\n", "'", "👩\u200d")]
@@ -51,7 +52,7 @@ def texts(added: list[str]) -> list[str]:
 
 
 def _classes(draw: random.Random) -> dict[str, list[str]]:
-    """Characters by Unicode category, without the surrogates."""
+    """Return characters by Unicode category, without the surrogates."""
     found: dict[str, list[str]] = {}
     points = [*range(0x3000), *draw.sample(range(0x3000, 0x110000), 20_000)]
     for character in map(chr, points):
@@ -61,7 +62,7 @@ def _classes(draw: random.Random) -> dict[str, list[str]]:
 
 
 def _token_parts(draw: random.Random, added: list[str]) -> list[str]:
-    """Added tokens whole, halved, one within another."""
+    """Return added tokens whole, halved, one within another."""
     parts = list(added)
     for token in draw.sample(added, min(len(added), 100)):
         at = draw.randint(0, len(token))
@@ -95,7 +96,8 @@ class Chat(NamedTuple):
 
 
 def chats(words: list[str], variables: list[str], count: int = 500) -> Iterator[Chat]:
-    """Conversations; words: what the template compares with; variables: what it reads."""
+    """Yield conversations; words: strings that the template compares with; variables: names that it
+    reads."""
     draw = random.Random(f"chats {VERSION}")
     words = [
         *words, *(word for word in _FRAGMENTS if word != "\ufffd"), "", "", " ", "\n", "\x1c \x1f",
@@ -121,7 +123,7 @@ def _text(draw: random.Random, words: list[str]) -> str:
 
 
 def _messages(draw: random.Random, words: list[str]) -> list[dict[str, Any]]:
-    """Mostly turns in good order, else roles as they fall."""
+    """Draw messages: mostly turns in good order, otherwise roles at random."""
     roles = [draw.choice(("system", "developer"))] if draw.random() < 0.5 else []
     if draw.random() < 0.75:
         for _ in range(draw.randint(1, 4)):

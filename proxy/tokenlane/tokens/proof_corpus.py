@@ -60,7 +60,7 @@ _CALL = {
 
 
 def requests(tokenizer: Tokenizer, kind: IdKind, draw: Random) -> Iterator[dict[str, Any]]:
-    """Requests whose ids prove a kind, by their fields; none where no request can."""
+    """Yield requests whose ids prove a kind, by their fields; none where no request can."""
     encoder = tokenizer.encoder
     if kind is IdKind.COMPLETION:
         for text in texts(encoder, draw):
@@ -79,7 +79,7 @@ def requests(tokenizer: Tokenizer, kind: IdKind, draw: Random) -> Iterator[dict[
 
 
 def texts(encoder: Encoder, draw: Random) -> Iterator[str]:
-    """Texts of a few kilobytes at most."""
+    """Yield texts of a few kilobytes at most."""
     yield "\n".join(draw.sample(_TRICKY, len(_TRICKY)))
     added = encoder.added
     draw.shuffle(added)
@@ -102,7 +102,8 @@ def texts(encoder: Encoder, draw: Random) -> Iterator[str]:
 
 @cache
 def categories() -> dict[str, list[str]]:
-    """Characters by Unicode category: some of each, all of the scripts' letters and marks."""
+    """Return characters by Unicode category: some of each, all of the scripts' letters and
+    marks."""
     found: dict[str, list[str]] = {}
     points = [
         *range(0x3400),
@@ -120,7 +121,7 @@ def categories() -> dict[str, list[str]]:
 
 @cache
 def _scripts() -> list[tuple[list[str], list[str]]]:
-    """Letters and marks that stand in the same block."""
+    """Return letters and marks that stand in the same block."""
     blocks: dict[int, tuple[list[str], list[str]]] = {}
     for name, some in categories().items():
         for one in some:
@@ -130,7 +131,7 @@ def _scripts() -> list[tuple[list[str], list[str]]]:
 
 
 def _marked(draw: Random) -> str:
-    """A word whose letters carry marks, as many scripts write."""
+    """Return a word whose letters carry marks, as many scripts write."""
     letters, marks = draw.choice(_scripts())
     return "".join(
         draw.choice(letters) + "".join(draw.choices(marks, k=draw.randint(0, 2)))
@@ -139,7 +140,7 @@ def _marked(draw: Random) -> str:
 
 
 def _words(encoder: Encoder, draw: Random) -> list[str]:
-    """Entries of the vocabulary as they are written, long ones above all."""
+    """Return entries of the vocabulary as they are written, long ones above all."""
     size = encoder.vocabulary_size
     drawn = [encoder.decode(pack([draw.randrange(size)])) for _ in range(_WORD_COUNT)]
     drawn.sort(key=len)
@@ -203,7 +204,7 @@ def _options(tokenizer: Tokenizer, said: list[str], draw: Random) -> Iterator[di
 
 
 def runs(encoder: Encoder, draw: Random) -> Iterator[list[int]]:
-    """The whole vocabulary, and a little beyond, RUN_TOKENS at a time."""
+    """Yield the whole vocabulary, and a little beyond, RUN_TOKENS at a time."""
     size = encoder.vocabulary_size
     step = draw.randrange(size // 3, size)
     while gcd(step, size) != 1:

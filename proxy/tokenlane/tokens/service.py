@@ -1,8 +1,8 @@
-"""A request's ids: the ladder climbed. Cache first, then the rung the rules choose; a replica's
-own `/tokenize` where nothing here can make them.
+"""A request's ids: first the cache, then the rung that the ladder chooses; a replica's own
+`/tokenize` where nothing here can make them.
 
 Invariants:
-- One job per miss; its result fills the cache whoever still waits for it.
+- One job per miss; its result fills the cache even where its caller is gone.
 - Where ids cannot be had, the outcome says why; it is never an error by itself.
 """
 
@@ -92,35 +92,36 @@ class TokenService:
         return self._block_tokens
 
     def rehash(self, block_tokens: int) -> None:
-        """The replicas' block size became known, or changed: hashes made before are void."""
+        """Adopt the replicas' block size, which became known or changed: earlier hashes are
+        void."""
         if block_tokens != self._block_tokens:
             self._block_tokens = block_tokens
             self.cache.clear()
             self.bodies.clear()
 
     def cache_counts(self) -> dict[str, CacheCounts]:
-        """By kind of cache, all models together."""
+        """Return the counts by kind of cache, all models together."""
         by_kind = self.budgets.by_kind()
         return {kind: CacheCounts.of(budget.caches) for kind, budget in by_kind.items()}
 
     @property
     def queue_limit_bytes(self) -> int:
-        """Of the prompts that wait for a thread."""
+        """The limit of bytes of prompts that wait for a thread."""
         return self._settings.queue_limit_bytes
 
     def close(self) -> None:
-        """Ends the threads and the processes."""
+        """End the threads and the processes."""
         self.threads.close()
         self.processes.close()
 
     def begun(self, raw: bytes) -> NextTurn | None:
-        """What is new in a chat's body that begins as a known one."""
+        """Return what is new in a chat's body that begins as a known one."""
         return begun(self.bodies, raw)
 
     def known(self, model: str, body: Prompted, turn: NextTurn | None = None) -> Outcome | bytes:
-        """What is known at once: ids from the cache, or that there is no tokenizer; else the key
-        to call `make` with. turn: of the body, where it begins as a known one."""
-        # A model of its own is asked for most.
+        """Return what needs no job: ids from the cache, or that there is no tokenizer; otherwise
+        the key to call `make` with. turn: of the body, where it begins as a known one."""
+        # Most requests name a model with a tokenizer of its own.
         if model not in self.caches and self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         if turn is not None and (prompt := self._continued(model, turn)) is not None:
@@ -145,8 +146,8 @@ class TokenService:
         )
 
     def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:
-        """The ids of a short chat of a known shape, made where it stands; None of any other, which
-        `make` is called for."""
+        """Return the ids of a short chat of a known shape, made on the loop; None for any other,
+        which `make` is called for."""
         if not isinstance(body, ChatBody) or has_options(body) or self._room:
             return None
         size_bytes = memoryview(body.messages).nbytes
@@ -183,11 +184,10 @@ class TokenService:
         tenant: str = "",
         raw: bytes = b"",
     ) -> Outcome:
-        """The ids of a request, by one of the rungs below the cache. limit_tokens: of the context;
-        what may be longer waits for its ids where the ladder is full. tenant: whose it is. raw: the
-        body it was read of, if others may begin as it does. Raises
-        RequestError where vLLM would refuse the prompt, and where ids that are needed cannot be had
-        in time."""
+        """Return the ids of a request, by one of the rungs below the cache. limit_tokens: of the
+        context; what may be longer waits for its ids where the ladder is full. tenant: whose it is.
+        raw: the body it was read of, if others may begin as it does. Raise RequestError where vLLM
+        would refuse the prompt, and where ids that are needed cannot be had in time."""
         if has_long_options(body):
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
@@ -216,7 +216,7 @@ class TokenService:
         gil_s = max(render_s, ids_gil_s)
         view = JobView(size_bytes, render_s, total_s, gil_s, self.threads.loop_late_s)
         outcome = await self._climb(own, job, view)
-        # What has fewer bytes than the context has tokens fits; the rest has to be counted.
+        # A prompt with fewer bytes than the context has tokens fits; others have to be counted.
         if size_bytes > limit_tokens and outcome.reason == _FULL:
             outcome = await self._patiently(own, job, view)
         if outcome.prompt is not None and is_ids(body):
@@ -224,7 +224,7 @@ class TokenService:
         return outcome
 
     def asks(self, model: str, body: Prompted) -> bool:
-        """Whether a replica is asked for the ids of such a request."""
+        """Return whether a replica is asked for the ids of such a request."""
         tokenizer = self._tokenizers.get(model)
         return self._ask is not None and (tokenizer is None or tokenizer.made_elsewhere(body))
 
@@ -244,7 +244,7 @@ class TokenService:
         return Outcome(prompt, rung, "", 0.0, time.perf_counter() - began_s)
 
     async def prompt(self, model: str, body: Prompted) -> Outcome:
-        """The ids of a request: `known`, else `make`."""
+        """Return the ids of a request: `known`, else `make`."""
         known = self.known(model, body)
         return known if isinstance(known, Outcome) else await self.make(model, body, known)
 
@@ -285,7 +285,8 @@ class TokenService:
         return Outcome(None, Rung.BAIL, _FULL)
 
     def _has_its_share(self, job: TokenJob) -> bool:
-        """Whether a tenant has half of all that may be in line: the other half is for others."""
+        """Return whether a tenant has half of all that may be in line: the other half is for
+        others."""
         if not job.tenant:
             return False
         held_bytes = self.threads.tenants.of(job.tenant) + self.processes.tenants.of(job.tenant)
@@ -328,7 +329,7 @@ class TokenService:
 
     def _finished(self, job: TokenJob, result: Tokenized) -> None:
         if self._room:
-            # Once the pool has taken this job off its books.
+            # After the pool has stopped counting this job.
             asyncio.get_running_loop().call_soon(self._room.made)
         if (
             result.prompt is not None

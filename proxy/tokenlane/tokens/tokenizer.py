@@ -90,7 +90,7 @@ class Tokenizer:
     def load(
         cls, model: str, path: Path, *, cache_dir: Path | None = None, fast: bool = True
     ) -> "Tokenizer":
-        """Reads a model's folder. Raises ConfigError, one sentence that names the model.
+        """Read a model's folder. Raise ConfigError, one sentence that names the model.
 
         fast: with faster engines where a probe shows them equal; what it finds is kept in
         cache_dir, by default the user's cache.
@@ -143,8 +143,8 @@ class Tokenizer:
         return f"<Tokenizer {self.model} {self.encoder!r} templates={sorted(self._templates)}>"
 
     def made_elsewhere(self, request: Conversation | CompletionFields) -> bool:
-        """Whether these files do not say how vLLM makes this request's ids, and its `/tokenize`
-        does: code of its own, or a template that is not in the folder."""
+        """Return whether these files do not say how vLLM makes this request's ids, and its
+        `/tokenize` does: code of its own, or a template that is not in the folder."""
         if isinstance(request, CompletionFields):
             return self._own_tokenizer
         return self._chats_elsewhere
@@ -154,14 +154,14 @@ class Tokenizer:
     def chat_text(
         self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
     ) -> str:
-        """The rendered prompt; see `rendering`."""
+        """Return the rendered prompt; see `rendering`."""
         return self.rendering(asked, shapes, hasty=hasty).text
 
     def rendering(
         self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
     ) -> Rendering:
-        """The rendered prompt. shapes: what is known of others' renderings, and learns from this
-        one unless that takes long and is `hasty`. Raises RequestError(400) as vLLM would, or
+        """Return the rendered prompt. shapes: what is known of others' renderings, and learns from
+        this one unless that takes long and is `hasty`. Raise RequestError(400) as vLLM would, or
         Unrenderable."""
         if self.harmony and isinstance(asked, ChatFields):
             self._refuse_request_template(asked)
@@ -184,7 +184,8 @@ class Tokenizer:
     def _rendered(
         self, request: ChatFields, given: Any, *, converted: bool
     ) -> tuple[str, MakeResidual | None]:
-        """The text of these messages, and what makes the residual of it, where there can be one."""
+        """Return the text of these messages, and what makes the residual of it, where there can be
+        one."""
         self._refuse_request_template(request)
         tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
@@ -206,7 +207,7 @@ class Tokenizer:
         return text, partial(template.residual, variables=seen)
 
     def as_chat(self, request: Conversation) -> ChatFields:
-        """A request of any dialect as the chat that vLLM makes of it. Raises Unrenderable."""
+        """Return a request of any dialect as the chat that vLLM makes of it. Raise Unrenderable."""
         if isinstance(request, ChatFields):
             return request
         if isinstance(request, ResponsesFields):
@@ -238,13 +239,13 @@ class Tokenizer:
         return anthropic_messages.EFFORTS[0] if same else "none"
 
     def chat_ids(self, request: Conversation) -> bytes:
-        """Packed ids of a chat request: `chat_text`, encoded, truncated."""
+        """Return packed ids of a chat request: `chat_text`, encoded, truncated."""
         special = prompt_fields.flag(request.add_special_tokens, False)
         cut = prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
         return self._truncated(self.chat_text(request), special, cut)
 
     def _refuse_request_template(self, request: ChatFields) -> None:
-        # vLLM refuses a template from a request unless told to trust it: only it knows.
+        # vLLM refuses a request's template unless told to trust it, which the gateway cannot see.
         if prompt_fields.value(request.chat_template) is not None:
             raise Unrenderable("request-template")
         # The replica takes forwarded ids instead of the messages.
@@ -263,7 +264,7 @@ class Tokenizer:
     # Completions
 
     def prompts(self, request: CompletionFields) -> tuple[str | bytes, ...]:
-        """As `given`, text only where it can be encoded here. Raises Unrenderable."""
+        """As `given`, text only where it can be encoded here. Raise Unrenderable."""
         prompts = self.given(request)
         if self._own_tokenizer and any(isinstance(prompt, str) for prompt in prompts):
             raise Unrenderable("own-renderer")
@@ -271,8 +272,8 @@ class Tokenizer:
 
     @staticmethod
     def given(request: CompletionFields) -> tuple[str | bytes, ...]:
-        """A completion's prompts: text, or packed ids as the client sent them. Raises Unrenderable,
-        RequestError 400."""
+        """Return a completion's prompts: text, or packed ids as the client sent them. Raise
+        Unrenderable, RequestError 400."""
         if prompt_fields.value(request.prompt_embeds) is not None:
             raise Unrenderable("multimodal")
         if prompt_fields.value(request.suffix) is not None:
@@ -287,7 +288,7 @@ class Tokenizer:
         return tuple(one if isinstance(one, str) else _given_ids(one) for one in given)
 
     def completion_ids(self, request: CompletionFields) -> tuple[bytes, ...]:
-        """Packed ids of each prompt of a completion request."""
+        """Return packed ids of each prompt of a completion request."""
         special = prompt_fields.flag(request.add_special_tokens, True)
         cut = prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
         return tuple(
@@ -298,19 +299,19 @@ class Tokenizer:
     # Encoding
 
     def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """Packed little-endian uint32 ids of a whole text."""
+        """Return packed little-endian uint32 ids of a whole text."""
         return self.encoder.encode(text, add_special_tokens=add_special_tokens)
 
     def pieces(self, text: str) -> list[str]:
-        """Exact cuts of a text; see `Encoder`."""
+        """Return the exact cuts of a text; see `Encoder`."""
         return self.encoder.pieces(text)
 
     def encode_pieces(self, pieces: list[str], *, add_special_tokens: bool) -> bytes:
-        """Packed ids of all pieces of a text; equal to `encode` of the text."""
+        """Return packed ids of all pieces of a text; equal to `encode` of the text."""
         return self.encoder.encode_pieces(pieces, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: bytes) -> str:
-        """Text of packed ids, special tokens included."""
+        """Return text of packed ids, special tokens included."""
         return self.encoder.decode(ids)
 
     def _truncated(self, text: str, special: bool, cut: tuple[int, str | None] | None) -> bytes:

@@ -40,8 +40,8 @@ class Built(msgspec.Struct, frozen=True):
 
 
 def build(tokenizer: Json, config: Json, model: Json, names: Iterable[str] = ()) -> Built:
-    """From tokenizer.json, tokenizer_config.json and config.json. names: what vLLM may know the
-    model by. Raises what `tokenizers` raises for a file it cannot read."""
+    """Build it from tokenizer.json, tokenizer_config.json and config.json. names: what vLLM may
+    know the model by. Raises what `tokenizers` raises for a file it cannot read."""
     kind = tokenizer_class.class_of(config, model)
     config = {**tokenizer_class.tables().rebuild.get(kind, {}), **config}
     components = tokenizer_class.own_components(kind, tokenizer["model"], config)
@@ -64,8 +64,8 @@ def build(tokenizer: Json, config: Json, model: Json, names: Iterable[str] = ())
 
 
 def described(added_tokens: Json, config: Json, listed: list[Json]) -> Json:
-    """The ids of an old added_tokens.json as a configuration describes them; tokenizer.json's list
-    counts more."""
+    """Return the ids of an old added_tokens.json as a configuration describes them;
+    tokenizer.json's list counts more."""
     if not added_tokens:
         return {}
     special = {*_named(config).values(), *map(_text, _unnamed(config))}
@@ -99,7 +99,7 @@ def _add_missing(backend: Backend, config: Json) -> None:
 
 
 def _named_raw(config: Json) -> Json:
-    """Special tokens with a name: the usual ones, then the model's own (`image_token`)."""
+    """Return special tokens with a name: the usual ones, then the model's own (`image_token`)."""
     named = {name: config[name] for name in NAMES if config.get(name) is not None}
     for name, given in config.items():
         if name.endswith("_token") and name not in named and _text(given) is not None:
@@ -119,14 +119,14 @@ def _named(config: Json) -> dict[str, str]:
 
 
 def _text(token: Any) -> str | None:
-    """A special token's text, given as text or described."""
+    """Return a special token's text, given as text or described."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def _special(given: Any) -> AddedToken | None:
-    """A named token, which is special whatever its description says."""
+    """Return a named token, which is special whatever its description says."""
     return _token({**given, "special": True} if isinstance(given, dict) else given)
 
 

@@ -25,7 +25,7 @@ _MISTRAL = "MistralCommonBackend"
 
 
 class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What tokenizer_classes.json holds; the script that makes it says what each is."""
+    """The content of tokenizer_classes.json; the script that makes it explains each field."""
 
     made_from: dict[str, str]
     vllm_as_file: frozenset[str]
@@ -40,13 +40,13 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def tables() -> Tables:
-    """Those of the pinned versions."""
+    """Return those of the pinned versions."""
     path = Path(__file__).with_name("tokenizer_classes.json")
     return msgspec.json.decode(path.read_bytes(), type=Tables)
 
 
 def class_of(config: Json, model: Json) -> str:
-    """The class for a folder with this tokenizer_config.json and config.json."""
+    """Return the class for a folder with this tokenizer_config.json and config.json."""
     known, model_type = tables(), str(model.get("model_type") or "")
     if model_type in known.vllm_as_file:
         return AS_FILE
@@ -65,8 +65,8 @@ def class_of(config: Json, model: Json) -> str:
 
 
 def own_components(kind: str, model: Json, config: Json) -> Json | None:
-    """What a class makes of a tokenizer.json's model, whatever else the file says; None where it
-    takes the file as it is, or what it makes is not recorded."""
+    """Return what a class makes of a tokenizer.json's model, whatever else the file says; None
+    where it takes the file as it is, or what it makes is not recorded."""
     known = tables().components.get(kind)
     if known is None or model.get("type", "BPE") != "BPE" or "merges" not in model:
         return None
@@ -81,8 +81,9 @@ def own_components(kind: str, model: Json, config: Json) -> Json | None:
 
 
 def read_by_name(names: Iterable[str]) -> str | None:
-    """The first of these names whose tokenizer.json is read as it is, whatever the folder says, if
-    vLLM was given that name and it is no hub's: from the hub's cache it goes by the folder."""
+    """Return the first of these names whose tokenizer.json is read as it is, whatever the folder
+    says, if vLLM was given that name and it is no hub's: from the hub's cache it goes by the
+    folder."""
     patterns = tables().ids_as_file
     for name in names:
         if any(fnmatchcase(name.lower(), pattern) for pattern in patterns):
@@ -91,8 +92,8 @@ def read_by_name(names: Iterable[str]) -> str | None:
 
 
 def doubts(kind: str, config: Json, names: Iterable[str], *, rebuilt: bool) -> list[str]:
-    """Why vLLM may read such a folder otherwise than `kind` does here. rebuilt: this class's
-    components are made here too."""
+    """Return reasons why vLLM may read such a folder otherwise than `kind` does here. rebuilt: this
+    class's components are made here too."""
     found = []
     if kind in tables().python:
         found.append(f"{kind} is code in Python and reads no tokenizer.json")

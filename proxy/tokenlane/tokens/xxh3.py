@@ -17,7 +17,7 @@ from librt.strings import BytesWriter, read_i64_le, write_i64_le
 from mypy_extensions import i64
 
 NATIVE: Final = not __file__.endswith(".py") and sys.byteorder == "little"
-# 16 tokens: what vLLM's blocks hold unless told otherwise.
+# 16 tokens, vLLM's default block size.
 BLOCK_BYTES: Final[i64] = 64
 
 # The first third of the specification's default secret, which is all that short inputs need.
@@ -33,8 +33,8 @@ _AVALANCHE: Final[i64] = 0x165667919E3779F9
 
 
 def chained(data: bytes, at: i64, blocks: i64, before: bytes) -> bytes:
-    """Packed hashes of so many blocks of `data` from byte `at` on. before: the packed hash that
-    the first of them is chained on (8 bytes). IndexError where data ends sooner."""
+    """Return packed hashes of so many blocks of `data` from byte `at` on. before: the packed hash
+    that the first of them is chained on (8 bytes). IndexError where data ends sooner."""
     made = BytesWriter()
     seed = read_i64_le(before, 0)
     for _ in range(blocks):
@@ -53,7 +53,7 @@ def chained(data: bytes, at: i64, blocks: i64, before: bytes) -> bytes:
 
 
 def _mixed(data: bytes, at: i64, secret: i64, seed: i64) -> i64:
-    """16 bytes of the input with 16 of the secret."""
+    """Mix 16 bytes of the input with 16 of the secret."""
     return _folded(
         read_i64_le(data, at) ^ (read_i64_le(_SECRET, secret) + seed),
         read_i64_le(data, at + 8) ^ (read_i64_le(_SECRET, secret + 8) - seed),
@@ -61,7 +61,7 @@ def _mixed(data: bytes, at: i64, secret: i64, seed: i64) -> i64:
 
 
 def _folded(one: i64, other: i64) -> i64:
-    """Both halves of the 128-bit product, one upon the other. Shifts keep the sign: hence masks."""
+    """Fold the 128-bit product: XOR its halves. Shifts keep the sign, hence the masks."""
     one_low, one_high = one & _LOW_32, (one >> 32) & _LOW_32
     other_low, other_high = other & _LOW_32, (other >> 32) & _LOW_32
     low, cross = one_low * other_low, one_high * other_low

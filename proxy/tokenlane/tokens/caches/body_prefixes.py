@@ -1,7 +1,7 @@
 """The body-prefix cache: a chat's body that begins as an earlier one did -> its hashes so far.
 
 Invariants:
-- What is known of a body is compared with it byte by byte, and not read: no digest is trusted.
+- A known body is compared byte by byte and not parsed: no digest is trusted.
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
 - An entry holds a body and hashes, and no ids but those behind the last full block of each mark.
@@ -16,7 +16,7 @@ from typing import Final
 from tokenlane.tokens.caches.lru import BoundedCache, Budget
 from tokenlane.tokens.chat.residual import Residual
 
-# Shorter bodies cost as much to look for as to read.
+# Shorter bodies cost as much to look up as to parse.
 LEAST_BYTES: Final = 32 * 1024
 # Bytes before a mark, which name it.
 NEAR_BYTES: Final = 96
@@ -45,9 +45,9 @@ class BodyMark:
 
 
 class KnownBody:
-    """A body that others may begin with. front_bytes: up to its first message. root: all beside
-    the messages that decides its ids and hashes. model: whose tokenizer read it. blocks: its
-    hashes. marks: ascending."""
+    """A body that others may begin with. front_bytes: up to its first message. root: all beside the
+    messages that decides its ids and hashes. model: whose tokenizer read it. blocks: its hashes.
+    marks: ascending."""
 
     __slots__ = (
         "blocks", "body", "front_bytes", "marks", "model", "residual", "roles", "root",
@@ -87,12 +87,12 @@ class BodyPrefixCache(BoundedCache):
         self._lock = budget.lock
 
     def find(self, body: bytes) -> tuple[KnownBody, BodyMark] | None:
-        """The longest known beginning of a body that ends near its end. Whether its prompt can be
-        made of that shows later: who asks counts it as a hit or a miss."""
+        """Return the longest known beginning of a body that ends near its end. Whether its prompt
+        can be made from that shows later: the caller counts a hit or a miss."""
         if not self._named:
             return None
-        # The last of all messages, where nothing behind them ends so; then from message to
-        # message. A brace in between may be one of a text: then nothing has its name.
+        # The end of the last message, unless something behind it ends the same way; then from
+        # message to message. A brace in between may belong to a text: then no entry has its name.
         found = self._at(body, body.rfind(b"}]") + 1)
         low = max(0, len(body) - _SEARCHED_BYTES)
         at, tries = len(body), _TRIES
@@ -104,7 +104,7 @@ class BodyPrefixCache(BoundedCache):
             found = self._at(body, body.find(b"}", at) + 1)
             if found is None:
                 found = self._at(body, body.rfind(b"}", low, at) + 1)
-        # Not the most recently used now: what goes on from there is put in.
+        # This does not mark it as used: the body that continues it will be put in.
         return found
 
     def _at(self, body: bytes, at: int) -> tuple[KnownBody, BodyMark] | None:
@@ -118,7 +118,7 @@ class BodyPrefixCache(BoundedCache):
         return None
 
     def put(self, new: KnownBody, old: KnownBody | None = None) -> None:
-        """Takes a body in. old: it goes on where this one ended, and so takes its place."""
+        """Take a body in. old: it goes on where this one ended, and so takes its place."""
         if not new.marks or not self.takes(new.size_bytes):
             return
         size_bytes = new.size_bytes
@@ -132,14 +132,14 @@ class BodyPrefixCache(BoundedCache):
             self.budget.grow(self, size_bytes)
 
     def clear(self) -> None:
-        """Forgets everything (the blocks of all entries changed their size)."""
+        """Forget everything (the blocks of all entries changed their size)."""
         with self._lock:
             self._named.clear()
             self._order.clear()
             self.budget.grow(self, -self.size_bytes)
 
     def forget_oldest(self) -> int:
-        """Drops the least recently used body."""
+        """Drop the least recently used body."""
         oldest = next(iter(self._order))
         self._drop(oldest)
         return oldest.size_bytes

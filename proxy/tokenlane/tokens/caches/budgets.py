@@ -1,5 +1,4 @@
-"""How the memory for what is known of prompts is shared out: a part for each kind, all models
-together.
+"""How the memory for token caches is divided: a part for each kind, all models together.
 
 Conversations need the prefixes, whose hits save most; whole requests hit where prompts repeat.
 """
@@ -16,12 +15,13 @@ from tokenlane.tokens.caches.shapes import ShapeCache
 # Twenty-fourths: 8 MiB each of the default.
 _PARTS: Final = 24
 _REQUEST, _BODY, _SHAPE, _OPENING, _SEGMENT, _PREFIX = 5, 5, 1, 1, 4, 8
-# No entry takes more of its kind's memory: a few long ones would drive out all others.
+# The largest share of its kind's memory that one entry may take: a few long ones would evict all
+# others.
 _ENTRIES: Final = 16
 
 
 class CacheBudgets(NamedTuple):
-    """Of each kind."""
+    """The budget of each kind of cache."""
 
     request: Budget
     body: Budget
@@ -32,7 +32,7 @@ class CacheBudgets(NamedTuple):
 
     @classmethod
     def of(cls, settings: TokenSettings) -> Self:
-        """New ones, with nothing in them."""
+        """Return new, empty budgets."""
 
         def budget(parts: int) -> Budget:
             limit_bytes = settings.cache_limit_bytes * parts // _PARTS
@@ -49,12 +49,12 @@ class CacheBudgets(NamedTuple):
         )
 
     def by_kind(self) -> dict[str, Budget]:
-        """By the kind's name (metric label), in the order of the lookups."""
+        """Return the budgets by the kind's name (metric label), in the order of the lookups."""
         return self._asdict()
 
 
 class TokenCaches(NamedTuple):
-    """What one model's jobs share."""
+    """The caches that one model's jobs share."""
 
     shapes: ShapeCache
     openings: OpeningCache
@@ -63,7 +63,7 @@ class TokenCaches(NamedTuple):
 
     @classmethod
     def of(cls, budgets: CacheBudgets) -> Self:
-        """Empty ones."""
+        """Return empty caches."""
         return cls(
             ShapeCache(budgets.shape),
             OpeningCache(budgets.opening),

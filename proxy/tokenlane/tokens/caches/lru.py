@@ -3,8 +3,8 @@
 Invariants:
 - Bounded in bytes, together with the caches it shares a budget with; an entry over its own limit
   is not taken in at all.
-- What an entry is counted as is what it takes: headers, links and all.
-- Counts only grow; who exports them takes differences.
+- An entry counts with all the memory it takes, headers and links included.
+- Counts only grow; the exporter takes differences.
 """
 
 from collections import OrderedDict
@@ -16,8 +16,8 @@ from tokenlane.prompt import Prompt
 
 
 class Budget:
-    """What the caches of one kind, one for each model, hold together. Who has most gives way, so
-    a model that is asked much takes what others leave, and nothing of what they keep below that.
+    """The memory that the caches of one kind, one for each model, hold together. The largest gives
+    way, so a busy model takes what others leave, and nothing of what they keep below that.
 
     entry_limit_bytes: of one entry. lock: held by whoever changes one of them.
     """
@@ -30,7 +30,7 @@ class Budget:
         self.caches: list[BoundedCache] = []
 
     def grow(self, cache: "BoundedCache", size_bytes: int) -> None:
-        """A cache holds so much more, or less; entries go until all of it is within the limit."""
+        """Note that a cache grew or shrank; evict entries until all caches are within the limit."""
         cache.size_bytes += size_bytes
         self.size_bytes += size_bytes
         while self.size_bytes > self.limit_bytes:
@@ -42,7 +42,7 @@ class Budget:
 
 
 class BoundedCache:
-    """What all caches of tokens share: a part in a budget, and counts since the start."""
+    """The base of all token caches: a part in a budget, and counts since the start."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -53,11 +53,11 @@ class BoundedCache:
         self.evictions = 0
 
     def takes(self, size_bytes: int) -> bool:
-        """Whether an entry of this size is let in at all."""
+        """Return whether an entry of this size is let in at all."""
         return size_bytes <= self.budget.entry_limit_bytes
 
     def forget_oldest(self) -> int:
-        """Drops what was used least lately; returns its bytes."""
+        """Drop the least recently used entry and return its bytes."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ def _size_bytes(cache: BoundedCache) -> int:
 
 
 class CacheCounts(NamedTuple):
-    """What one kind of cache holds now, and what it did since the start."""
+    """What one kind of cache holds now, and its counts since the start."""
 
     entries: int = 0
     size_bytes: int = 0
@@ -79,7 +79,7 @@ class CacheCounts(NamedTuple):
 
     @classmethod
     def of(cls, caches: Collection[BoundedCache]) -> "CacheCounts":
-        """Those of several caches together."""
+        """Return the counts of several caches together."""
         return cls(
             sum(map(len, caches)),
             sum(cache.size_bytes for cache in caches),
@@ -97,7 +97,7 @@ class PromptCache(BoundedCache):
         self._prompts: OrderedDict[bytes, Prompt] = OrderedDict()
 
     def get(self, key: bytes) -> Prompt | None:
-        """The prompt under a key, now the most recently used one."""
+        """Return the prompt under a key, now the most recently used one."""
         prompt = self._prompts.get(key)
         if prompt is None:
             self.misses += 1
@@ -107,7 +107,7 @@ class PromptCache(BoundedCache):
         return prompt
 
     def put(self, key: bytes, prompt: Prompt) -> bool:
-        """Takes a prompt in, evicting the least recently used; False if it is too large."""
+        """Take a prompt in, evicting the least recently used; False if it is too large."""
         size_bytes = prompt.size_bytes
         if not self.takes(size_bytes):
             return False
@@ -119,11 +119,11 @@ class PromptCache(BoundedCache):
         return True
 
     def forget_oldest(self) -> int:
-        """Drops the least recently used prompt."""
+        """Drop the least recently used prompt."""
         return self._prompts.popitem(last=False)[1].size_bytes
 
     def clear(self) -> None:
-        """Forgets everything (the blocks of all entries changed their size)."""
+        """Forget everything (the blocks of all entries changed their size)."""
         self._prompts.clear()
         self.budget.grow(self, -self.size_bytes)
 

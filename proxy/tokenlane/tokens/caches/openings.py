@@ -3,7 +3,7 @@
 Invariants:
 - An opening ends at an exact cut of the text that asks, and is compared with it character by
   character: the ids are those of the whole text, whatever a template does.
-- Kept from the second time it is seen: what comes once is not worth its place.
+- Kept from the second time it is seen: an opening seen once is not worth its memory.
 - Used on the loop alone; so there is no lock.
 - Bounded in bytes; counts only grow.
 """
@@ -15,8 +15,8 @@ from typing import Final
 from tokenlane.tokens.caches.lru import BoundedCache, Budget
 from tokenlane.tokens.encode.encoder import Encoder
 
-# Shorter ones cost as much to look for as to encode. So many characters also name an opening, and
-# so many openings may share them.
+# Shorter openings cost as much to look up as to encode. So many characters also name an opening,
+# and so many openings may share them.
 _LEAST_CHARS: Final = 512
 _ALIKE: Final = 4
 # Where an opening may end: at one of the first cuts, in the first part of a text.
@@ -52,7 +52,8 @@ class OpeningCache(BoundedCache):
         self._seen_before: set[int] = set()
 
     def find(self, encoder: Encoder, root: bytes, text: str) -> Opening | None:
-        """The longest opening of `text`. root: all beside the text that decides ids and hashes."""
+        """Return the longest opening of `text`. root: all beside the text that decides ids and
+        hashes."""
         key = root, text[:_LEAST_CHARS]
         for opening in self._alike.get(key, ()):
             if text.startswith(opening.text) and encoder.is_cut(text, opening.chars):
@@ -63,7 +64,8 @@ class OpeningCache(BoundedCache):
         return None
 
     def ends_at(self, encoder: Encoder, root: bytes, text: str) -> int:
-        """Where an opening of `text` ends that should be kept, as it was seen before; else 0."""
+        """Return where an opening of `text` ends that should be kept, as it was seen before; else
+        0."""
         if len(text) < _LEAST_CHARS or not encoder.cuts_anywhere or not self.budget.limit_bytes:
             return 0
         end = 0
@@ -78,10 +80,10 @@ class OpeningCache(BoundedCache):
         return end
 
     def put(self, root: bytes, opening: Opening) -> None:
-        """Keeps an opening, the longest of its like first."""
+        """Keep an opening, the longest of its like first."""
         key = root, opening.text[:_LEAST_CHARS]
         opening.size_bytes += getsizeof(root)
-        if opening.chars > _LEAST_CHARS:  # else the key is the text itself
+        if opening.chars > _LEAST_CHARS:  # otherwise the key is the text itself
             opening.size_bytes += getsizeof(key[1])
         if not self.takes(opening.size_bytes):
             return
@@ -97,7 +99,7 @@ class OpeningCache(BoundedCache):
         self.budget.grow(self, grown_bytes)
 
     def forget_oldest(self) -> int:
-        """Drops the opening used least lately, and those that begin as it does."""
+        """Drop the opening used least lately, and those that begin as it does."""
         alike = self._alike.popitem(last=False)[1]
         self._entries -= len(alike)
         return sum([opening.size_bytes for opening in alike])

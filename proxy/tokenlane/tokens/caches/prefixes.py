@@ -2,8 +2,8 @@
 
 Invariants:
 - A prefix ends at an exact cut, and its text is compared with the new one's character by
-  character: that a template renders a longer conversation as a longer text is hoped for, never
-  assumed, and no digest is trusted.
+  character: it is never assumed that a template renders a longer conversation as a longer text, and
+  no digest is trusted.
 - An entry is a whole prompt with marks: places where its text may be left, and the ids up to
   there. A prompt that goes on where an entry ended takes its place, so a conversation is kept
   once and not once for every turn.
@@ -77,7 +77,8 @@ class PrefixCache(BoundedCache):
         self._lock = budget.lock
 
     def find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
-        """The longest known beginning of `text` that ends near its end, or near its start."""
+        """Return the longest known beginning of `text` that ends near its end, or near its
+        start."""
         found = self._find(encoder, root, text)
         with self._lock:
             if found is None:
@@ -103,7 +104,7 @@ class PrefixCache(BoundedCache):
         return None
 
     def put(self, new: Prefix, found: KnownPrefix | None) -> None:
-        """Takes a prompt in. found: what `find` said about its text."""
+        """Take a prompt in. found: what `find` said about its text."""
         if not new.marks or not self.takes(new.size_bytes):
             return
         size_bytes = new.size_bytes
@@ -116,7 +117,7 @@ class PrefixCache(BoundedCache):
             self.budget.grow(self, size_bytes)
 
     def forget_oldest(self) -> int:
-        """Drops the least recently used prompt."""
+        """Drop the least recently used prompt."""
         oldest = next(iter(self._order))
         self._drop(oldest)
         return oldest.size_bytes
@@ -134,8 +135,8 @@ class PrefixCache(BoundedCache):
 def marked(
     root: bytes, text: str, found: KnownPrefix | None, starts: list[int], ids_bytes: list[int]
 ) -> list[Mark]:
-    """The marks of a prompt: those it shares with the prefix found, then those of its own places
-    (`starts`, ascending) with the bytes of ids before each. As many as are kept."""
+    """Return the marks of a prompt: those it shares with the prefix found, then those of its own
+    places (`starts`, ascending) with the bytes of ids before each. As many as are kept."""
     marks = []
     if found is not None:
         marks = [mark for mark in found.prefix.marks if mark.chars <= found.mark.chars]
@@ -150,8 +151,8 @@ def marked(
 
 
 def _is_continued(found: KnownPrefix) -> bool:
-    """Whether nothing of a prefix is lost when the prompt that was found to begin with it takes
-    its place: all its marks are shared, or those in a generation prompt remain."""
+    """Return whether nothing of a prefix is lost when the prompt that was found to begin with it
+    takes its place: all its marks are shared, or those in a generation prompt remain."""
     prefix, mark = found
     return mark is prefix.marks[-1] or len(prefix.text) - mark.chars <= _GENERATION_CHARS
 
@@ -162,9 +163,9 @@ def _name(root: bytes, text: str, at: int) -> int:
 
 
 def _same(one: str, other: str, end: int) -> bool:
-    """Whether `one` begins with the first `end` characters of `other`. Mostly it begins with the
-    whole of it; else by short slices, whose copies stay in the processor's cache, where a copy of
-    all would have to be given memory first."""
+    """Return whether `one` begins with the first `end` characters of `other`. Mostly it begins with
+    the whole of it; else by short slices, whose copies stay in the processor's cache, where a copy
+    of all would have to be given memory first."""
     return one.startswith(other) or all(
         one[at : min(at + _COMPARED_CHARS, end)] == other[at : min(at + _COMPARED_CHARS, end)]
         for at in range(0, end, _COMPARED_CHARS)
@@ -172,7 +173,7 @@ def _same(one: str, other: str, end: int) -> bool:
 
 
 def _places(encoder: Encoder, text: str) -> Iterator[int]:
-    """Places to try, the last of the text first: a bounded number of them."""
+    """Yield the places to try, the last of the text first: a bounded number."""
     end = len(text)
     span = _LAST_CHARS if encoder.cuts_anywhere else end
     left = _LAST_MARKS

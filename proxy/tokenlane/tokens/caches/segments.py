@@ -1,11 +1,11 @@
 """The segment cache: a stretch of text between exact cuts -> its ids.
 
 Invariants:
-- Keyed by the text itself, so a hit is exact whatever anybody sends. One cache per model, or
-  rather per tokenizer: nothing else changes a stretch's ids.
+- Keyed by the text itself, so a hit is exact whatever clients send. One cache per model, or rather
+  per tokenizer: nothing else changes a stretch's ids.
 - Bounded in bytes; an entry over its own limit is not taken in at all.
-- Safe between threads: an entry is found without the lock, order and counts change under it.
-- Counts only grow; who exports them takes differences.
+- Safe between threads: entries are found without the lock; order and counts change under it.
+- Counts only grow; the exporter takes differences.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ from sys import getsizeof
 from tokenlane.tokens.caches.lru import BoundedCache, Budget
 from tokenlane.tokens.encode.encoder import Encoder
 
-# What one entry costs beside its text and ids: the ids' header, hash and links of the dictionary.
+# Memory of an entry besides its text and ids: the ids' header, hash and links of the dictionary.
 _ENTRY_BYTES = 120
 # Text per step of `stretches`: about 0.1 ms of searching and looking up, and at the usual speeds
 # no encode call that holds a thread for long.
@@ -32,8 +32,8 @@ class SegmentCache(BoundedCache):
         self._lock = budget.lock
 
     def get(self, pieces: list[str]) -> list[bytes | None]:
-        """The ids of each piece, None where they are not known; the known ones are now the most
-        recently used."""
+        """Return the ids of each piece, None where they are not known; the known ones are now the
+        most recently used."""
         items = self._items
         found = [items.get(piece) for piece in pieces]
         with self._lock:
@@ -48,7 +48,7 @@ class SegmentCache(BoundedCache):
         return found
 
     def put(self, pieces: list[str], ids: list[bytes]) -> None:
-        """Takes pieces in, evicting the least recently used."""
+        """Take pieces in, evicting the least recently used."""
         items = self._items
         with self._lock:
             for piece, own in zip(pieces, ids, strict=True):
@@ -59,7 +59,7 @@ class SegmentCache(BoundedCache):
                 self.budget.grow(self, size)
 
     def forget_oldest(self) -> int:
-        """Drops the least recently used stretch."""
+        """Drop the least recently used stretch."""
         piece, ids = self._items.popitem(last=False)
         return _size_bytes(piece, ids)
 
@@ -72,9 +72,9 @@ def _size_bytes(piece: str, ids: bytes) -> int:
 
 
 def stretches(encoder: Encoder, text: str, at: int) -> Iterator[tuple[list[int], list[str]]]:
-    """`text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where pieces
-    begin, and the pieces (see `Encoder.pieces`), for about every 32 KiB of it. No step takes long,
-    except over a piece that cannot be cut."""
+    """Yield `text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where
+    pieces begin, and the pieces (see `Encoder.pieces`), for about every 32 KiB of it. No step takes
+    long, except over a piece that cannot be cut."""
     window = _WINDOW_CHARS
     while at < len(text):
         until = at + window

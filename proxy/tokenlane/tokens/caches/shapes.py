@@ -1,7 +1,7 @@
 """The shape cache: conversations that differ in their messages' texts alone -> how they render.
 
 Invariants:
-- A shape covers all that a template sees beside the texts: the roles, and every option as it came.
+- A shape covers all that a template sees beside the texts: the roles, and every option unchanged.
 - Learned from the second conversation of a shape on, beside its rendering by the engines: what a
   residual makes of that one's texts must be the same, or it is not kept.
 - Bounded in bytes, in messages and in residuals for each shape (those that its guards tell apart);
@@ -37,8 +37,8 @@ class Shape(NamedTuple):
 
 
 def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | None:
-    """None where a message is more than a role and a text. converted: it came in another dialect,
-    of which vLLM takes things that it refuses in a chat."""
+    """Return the shape; None where a message is more than a role and a text. converted: it came in
+    another dialect, of which vLLM takes things that it refuses in a chat."""
     if not isinstance(messages, list) or len(messages) > _MOST_MESSAGES:
         return None
     plainly = told(messages)
@@ -53,7 +53,7 @@ MakeResidual = Callable[[tuple[str, ...], list[str]], Residual]
 
 
 class _Known:
-    """What is known of a shape."""
+    """The residuals of a shape, and the attempts to learn one."""
 
     __slots__ = ("residuals", "size_bytes", "tries")
 
@@ -72,14 +72,14 @@ class ShapeCache(BoundedCache):
         self._lock = budget.lock
 
     def residual(self, shape: Shape) -> Residual | None:
-        """What renders a conversation, if its shape is known."""
+        """Return what renders a conversation, if its shape is known."""
         for residual in self.known(shape.name):
             if residual.fits(shape.texts):
                 return residual
         return None
 
     def known(self, name: tuple[bytes, tuple[str, ...]]) -> tuple[Residual, ...]:
-        """The residuals of a shape, of which at most one fits a conversation."""
+        """Return the residuals of a shape, of which at most one fits a conversation."""
         known = self._known.get(name)
         found = () if known is None else known.residuals
         with self._lock:
@@ -92,12 +92,12 @@ class ShapeCache(BoundedCache):
         return found
 
     def learn(self, shape: Shape, text: str, make: MakeResidual, *, hasty: bool) -> Residual | None:
-        """A conversation of this shape was rendered so; what would have. hasty: there is no time
-        for a long one."""
+        """Learn from a rendered conversation of this shape; return its residual. hasty: there is no
+        time for a long one."""
         with self._lock:
             known = self._known.get(shape.name)
             if known is None:
-                # Once is no shape.
+                # A conversation seen once is not a shape yet.
                 known = _Known(len(shape.texts))
                 if self.takes(known.size_bytes):
                     self._known[shape.name] = known
@@ -121,7 +121,7 @@ class ShapeCache(BoundedCache):
         return residual
 
     def forget_oldest(self) -> int:
-        """Drops the least recently used shape."""
+        """Drop the least recently used shape."""
         return self._known.popitem(last=False)[1].size_bytes
 
     def __len__(self) -> int:

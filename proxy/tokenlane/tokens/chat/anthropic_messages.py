@@ -24,7 +24,7 @@ Block = dict[str, Any]
 def as_chat(
     request: MessagesFields, *, system_first: bool, effort_of_none: Callable[[], str]
 ) -> ChatFields:
-    """The chat of a request. Raises Unrenderable.
+    """Return the chat of a request. Raise Unrenderable.
 
     system_first: the chat template takes a system message nowhere but in front. effort_of_none:
     the effort that stands for thinking switched off.
@@ -60,7 +60,7 @@ def as_chat(
 
 
 def encoded(value: Any) -> msgspec.Raw:
-    """JSON of what was made of a request."""
+    """Return JSON of what was made of a request."""
     return msgspec.Raw(msgspec.json.encode(value))
 
 
@@ -72,14 +72,14 @@ def _role(message: Any) -> str:
 
 
 def _blocks(content: Any) -> list[Block]:
-    """The blocks of a list. Their unknown keys are nothing to vLLM."""
+    """Return the blocks of a list. Their unknown keys are nothing to vLLM."""
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
         raise Unrenderable("message-shape")
     return content
 
 
 def _string(block: Block, key: str) -> str:
-    """A text that may be missing."""
+    """Return a text that may be missing."""
     text = block.get(key)
     if not isinstance(text, str | None):
         raise Unrenderable("content-part")
@@ -87,7 +87,8 @@ def _string(block: Block, key: str) -> str:
 
 
 def _system_texts(content: Any) -> list[str]:
-    """The texts of the system prompt; as a whole it may begin with a billing line, a block not."""
+    """Return the texts of the system prompt; as a whole it may begin with a billing line, a block
+    not."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -105,7 +106,7 @@ def _system_texts(content: Any) -> list[str]:
 
 
 def _system_text(message: Message) -> str:
-    """The text of a system message among the others; empty where there is none."""
+    """Return the text of a system message among the others; empty where there is none."""
     content = message.get("content")
     if isinstance(content, str):
         return "" if content.startswith(BILLING_LINE) else content
@@ -113,7 +114,7 @@ def _system_text(message: Message) -> str:
 
 
 def _add(message: Message, messages: list[Message]) -> None:
-    """Puts what a message becomes behind those before it: the answers of tools go in front of the
+    """Put what a message becomes behind those before it: the answers of tools go in front of the
     user's own words."""
     role, content = message["role"], message.get("content")
     made: Message = {"role": role}
@@ -166,7 +167,7 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 def _result(block: Block) -> Message:
-    """A tool's answer: its texts, a line each."""
+    """Return a tool's answer: its texts, a line each."""
     content = block.get("content")
     if not isinstance(content, str | None):
         texts = []

@@ -28,26 +28,27 @@ METHODS = frozenset(
     "count endswith find get items keys lstrip replace rstrip split startswith strip values".split()
 )
 FUNCTIONS = frozenset(("namespace", "raise_exception", "range", "strftime_now"))
-# Known to one of the engines only, or another thing in each.
+# Known to only one of the engines, or different in each.
 OTHER_NAMES = frozenset("caller cycler debug dict joiner lipsum now randrange self".split())
-# Blocks that only run what stands in them.
+# Blocks that only run their content.
 STATEMENTS = (
     nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign, nodes.AssignBlock,
     nodes.Macro, nodes.Break, nodes.Continue,
 )  # fmt: skip
 DICT_NAMES = frozenset(dir(dict))
-# `x["items"]` finds the method in both, where there is no such key.
+# `x["items"]` finds the method in both engines where there is no such key.
 DICT_READERS = frozenset(("get", "items", "keys", "values"))
 NUMBERS = (nodes.Add, nodes.Sub, nodes.Mul, nodes.FloorDiv, nodes.Mod, nodes.Neg)
 
 
 def refusal(tree: nodes.Template) -> str:
-    """The first construct that is not known to be alike, "" if there is none."""
+    """Return the first construct that is not known to be alike, "" if there is none."""
     return next(_refusals(tree), "")
 
 
 def strips(tree: nodes.Template) -> bool:
-    """Whether whitespace is what the engine takes for it: the two differ in U+001C to U+001F."""
+    """Return whether whitespace is what the engine takes for it: the two differ in U+001C to
+    U+001F."""
     return any(
         isinstance(call.node, nodes.Getattr)
         and call.node.attr in ("strip", "lstrip", "rstrip", "split")
@@ -107,10 +108,10 @@ def _problem(node: nodes.Node, called: set[int], macros: set[str], numbers: set[
 
 
 def _filter_alike(node: nodes.Filter) -> bool:
-    if node.name == "list":  # of what cannot be null: a null is an empty list to one of them
+    if node.name == "list":  # only of what cannot be null: one engine turns null into an empty list
         return isinstance(node.node, nodes.Filter | nodes.Call)
     if node.name in ("map", "select", "reject", "selectattr", "rejectattr"):
-        # The filter or test that they are to apply.
+        # The filter or test that the filter applies.
         names = [one.value for one in node.args if isinstance(one, nodes.Const)]
         at = 0 if node.name in ("map", "select", "reject") else 1
         known = FILTERS - {"list"} if node.name == "map" else TESTS
@@ -149,7 +150,7 @@ def _compares_alike(node: nodes.Compare, numbers: set[str]) -> bool:
 
 
 def _numbers(tree: nodes.Template) -> set[str]:
-    """Names, and attributes of namespaces, that never hold anything but a number."""
+    """Return names, and attributes of namespaces, that never hold anything but a number."""
     given: dict[str, list[nodes.Node]] = {}
     for assign in tree.find_all(nodes.Assign):
         match assign.target, assign.node:

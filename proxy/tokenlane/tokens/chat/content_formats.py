@@ -19,7 +19,7 @@ class _Unreadable(Exception):
 
 
 def content_format(tree: nodes.Template) -> ContentFormat:
-    """The format of message content that this template expects."""
+    """Return the format of message content that this template expects."""
     try:
         return "openai" if _loops_over_content(tree) else "string"
     except _Unreadable:
@@ -46,7 +46,7 @@ def _loops_over_content(tree: nodes.Template) -> bool:
 
 
 def _message_names(tree: nodes.Template) -> list[str]:
-    """Loop variables that stand for one message."""
+    """Return the loop variables that stand for one message."""
     lists = list(_aliases(tree, "messages"))
     return [
         _target(loop.target)
@@ -56,7 +56,7 @@ def _message_names(tree: nodes.Template) -> list[str]:
 
 
 def _aliases(tree: nodes.Template, name: str) -> Iterator[str]:
-    """`name`, and every name assigned from it or from another alias."""
+    """Yield `name`, and every name assigned from it or from another alias."""
     yield name
     waiting, seen = [name], {name}
     while waiting:
@@ -71,7 +71,8 @@ def _aliases(tree: nodes.Template, name: str) -> Iterator[str]:
 
 
 def _content_parameters(tree: nodes.Template, messages: list[str]) -> dict[int, set[str]]:
-    """Per loop inside a macro: the macro's parameters that are called with message content."""
+    """Return, for each loop inside a macro, the macro's parameters that are called with message
+    content."""
     found: dict[int, set[str]] = {}
     for macro in tree.find_all(nodes.Macro):
         names = [argument.name for argument in macro.args]
@@ -92,7 +93,8 @@ def _content_parameters(tree: nodes.Template, messages: list[str]) -> dict[int, 
 
 
 def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Is `node` the variable (or its `key`), seen through filters, tests and slices?"""
+    """Return whether `node` is the variable (or its `key`), seen through filters, tests and
+    slices."""
     while True:
         if isinstance(node, nodes.Filter | nodes.Test) or (
             isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)

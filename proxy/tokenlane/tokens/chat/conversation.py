@@ -40,9 +40,9 @@ _ROLES = {role: role for role in PLAIN_ROLES}
 
 
 def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
-    """The template's `messages` of a request's `messages`.
+    """Return the template's `messages` of a request's `messages`.
 
-    Raises RequestError(400) for what can be no conversation, Unrenderable for what is unknown.
+    Raise RequestError(400) for what can be no conversation, Unrenderable for what is unknown.
     """
     if not isinstance(messages, list):
         raise RequestError(400, "`messages` must be a list of messages.", param="messages")
@@ -58,7 +58,7 @@ def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
 
 
 def _plain(message: Any, content_format: ContentFormat) -> Message | None:
-    """What `_message` makes of a role and a text, which most messages are, at a fifth of its
+    """Return what `_message` makes of a role and a text, which most messages are, at a fifth of its
     price: the conversion is the longest step of a long conversation's next turn."""
     if not _is_plain(message):
         return None
@@ -75,20 +75,20 @@ def _is_plain(message: Any) -> bool:
 
 
 def plain(role: str, text: Any, content_format: ContentFormat) -> Message:
-    """The template's message of a role and a text alone; or of what stands for the text."""
+    """Return the template's message of a role and a text alone; or of what stands for the text."""
     if content_format == "string" or role == "tool":
         return {"role": role, "content": text}
     return {"role": role, "content": [{"type": "text", "text": text}]}
 
 
 def told(messages: list[Any]) -> tuple[tuple[str, ...], list[str]] | None:
-    """Roles and texts of messages that are no more than that, which `plain` makes anew of them;
-    else None."""
+    """Return the roles and texts of messages that have nothing else, from which `plain` rebuilds
+    them; else None."""
     roles, texts = [], []
     for message in messages:
         if not _is_plain(message):
             return None
-        # Not the request's own strings: roles are kept.
+        # New strings, not the request's own: roles are kept in the cache.
         roles.append(_ROLES[message["role"]])
         texts.append(message["content"])
     return (tuple(roles), texts) if roles else None
@@ -121,7 +121,7 @@ def _message(message: Any, content_format: ContentFormat) -> Message:
 
 
 def _check_keys(message: Message, role: str) -> None:
-    """Raises Unrenderable where a known key has a value that vLLM may refuse."""
+    """Raise Unrenderable where a known key has a value that vLLM may refuse."""
     if not isinstance(message.get("name", ""), str):
         raise Unrenderable("message-shape")
     if not all(isinstance(message.get(key), str | None) for key in TEXT_OR_NULL_KEYS):
@@ -133,7 +133,8 @@ def _check_keys(message: Message, role: str) -> None:
 
 
 def _content(message: Message, role: str) -> list[dict[str, Any]]:
-    """Content as text parts, without a system message's billing line. A string is one part."""
+    """Return content as text parts, without a system message's billing line. A string is one
+    part."""
     if "content" not in message:
         return []
     content = message["content"]
@@ -191,7 +192,7 @@ def _add_assistant(message: Message, result: Message) -> None:
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """A tool call with its arguments as a dict: what is no JSON object becomes {}."""
+    """Return a tool call with its arguments as a dict: what is no JSON object becomes {}."""
     function = call.get("function") if isinstance(call, dict) else None
     if (
         not isinstance(function, dict)
@@ -217,8 +218,8 @@ def _ordered(given: dict[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
 
 
 def developer_as_system(messages: list[Message]) -> list[Message]:
-    """For templates without a developer role: its messages become system messages, and all
-    system messages become one, in front, unless the only one stands there already."""
+    """Convert messages for templates without a developer role: its messages become system messages,
+    and all system messages become one, in front, unless the only one stands there already."""
     renamed = [
         _as_system(message) if message["role"] == "developer" else message for message in messages
     ]
@@ -241,9 +242,9 @@ def _flat(content: Any) -> str:
 
 
 def tool_list(tools: Any, *, may_be_empty: bool = False) -> list[dict[str, Any]] | None:
-    """The template's `tools`: known keys only, in vLLM's order, with its nulls.
+    """Return the template's `tools`: known keys only, in vLLM's order, with its nulls.
 
-    Raises RequestError(400) for an empty list (a chat's own; other dialects may have one),
+    Raise RequestError(400) for an empty list (a chat's own; other dialects may have one),
     Unrenderable for shapes vLLM refuses.
     """
     if tools is None:

@@ -22,13 +22,13 @@ SPECIAL: Final = "<|"
 _EFFORTS: Final = (None, "low", "medium", "high")
 _NAME: Final = re.compile("[A-Za-z0-9_-]+")
 
-# Who speaks, on which channel, what.
+# One message: role, channel, content.
 _Part = tuple[str, str | None, str]
 _FINAL: Final = ("assistant", "final")
 
 
 def text(request: ChatFields) -> str:
-    """The text of a chat. Raises RequestError(400) as vLLM would, or Unrenderable."""
+    """Return the text of a chat. Raise RequestError(400) as vLLM would, or Unrenderable."""
     effort = prompt_fields.value(request.reasoning_effort)
     if effort not in _EFFORTS:
         raise Unrenderable("field-shape")
@@ -43,7 +43,7 @@ def text(request: ChatFields) -> str:
     messages = prompt_fields.value(request.messages)
     if messages == []:
         raise Unrenderable("message-shape")
-    conversation.conversation(messages, "openai")  # refuses what is no conversation
+    conversation.conversation(messages, "openai")  # refuses anything but a conversation
     tools = conversation.tool_list(prompt_fields.value(request.tools))
     instructions = None
     if messages[0]["role"] in ("system", "developer"):
@@ -149,7 +149,7 @@ def _flat(message: dict[str, Any]) -> str | None:
 
 
 def _only(message: dict[str, Any]) -> str:
-    """The text of a message of one part: several are encoded each by itself."""
+    """Return the text of a message of one part: several are encoded each by itself."""
     found = _texts(message) or [""]
     if len(found) > 1:
         raise Unrenderable("content-part")

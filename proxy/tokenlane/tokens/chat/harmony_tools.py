@@ -1,4 +1,4 @@
-"""Tools as gpt-oss is told of them: TypeScript types, as openai-harmony makes them of JSON schemas.
+"""Tools as gpt-oss sees them: TypeScript types, as openai-harmony makes them from JSON schemas.
 
 Schemas with what is not known to be rendered alike (`oneOf`, defaults that are lists or objects)
 raise Unrenderable.
@@ -17,7 +17,8 @@ _PLAIN: Final = {
 
 
 def section(tools: list[dict[str, Any]]) -> str:
-    """The part of the developer's message that names the tools. tools: as templates see them."""
+    """Return the part of the developer's message that names the tools. tools: as templates see
+    them."""
     lines = ["## functions\n", "namespace functions {\n"]
     for tool in tools:
         function = tool["function"]

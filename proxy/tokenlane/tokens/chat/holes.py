@@ -43,7 +43,7 @@ class Text:
 
 
 def joined(values: Sequence[Any]) -> str | Text:
-    """Strings and texts as one; other values as they are printed."""
+    """Join strings and texts; other values as they are printed."""
     parts: list[str | int] = []
     for value in values:
         parts.extend(value.parts if isinstance(value, Text) else (str(value),))
@@ -66,7 +66,7 @@ class Texts:
         return tuple([Guard(*asked, tuple(texts)) for asked, texts in self._asked.items()])
 
     def truth(self, value: Any) -> bool:
-        """Of any value, as a condition."""
+        """Return the truth of any value as a condition."""
         if not isinstance(value, Text):
             return bool(value)
         # A string among the parts is not empty.
@@ -75,8 +75,8 @@ class Texts:
         )
 
     def ask(self, text: Text, name: str, args: list[Any]) -> Any:
-        """What a method of str says of a text; the text itself for one that strips nothing off.
-        Raises Unknown."""
+        """Return what a method of str says of a text; the text itself for one that strips nothing
+        off. Raise Unknown."""
         if name not in _PREDICATES and name not in _STRIPS:
             raise Unknown(f"the question {name}")
         if len(text.parts) != 1 or not isinstance(text.parts[0], int):

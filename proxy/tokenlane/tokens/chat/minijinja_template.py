@@ -22,7 +22,7 @@ class FastTemplate:
     """One chat template. Safe to share between threads."""
 
     def __init__(self, source: str, reference: ImmutableSandboxedEnvironment) -> None:
-        """reference: the environment whose filters, tests and functions count. Raises Refused."""
+        """reference: the environment whose filters, tests and functions count. Raise Refused."""
         tree = reference.parse(source)
         problem = constructs.refusal(tree)
         if problem:
@@ -46,14 +46,14 @@ class FastTemplate:
         tried(self._engine.add_template, "chat", source)
 
     def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str | None:
-        """The prompt's text; None where the reference has to be asked."""
+        """Return the prompt's text; None where the reference has to be asked."""
         if not _plain([messages, variables], controls=not self._strips):
             return None
         try:
             text = tried(self._engine.render_template, "chat", messages=messages, **variables)
         except (Refused, UnicodeEncodeError):
             return None
-        # It also stands for what is no Unicode, which the reference hands on to be refused.
+        # Raised for invalid Unicode, too, which the reference passes on to be refused.
         return None if "\ufffd" in text else text
 
 
@@ -62,7 +62,7 @@ def _never(_: str) -> bool:
 
 
 def _careful(function: Callable[..., Any], *, within: bool) -> Callable[..., Any]:
-    """Gives up on a null, and on one within the value: what is undefined arrives as one."""
+    """Give up on a null, and on one within the value: what is undefined arrives as one."""
 
     def careful(value: Any, *args: Any, **kwargs: Any) -> Any:
         held: Any = ()
@@ -76,8 +76,8 @@ def _careful(function: Callable[..., Any], *, within: bool) -> Callable[..., Any
 
 
 def _plain(values: list[Any], *, controls: bool) -> bool:
-    """Whether all of JSON values are of kinds that both engines print and compare alike: no floats,
-    no long integers; controls: separators like U+001C are alike, too."""
+    """Return whether all of JSON values are of kinds that both engines print and compare alike: no
+    floats, no long integers; controls: separators like U+001C are alike, too."""
     waiting = values
     while waiting:
         value = waiting.pop()

@@ -18,7 +18,7 @@ PLAIN_ROLES = frozenset({"user", "system", "developer"})
 
 
 def as_chat(request: ResponsesFields) -> ChatFields:
-    """The chat of a request. Raises Unrenderable."""
+    """Return the chat of a request. Raise Unrenderable."""
     if prompt_fields.value(request.previous_response_id) is not None:
         raise Unrenderable("stored-response")
     if prompt_fields.value(request.previous_input_messages) is not None:
@@ -58,7 +58,7 @@ def as_chat(request: ResponsesFields) -> ChatFields:
 
 
 def _add(item: Any, messages: list[Message]) -> None:
-    """Puts an item behind the others, or into the assistant's message before it: thoughts, words
+    """Put an item behind the others, or into the assistant's message before it: thoughts, words
     and calls of one turn come as items of their own."""
     # One that is not complete is continued, where it is the last.
     if not isinstance(item, dict) or item.get("status", "completed") != "completed":
@@ -122,7 +122,7 @@ def _content(content: Any) -> str | list[dict[str, Any]]:
 
 
 def _said(item: Item) -> str:
-    """What the assistant said: vLLM reads the first part, so more than one is left to it."""
+    """Return what the assistant said: vLLM reads the first part, so more than one is left to it."""
     content = item.get("content")
     if isinstance(content, str):
         return content
@@ -156,7 +156,8 @@ def _call(item: Item) -> dict[str, Any]:
 
 
 def _tools(tools: Any) -> list[dict[str, Any]]:
-    """Functions alone: built-in tools, and those that are no JSON, are vLLM's own business."""
+    """Return the tools, which must be functions: vLLM itself handles built-in tools and those that
+    are not JSON."""
     if not isinstance(tools, list):
         raise Unrenderable("tool-shape")
     made = []

@@ -1,13 +1,13 @@
 """Partial evaluation of a chat template: run with the messages' texts unknown.
 
 What a template says depends mostly on roles and options; of most texts it asks little or nothing.
-So it is run once with a hole in the place of each text, and what comes out is the rendering of
-every conversation of that shape: text with holes, and what was asked of the texts on the way
+So it is run once with a hole instead of each text, and the output is the rendering of every
+conversation of that shape: text with holes, and what was asked of the texts on the way
 (`tokenlane.tokens.chat.residual`).
 
 Invariants:
-- A closed world: what is not known here to be done as Jinja2 does it raises Unknown, and the
-  engines render as before. Names, attributes, tests and filters of plain values are Jinja2's own.
+- A closed world: whatever is not known to behave as in Jinja2 raises Unknown, and the engines
+  render the template. Names, attributes, tests and filters of plain values are Jinja2's own.
 - What a template asks of a text is answered by the text at hand, and becomes a guard
   (`tokenlane.tokens.chat.holes`).
 """
@@ -73,8 +73,8 @@ class _Loop:
 def residual(
     tree: nodes.Template, environment: Environment, variables: dict[str, Any], texts: Sequence[str]
 ) -> Residual:
-    """The template's residual. variables: what it is rendered with, texts as `Text`. texts: those
-    at hand, by number. Raises Unknown."""
+    """Return the template's residual. variables: what it is rendered with, texts as `Text`. texts:
+    those at hand, by number. Raise Unknown."""
     asked = Texts(texts)
     run = _Run(environment, asked)
     try:
@@ -84,7 +84,7 @@ def residual(
     except Exception as error:  # noqa: BLE001 - a template can raise anything; rendering it says better
         raise Unknown(type(error).__name__) from None
     parts = Text(*run.shown).parts
-    # Of what is shown again and again, once is enough.
+    # Repeated guards are kept once.
     shown = {part: part for part in parts}
     return Residual(tuple([shown[part] for part in parts]), asked.guards)
 
@@ -231,7 +231,7 @@ class _Run:
         return self._environment.undefined(name=name)
 
     def _part(self, node: nodes.Getattr | nodes.Getitem, frame: _Frame) -> Any:
-        """An attribute, an item or a slice."""
+        """Return an attribute, an item or a slice."""
         of = self._value(node.node, frame)
         if isinstance(of, Text):
             raise Unknown("a part of a text")

@@ -1,4 +1,5 @@
-"""What is left of a chat template once all but the messages' texts is known: text with holes.
+"""What remains of a chat template when everything but the messages' texts is fixed: text with
+holes.
 
 Invariants:
 - A residual is used only where each of its guards says of the new texts what it said of those it
@@ -17,8 +18,8 @@ class Unknown(Exception):
 
 
 class Guard(NamedTuple):
-    """asks: a method of str; of each of these texts (by number) it says `holds`, given these words,
-    or one that strips leaves it as it is."""
+    """A condition on texts. asks: a method of str, which returns `holds` for each of these texts
+    (by number), given these words; a method that strips leaves the text unchanged."""
 
     asks: str
     words: tuple[str, ...]
@@ -34,13 +35,13 @@ class Residual(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What a cache pays for it."""
+        """The memory it takes in a cache."""
         shown = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
         numbers = sum([len(guard.texts) for guard in self.guards])
         return sum(shown.values()) + 8 * (len(self.parts) + numbers) + 120 * len(self.guards) + 60
 
     def fits(self, texts: Sequence[str]) -> bool:
-        """Whether it is the template's rendering for messages of these texts."""
+        """Return whether it is the template's rendering for messages of these texts."""
         for guard in self.guards:
             for number in guard.texts:
                 if says(texts[number], guard.asks, guard.words) is not guard.holds:
@@ -48,22 +49,22 @@ class Residual(NamedTuple):
         return True
 
     def filled(self, texts: Sequence[str]) -> str:
-        """The rendering, where it fits."""
+        """Return the rendering, where it fits."""
         return "".join([part if isinstance(part, str) else texts[part] for part in self.parts])
 
 
 class Continuation(NamedTuple):
-    """How a residual goes on behind parts that another has, too. guards: what they ask of the texts
-    that the other does not have."""
+    """The rest of a residual behind parts that another has, too. guards: those on texts that the
+    other does not have."""
 
     parts: tuple[str | int, ...]
     guards: tuple[Guard, ...]
 
 
 def continuation(old: Residual, new: Residual, part: int, known: int) -> Continuation | None:
-    """How `new` goes on behind its first `part` parts, where `old` fits the first `known` texts.
-    None where those parts differ, where one of these texts is shown again behind them, and where
-    `new` asks them what `old` did not."""
+    """Return how `new` goes on behind its first `part` parts, where `old` fits the first `known`
+    texts. None where those parts differ, where one of these texts is shown again behind them, and
+    where `new` asks them what `old` did not."""
     if new.parts[:part] != old.parts[:part]:
         return None
     behind = new.parts[part:]
@@ -85,7 +86,7 @@ def continuation(old: Residual, new: Residual, part: int, known: int) -> Continu
 
 
 def says(text: str, asks: str, words: tuple[str, ...]) -> bool:
-    """What a predicate says of a text, or whether a strip leaves it as it is."""
+    """Return what a predicate says of a text, or whether a strip leaves it as it is."""
     if asks == "__bool__":
         return text != ""
     if asks == "__contains__":

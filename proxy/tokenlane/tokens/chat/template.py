@@ -41,7 +41,7 @@ class GenerationTag(Extension):
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block as a call of `_body`."""
+        """Return the block as a call of `_body`."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
@@ -57,7 +57,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own filter escapes HTML; chat templates want plain JSON."""
+    """Write plain JSON, which chat templates expect: Jinja's own filter escapes HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -83,7 +83,7 @@ def _bare_environment() -> ImmutableSandboxedEnvironment:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Jinja as transformers configures it for chat templates."""
+    """Return Jinja as transformers configures it for chat templates."""
     made = _bare_environment()
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise
@@ -145,8 +145,8 @@ class Template:
         continue_final_message: bool,
         fast: FastTemplate | None = None,
     ) -> str:
-        """The prompt's text, by `fast` where it can. Raises RequestError(400) where the template
-        refuses."""
+        """Return the prompt's text, by `fast` where it can. Raise RequestError(400) where the
+        template refuses."""
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 400,
@@ -163,7 +163,7 @@ class Template:
     def residual(
         self, roles: tuple[str, ...], texts: list[str], variables: dict[str, Any]
     ) -> Residual:
-        """What it makes of messages of these roles, whatever their texts; see
+        """Return what it makes of messages of these roles, whatever their texts; see
         `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. Raises
         Unknown."""
         messages = [
@@ -191,7 +191,7 @@ class Template:
         return "The chat template refused the request."
 
     def _marked(self, messages: list[Message]) -> tuple[list[Message], str]:
-        """Messages whose last one carries the mark, and the text before the mark."""
+        """Return the messages with the mark in the last one, and the text before the mark."""
         last = messages[-1]
         content = last["content"]
         if "content" not in self.source:

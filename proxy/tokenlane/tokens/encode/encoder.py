@@ -5,7 +5,7 @@ Invariants:
   borrow, and a concurrent encode would fail with "Already borrowed". They are cleared once, here.
 - `encode_batch_fast` releases the GIL for its whole work, `encode` does not: only the former is
   used. Ids leave as packed little-endian uint32.
-- A faster engine (`use`) gives the same, or gives up.
+- A faster engine (`use`) gives the same ids, or gives up.
 - A cut is exact because an added token that is not normalized is found in the raw text before
   normalization and pre-tokenization, which then see each stretch between such tokens alone. One
   that is normalized is found as well where there is no normalizer, after the others. The
@@ -38,9 +38,10 @@ from tokenlane.tokens.ids import pack, unpack
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
 PROBES = ("a", "the quick brown fox", "0 1")
-# Encoded in front of a piece, and taken off again: it merges with nothing.
+# Encoded in front of a piece and removed again: it merges with nothing.
 _LEAD = "\n"
-# Searched in one go: a search holds the GIL, and a megabyte without a token is several ms.
+# Characters searched in one call: a search holds the GIL, and a megabyte without a token takes
+# several ms.
 _WINDOW_CHARS = 64 * 1024
 
 
@@ -48,7 +49,7 @@ class EncodeEngine(Protocol):
     """A faster way to ids."""
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
-        """Packed ids of each text; None where it gives up. Raises UnicodeEncodeError, or the
+        """Return packed ids of each text; None where it gives up. Raise UnicodeEncodeError, or the
         RequestError of `Encoder.encode`."""
 
 
@@ -63,7 +64,7 @@ class Encoder:
         self._cut = re.compile(longest_of(contents)) if contents else None
         self._longest = max(map(len, contents), default=0)
         self._anywhere = not _nested(contents)
-        # Ids of what a piece is encoded behind; None where it is encoded by itself.
+        # Ids of the text that a piece is encoded behind; None where it is encoded alone.
         self._lead: bytes | None = None
         self._fast: EncodeEngine | None = None
         self._affixes = self._find_affixes()
@@ -87,7 +88,7 @@ class Encoder:
         return self._affixes
 
     def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """Packed ids of a whole text. Raises RequestError(400) for text that is not Unicode
+        """Return packed ids of a whole text. Raise RequestError(400) for text that is not Unicode
         (a lone surrogate)."""
         found = self._fast_ids([text], add_special_tokens)
         if found is not None:
@@ -95,7 +96,7 @@ class Encoder:
         return self.by_reference(text, add_special_tokens=add_special_tokens)
 
     def encode_apart(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """As `encode`, of a text of any length. Raises Unrenderable where it cannot be cut."""
+        """As `encode`, of a text of any length. Raise Unrenderable where it cannot be cut."""
         affixes = self._affixes if add_special_tokens else (b"", b"")
         if len(text) <= PART_CHARS or affixes is None:
             [whole] = word_cuts.apart(text, None)
@@ -104,17 +105,17 @@ class Encoder:
         return b"".join((affixes[0], *parts, affixes[1]))
 
     def apart(self, piece: str) -> Iterator[str]:
-        """A piece in parts for `encode_piece`, each of about PART_CHARS. Raises Unrenderable where
-        too much of it cannot be cut."""
+        """Return a piece in parts for `encode_piece`, each of about PART_CHARS. Raise Unrenderable
+        where too much of it cannot be cut."""
         return word_cuts.apart(piece, self._places)
 
     def least_tokens(self, text: str) -> int:
-        """How many tokens the text has at least, at no cost; 0 where nothing is known."""
+        """Return how many tokens the text has at least, at no cost; 0 where nothing is known."""
         longest = self._longest_token_chars
         return 0 if longest is None else least_tokens.least_tokens(text, longest)
 
     def by_reference(self, text: str, *, add_special_tokens: bool) -> bytes:
-        """The same, by the library itself."""
+        """Return the ids that `tokenizers` itself makes."""
         try:
             encodings = self._backend.encode_batch_fast(
                 [text], add_special_tokens=add_special_tokens
@@ -124,11 +125,11 @@ class Encoder:
         return pack(encodings[0].ids)
 
     def use(self, fast: EncodeEngine) -> None:
-        """Encodes with `fast` from now on. At load only, before the encoder is shared."""
+        """Encode with `fast` from now on. At load only, before the encoder is shared."""
         self._fast = fast
 
     def read_spec(self, marks: list[str]) -> None:
-        """Learns from the tokenizer's description where long texts may be cut, and how long a
+        """Learn from the tokenizer's description where long texts may be cut, and how long a
         token is; cuts before lines that begin with one of these marks, too, where that is exact. At
         load only, before the encoder is shared."""
         spec = msgspec.json.decode(self.to_json())
@@ -141,7 +142,7 @@ class Encoder:
         if way is Parts.NOT:
             return
         ways = [] if self._cut is None else [self._cut.pattern]
-        # Every way begins with a character: the search skips what is none of those.
+        # Every cut begins with one of these characters, so the search skips all others.
         ways += [f"{re.escape(one[0])}(?<=\n.){re.escape(one[1:])}" for one in marks]
         self._cut = re.compile("|".join(ways))
         self._longest = max(self._longest, *map(len, marks))
@@ -149,8 +150,8 @@ class Encoder:
             self._lead = self.encode(_LEAD, add_special_tokens=False)
 
     def begun(self, piece: str) -> str:
-        """The first piece of a text, as it is encoded: with what is put in front of a text, where
-        a piece that stands behind another would get that too if it were encoded alone."""
+        """Return the first piece of a text, as it is encoded: with what is put in front of a text,
+        where a piece that stands behind another would get that too if it were encoded alone."""
         if self._lead is None or not piece or piece[0] in " \u2581":
             return piece
         added = self._cut is not None and self._cut.match(piece) is not None
@@ -178,9 +179,9 @@ class Encoder:
         return self._anywhere
 
     def starts(self, text: str, from_at: int = 0, until: int = sys.maxsize) -> list[int]:
-        """Where `text` may be cut, from_at <= place < until, ascending: what stands before such a
-        place is encoded independently of the rest. `from_at` must be 0 or such a place, unless
-        `cuts_anywhere`. [] where no cut is known to be exact."""
+        """Return where `text` may be cut, from_at <= place < until, ascending: what stands before
+        such a place is encoded independently of the rest. `from_at` must be 0 or such a place,
+        unless `cuts_anywhere`. [] where no cut is known to be exact."""
         if self._cut is None:
             return []
         found: list[int] = []
@@ -197,12 +198,13 @@ class Encoder:
         return found
 
     def is_cut(self, text: str, at: int) -> bool:
-        """Whether `text` may be cut here: `starts` would find it. Needs `cuts_anywhere`."""
+        """Return whether `text` may be cut here: `starts` would find it. Needs `cuts_anywhere`."""
         return self._cut is not None and self._cut.match(text, at) is not None
 
     def pieces(self, text: str) -> list[str]:
-        """`text` cut where it is exact, the first piece as `begun`: the ids of the pieces, joined,
-        are its ids. One piece where no cut is known to be exact; an empty one for text "" only."""
+        """Cut `text` where that is exact, the first piece as `begun`: the ids of the pieces,
+        joined, are its ids. One piece where no cut is known to be exact; an empty one for text ""
+        only."""
         starts = self.starts(text)
         if not starts or starts[0] != 0:
             starts.insert(0, 0)
@@ -212,7 +214,7 @@ class Encoder:
         return pieces
 
     def encode_pieces(self, pieces: Iterable[str], *, add_special_tokens: bool) -> bytes:
-        """Packed ids of pieces that came from `pieces`: equal to `encode` of the whole text.
+        """Return packed ids of pieces that came from `pieces`: equal to `encode` of the whole text.
 
         One call of the backend per piece, so that the GIL is held for one piece's ids at most;
         a caller with a budget joins `encode_piece` results itself and adds `affixes`.
@@ -225,27 +227,27 @@ class Encoder:
         return b"".join((self._affixes[0], *parts, self._affixes[1]))
 
     def encode_piece(self, piece: str) -> bytes:
-        """Packed ids of one piece, without special tokens around it."""
+        """Return packed ids of one piece, without special tokens around it."""
         if self._lead is None:
             return self.encode(piece, add_special_tokens=False)
         return self.encode(_LEAD + piece, add_special_tokens=False)[len(self._lead) :]
 
     def encode_each(self, pieces: list[str]) -> list[bytes]:
-        """Packed ids of each piece, on this thread alone: one call of the library with all of
-        them would spread over the cores."""
+        """Return packed ids of each piece, on this thread alone: one call of the library with all
+        of them would spread over the cores."""
         found = self._fast_ids(pieces, False) if self._lead is None else None
         return [self.encode_piece(piece) for piece in pieces] if found is None else found
 
     def decode(self, ids: bytes) -> str:
-        """Text of packed ids, special tokens included; ids outside the vocabulary vanish."""
+        """Return text of packed ids, special tokens included; ids outside the vocabulary vanish."""
         return self._backend.decode(unpack(ids).tolist(), skip_special_tokens=False)
 
     def token_strings(self, ids: bytes) -> list[str]:
-        """Each id's entry in the vocabulary, as it is spelled there; "" for unknown ids."""
+        """Return each id's entry in the vocabulary, as it is spelled there; "" for unknown ids."""
         return [self._backend.id_to_token(one) or "" for one in unpack(ids)]
 
     def to_json(self) -> str:
-        """The tokenizer as `tokenizers` serializes it; other engines are built from this."""
+        """Return the tokenizer as `tokenizers` serializes it; other engines are built from this."""
         return self._backend.to_str()
 
     def _fast_ids(self, texts: list[str], special: bool) -> list[bytes] | None:
@@ -274,7 +276,7 @@ class Encoder:
 
 
 def _cut_contents(backend: Backend) -> list[str]:
-    """The added tokens that split raw text; [] where a cut would not be exact."""
+    """Return the added tokens that split raw text; [] where a cut would not be exact."""
     if backend.encode_special_tokens:
         return []
     tokens = list(backend.get_added_tokens_decoder().values())
@@ -287,7 +289,7 @@ def _cut_contents(backend: Backend) -> list[str]:
 
 
 def _frequent(tokens: list[AddedToken]) -> set[str]:
-    """Tokens that texts hold too often for what stands between them to be worth a piece of its own:
+    """Return tokens that occur too often for the text between them to be worth a piece of its own:
     a line's end, tabs (an empty line is worth one). None where a token that stays might begin
     inside one of these, which was found first."""
     contents = {token.content for token in tokens}
@@ -309,7 +311,8 @@ def _normalizes(backend: Backend) -> bool:
 
 
 def _overlap(tokens: list[AddedToken]) -> bool:
-    """Whether one that is not normalized, and so found first, could take part of one that is."""
+    """Return whether one that is not normalized, and so found first, could take part of one that
+    is."""
     first = tuple(token.content for token in tokens if not token.normalized)
     return _nested([token.content for token in tokens]) or any(
         token.normalized and token.content.startswith(first) for token in tokens
@@ -317,7 +320,7 @@ def _overlap(tokens: list[AddedToken]) -> bool:
 
 
 def _nested(contents: list[str]) -> bool:
-    """Whether one might begin inside another."""
+    """Return whether one might begin inside another."""
     begins = {content[:1] for content in contents}
     return any(begins & set(content[1:]) for content in contents)
 

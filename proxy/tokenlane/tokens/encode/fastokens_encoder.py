@@ -3,7 +3,7 @@ normalizer (`tokenlane.tokens.encode.metaspace`).
 
 Invariants:
 - One encode runs on the calling thread alone, without the GIL.
-- Whoever makes it is told how much was encoded in long words, which fastokens remembers.
+- The owner is told how much was encoded in long words, which fastokens remembers.
 """
 
 import os
@@ -19,16 +19,17 @@ from tokenlane.tokens.encode.metaspace import leads
 from tokenlane.tokens.engines import Refused, tried
 
 _LONG_CHARS: Final = 64
-# Looks at so many places of a text tell how much of it is in long words.
+# Samples of a text that estimate how much of it is in long words.
 _MOST_LOOKS: Final = 4
 _CHARS_PER_LOOK: Final = 4096
 _BYTE_NAME: Final = "<0x"
-# Whatever a tokenizer takes for a word, it ends here.
+# Whatever a tokenizer takes for a word, a word ends at these.
 _BREAK = re.compile(r"\s")
 
 
 def _in_long_words(text: str) -> int:
-    """About how many characters; few enough looks to cost nothing beside encoding."""
+    """Return about how many characters; the samples are few enough to cost nothing compared with
+    encoding."""
     size_chars = len(text)
     if size_chars < _LONG_CHARS:
         return 0
@@ -78,7 +79,7 @@ class FastEncoder:
         self.encode(["warm up"], add_special_tokens=True)
 
     def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
-        """Packed ids of each text; None where the engine fails. Raises UnicodeEncodeError."""
+        """Return packed ids of each text; None where the engine fails. Raise UnicodeEncodeError."""
         if self._names_bytes and any(_BYTE_NAME in text for text in texts):
             return None
         if self._leads is not None:

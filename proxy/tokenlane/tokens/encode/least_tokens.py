@@ -23,7 +23,7 @@ _DROPS = "Removed"
 
 
 def longest_token_chars(spec: dict[str, Any]) -> int | None:
-    """The most characters that a token of this tokenizer.json stands for; None: unknown."""
+    """Return the most characters that a token of this tokenizer.json stands for; None: unknown."""
     model, added = spec["model"], spec["added_tokens"]
     if (
         model.get("type") != "BPE"

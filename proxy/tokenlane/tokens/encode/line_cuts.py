@@ -2,7 +2,7 @@
 
 For models whose templates mark their messages with plain text, as where a tokenizer is used with
 the template of another family: no added token stands there, and without a cut every turn of a
-conversation would be encoded anew from its first word.
+conversation would be encoded again from its first word.
 
 Why such a cut is exact. A line begins with a mark where "\\n" stands before it, and the mark with
 ASCII that is no whitespace. No added token reaches over the two (none holds a line's end or takes
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any
 
-# Of Qwen, of Llama 3 (how many digits stand together changes nothing) and of DeepSeek.
+# The expressions of Qwen, Llama 3 (the number of digits in a group changes nothing) and DeepSeek.
 QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -31,7 +31,7 @@ _DEEPSEEK = (
     r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _AT_LINES = frozenset((QWEN, QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|"), _DEEPSEEK))
-# What may split a text before one of those: it knows of no line's end.
+# Expressions that may split a text before one of those: none matches a line's end.
 _WITHIN = frozenset((r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"))
 
 # The least a mark is long, in characters, and the most there are.
@@ -40,8 +40,8 @@ _LIMIT_MARKS = 32
 
 
 class Parts(Enum):
-    """How a tokenizer parts at such lines. AT_SPLITS: each side as if it were alone. AFTER_LEAD:
-    but for the space that it puts in front of a text."""
+    """Ways in which a tokenizer parts at such lines. AT_SPLITS: each side as if it were alone.
+    AFTER_LEAD: but for the space that it puts in front of a text."""
 
     NOT = auto()
     AT_SPLITS = auto()
@@ -49,7 +49,7 @@ class Parts(Enum):
 
 
 def parts(spec: dict[str, Any]) -> Parts:
-    """spec: a tokenizer.json."""
+    """Return how a tokenizer parts at such lines. spec: its tokenizer.json."""
     model = spec["model"]
     if not is_plain(model):
         return Parts.NOT
@@ -69,14 +69,14 @@ def parts(spec: dict[str, Any]) -> Parts:
 
 
 def is_plain(model: dict[str, Any]) -> bool:
-    """Whether its merges alone decide."""
+    """Return whether its merges alone decide."""
     others = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     return model.get("type") == "BPE" and not any(model.get(name) for name in others)
 
 
 def marks(literals: Iterable[str], added: Iterable[str]) -> list[str]:
-    """What lines of a conversation begin with, of all text that a template holds; nothing where
-    an added token stands in it, which is a better cut."""
+    """Return what lines of a conversation begin with, of all text that a template holds; nothing
+    where an added token stands in it, which is a better cut."""
     texts = list(literals)
     if any(token in text for token in added for text in texts):
         return []
@@ -89,7 +89,8 @@ def marks(literals: Iterable[str], added: Iterable[str]) -> list[str]:
 
 
 def _is_mark(line: str) -> bool:
-    """Whether it is more than a word, such as the name of a role, that a text may hold often."""
+    """Return whether it is more than a word, such as the name of a role, that a text may hold
+    often."""
     begins = line[:1].isascii() and bool(line[:1].strip())
     return begins and len(line) >= _LEAST_CHARS and not line.replace("_", "").isalnum()
 
@@ -101,7 +102,7 @@ def steps(step: dict[str, Any] | None, several: str) -> list[dict[str, Any]]:
 
 
 def _split_at_lines(splits: list[dict[str, Any]]) -> bool:
-    """Whether the last of these splits at lines, and no other knows of them."""
+    """Return whether the last of these splits at lines, and no other knows of them."""
     patterns = [
         # Some files have a line's end as it is, others escape it.
         step["pattern"].get("Regex", "").replace("\r", r"\r").replace("\n", r"\n")
@@ -124,7 +125,7 @@ def _is_lead(step: dict[str, Any]) -> bool:
 
 
 def _ends_alone(model: dict[str, Any]) -> bool:
-    """Whether a line's end is a token, and part of no other."""
+    """Return whether a line's end is a token, and part of no other."""
     known = "\n" in model["vocab"] or (model.get("byte_fallback") and "<0x0A>" in model["vocab"])
     merges = (one.split(" ") if isinstance(one, str) else one for one in model["merges"])
     return bool(known) and not any(

@@ -31,7 +31,7 @@ class Leads:
         self._added = re.compile(f"(?:{longest_of(added) or _NOTHING})+")
 
     def put(self, text: str) -> str:
-        """The text with what is put in front."""
+        """Return the text with what is put in front."""
         if self._scheme == "never" or not text:
             return text
         if self._scheme == "always":
@@ -41,8 +41,8 @@ class Leads:
 
 
 def leads(spec: dict[str, Any]) -> Leads | None:
-    """Of a tokenizer.json with such a pre-tokenizer; None: it has none, or it is not known to be
-    the same with a normalizer."""
+    """Return the leads of a tokenizer.json with such a pre-tokenizer; None: it has none, or it is
+    not known to be the same with a normalizer."""
     step = spec["pre_tokenizer"]
     if (
         step is None
@@ -57,7 +57,8 @@ def leads(spec: dict[str, Any]) -> Leads | None:
 
 
 def replaces_spaces(spec: dict[str, Any]) -> bool:
-    """Whether a normalizer does it, and each line's end that stands alone is an added token."""
+    """Return whether a normalizer does it, and each line's end that stands alone is an added
+    token."""
     step = spec["pre_tokenizer"]
     lines = {token["content"] for token in spec["added_tokens"] if "\n" in token["content"]}
     return (
@@ -71,7 +72,7 @@ def replaces_spaces(spec: dict[str, Any]) -> bool:
 
 
 def before_inner_spaces(vocab: dict[str, int]) -> str | None:
-    """The characters behind which a token has a space; None: not known."""
+    """Return the characters behind which a token has a space; None: not known."""
     inner = [token for token in vocab if _MARK in token.lstrip(_MARK)]
     if any("<0x" in token for token in inner):
         return None
@@ -80,7 +81,7 @@ def before_inner_spaces(vocab: dict[str, int]) -> str | None:
 
 
 def _are_plain(spec: dict[str, Any]) -> bool:
-    """Whether added tokens are found in a text as it is, and nothing put in front is part of
+    """Return whether added tokens are found in a text as it is, and nothing put in front is part of
     them."""
     return not any(
         " " in token["content"] or any(token[flag] for flag in _FLAGS)

@@ -42,8 +42,8 @@ _QWEN_SPLIT = {
 
 
 def places(spec: dict[str, Any]) -> re.Pattern[str] | None:
-    """What finds such places, of a tokenizer.json: a space to cut before, a line's end to cut
-    behind. None: no cut is known to be exact."""
+    """Return what finds such places, of a tokenizer.json: a space to cut before, a line's end to
+    cut behind. None: no cut is known to be exact."""
     if any(" " in token["content"] for token in spec["added_tokens"]):
         return None
     splits = steps(spec["pre_tokenizer"], "pretokenizers")
@@ -64,8 +64,8 @@ def places(spec: dict[str, Any]) -> re.Pattern[str] | None:
 
 
 def apart(text: str, found_by: re.Pattern[str] | None) -> Iterator[str]:
-    """`text` in parts that are encoded independently. found_by: see `places`; without it, the text
-    is one part. Raises Unrenderable where too much of it cannot be cut."""
+    """Cut `text` into parts that are encoded independently. found_by: see `places`; without it, the
+    text is one part. Raise Unrenderable where too much of it cannot be cut."""
     limit_chars = _UNKNOWN_LIMIT_CHARS if found_by is None else _LIMIT_CHARS
     start, near = 0, PART_CHARS
     while found_by is not None and near < len(text):

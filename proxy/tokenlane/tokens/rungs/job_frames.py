@@ -32,14 +32,14 @@ KINDS: dict[Kind, type[Prompted]] = {
 
 
 class Start(msgspec.Struct):
-    """To the process, once. folders: by model name."""
+    """The first message to the process. folders: by model name."""
 
     folders: dict[str, str]
     settings: bytes
 
 
 class JobReady(msgspec.Struct):
-    """From the process, once: its tokenizers are loaded."""
+    """The first message from the process: its tokenizers are loaded."""
 
 
 class Asked(msgspec.Struct):
@@ -73,13 +73,13 @@ class Made(msgspec.Struct):
 
 
 def frame(header: msgspec.Struct, payload: bytes = b"") -> tuple[bytes, bytes]:
-    """The bytes of a frame: what stands before the payload, and the payload."""
+    """Return the bytes of a frame: what stands before the payload, and the payload."""
     head = msgspec.msgpack.encode(header)
     return LENGTHS.pack(len(head), len(payload)) + head, payload
 
 
 def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
-    """The frame of a job."""
+    """Return the frame of a job."""
     header = Asked(
         number,
         job.tokenizer.model,
@@ -93,7 +93,7 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
 
 
 def made(number: int, result: Tokenized) -> tuple[bytes, bytes]:
-    """The frame of a result."""
+    """Return the frame of a result."""
     prompt, error = result.prompt, result.error
     if prompt is not None:
         lengths = [len(ids) for ids in prompt.sequences]
@@ -109,7 +109,7 @@ def made(number: int, result: Tokenized) -> tuple[bytes, bytes]:
 
 
 def result(header: Made, payload: bytes) -> Tokenized:
-    """What `made` was made of."""
+    """Return the result that a frame of `made` holds."""
     error: RequestError | Unrenderable | None = None
     if header.unrenderable:
         error = Unrenderable(header.unrenderable)

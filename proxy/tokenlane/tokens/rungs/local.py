@@ -14,7 +14,7 @@ from tokenlane.tokens.job import Steps, Tokenized, TokenJob
 
 
 async def run(job: TokenJob, permit: asyncio.Lock, budget_s: float) -> tuple[Tokenized, float]:
-    """The job's result, and the seconds that it waited for the permit."""
+    """Return the job's result, and the seconds that it waited for the permit."""
     queued_s = time.perf_counter()
     with AWAITING[TOKENIZE_LOCAL]:
         await permit.acquire()
@@ -27,7 +27,7 @@ async def run(job: TokenJob, permit: asyncio.Lock, budget_s: float) -> tuple[Tok
 
 
 async def _in_slices(steps: Steps, started_s: float, budget_s: float) -> Tokenized:
-    """Runs a job's steps, letting the loop breathe whenever the next could exceed the budget."""
+    """Run a job's steps, letting the loop breathe whenever the next could exceed the budget."""
     slice_s = started_s
     longest_s = 0.0
     try:

@@ -3,9 +3,9 @@
     python -m tokenlane.tokens.rungs.process_main FD
 
 Invariants:
-- No event loop, no thread of its own: one job after the other, in the order they came.
+- No event loop, no thread of its own: one job after another, in order of arrival.
 - It ends when its socket does; so it never outlives the gateway.
-- Where cores are short it gives way to the loops: what it does is long, and nobody else waits.
+- Where cores are scarce it gives way to the loops, because its jobs are long.
 """
 
 import os
@@ -47,7 +47,7 @@ def _next(sock: socket.socket) -> tuple[bytes, bytes]:
 
 
 def serve(sock: socket.socket) -> None:
-    """Jobs until the other end closes."""
+    """Serve jobs until the other end closes."""
     start = msgspec.msgpack.decode(_next(sock)[0], type=Start)
     settings = msgspec.msgpack.decode(start.settings, type=TokenSettings)
     models, budgets = {}, CacheBudgets.of(settings)
@@ -86,7 +86,7 @@ def _tokenized(
 
 
 def main() -> int:
-    """Entry point. A terminal's Ctrl-C is the gateway's business."""
+    """Run the process. Ignore a terminal's Ctrl-C, which the gateway handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as sock:
@@ -94,7 +94,7 @@ def main() -> int:
         try:
             serve(sock)
         except (EOFError, ConnectionError):
-            pass  # the gateway is gone, or has no more use for us
+            pass  # the gateway is gone, or no longer needs this process
         except ConfigError as error:
             sys.stderr.write(f"tokenizer process: {error}\n")
             return 2

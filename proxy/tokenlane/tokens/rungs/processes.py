@@ -4,8 +4,8 @@ Invariants:
 - The loop only sends and receives bytes; the target has no event loop to stall.
 - A process that dies, or makes no progress in time, is killed and replaced. Its jobs move on to
   another process once, and are given up with LostError the second time: nothing waits for ever.
-- A result that nobody waits for any more still reaches `on_result` (and so the cache).
-- Counts change on the loop alone, and every job leaves them the way it came.
+- A result whose caller is gone still reaches `on_result` (and so the cache).
+- Counts change on the loop alone, and every job undoes its own.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from tokenlane.tokens.rungs.threads import Done
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.25
-# A process that answers nothing for this long, or ten times what it was predicted, hangs.
+# A process that answers nothing for this long, or for ten times the prediction, hangs.
 _PATIENCE_S = 2.0
 _PATIENCE_TIMES = 10.0
-# One that cannot start is not started again and again.
+# Limits restarts of a process that cannot start.
 _RESTART_DELAY_S = 1.0
 
 
 class LostError(Exception):
-    """Two processes died over a job, or there was none left to take it."""
+    """Two processes died while they had the job, or none was left to take it."""
 
 
 class _Entry:
-    """A job on its way. moved: it was taken from a process that died."""
+    """A job in flight. moved: it was taken from a process that died."""
 
     __slots__ = ("future", "job", "moved", "predicted_s", "queued_s")
 
@@ -70,7 +70,7 @@ class _Child:
         self.progress_s = time.monotonic()
 
     def send(self, number: int, entry: _Entry) -> None:
-        """Hands a job over."""
+        """Hand a job over."""
         assert self._transport is not None
         if not self.entries:
             self.progress_s = time.monotonic()
@@ -79,7 +79,7 @@ class _Child:
         self._transport.writelines(job_frames.asked(number, entry.job))
 
     def hangs(self, now_s: float) -> bool:
-        """Whether its oldest job takes far longer than it should."""
+        """Return whether its oldest job takes far longer than it should."""
         if not self.entries:
             return False
         first = next(iter(self.entries.values()))
@@ -87,7 +87,7 @@ class _Child:
         return now_s - self.progress_s > patience_s
 
     def kill(self) -> None:
-        """Ends the process; `connection_lost` follows."""
+        """End the process; `connection_lost` follows."""
         if self.process is not None:
             self.process.kill()
         if self._transport is not None:
@@ -120,13 +120,13 @@ class _Child:
         self._pool.lost(self)
 
     def pause_writing(self) -> None:
-        """Outstanding bytes are bounded by the ladder."""
+        """Do nothing: the ladder bounds outstanding bytes."""
 
     def resume_writing(self) -> None:
         """As above."""
 
     def eof_received(self) -> None:
-        """The process ended."""
+        """Close: the process ended."""
 
     def _frame(self, head: bytes, payload: bytes) -> None:
         self.progress_s = time.monotonic()
@@ -140,7 +140,7 @@ class _Child:
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """A tokenizer process at the other end; its end is closed here."""
+    """Return a tokenizer process at the other end; its end is closed here."""
     with theirs:
         argv = [sys.executable, "-m", "tokenlane.tokens.rungs.process_main", str(theirs.fileno())]
         # A new interpreter, not a fork: a fork would copy the encoder's locked mutexes.
@@ -150,7 +150,7 @@ def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _reap(spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """Ends a process that is not wanted any more."""
+    """Wait for a process that is no longer wanted to end."""
     if not spawning.cancelled() and spawning.exception() is None:
         process = spawning.result()
         process.kill()
@@ -188,7 +188,7 @@ class ProcessPool:
 
     @property
     def outstanding_bytes(self) -> int:
-        """Of the process that has the fewest; 0 where there is none."""
+        """The bytes outstanding at the process with the fewest; 0 where there is none."""
         return min((one.outstanding_bytes for one in self._children if one.ready), default=0)
 
     @property
@@ -197,15 +197,15 @@ class ProcessPool:
         return sum(len(child.entries) for child in self._children)
 
     def submit(self, job: TokenJob, predicted_s: float) -> asyncio.Future[Done]:
-        """Hands a job to a process; raises LostError from the future. Whether there is room was
-        the ladder's question."""
+        """Hand a job to a process; raise LostError from the future. The ladder has checked that
+        there is room."""
         future: asyncio.Future[Done] = self._loop.create_future()
         self.tenants.begin(job)
         self._dispatch(_Entry(job, predicted_s, future))
         return future
 
     def close(self) -> None:
-        """Ends the processes; jobs under way are given up."""
+        """End the processes; jobs under way are given up."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -231,7 +231,7 @@ class ProcessPool:
         chosen.send(self._number, entry)
 
     def finished(self, entry: _Entry, result: Tokenized) -> None:
-        """A process made ids."""
+        """Take the ids that a process made."""
         self.tenants.end(entry.job)
         self._on_result(entry.job, result)
         if not entry.future.done():
@@ -239,7 +239,7 @@ class ProcessPool:
             entry.future.set_result(Done(result, max(0.0, queue_s)))
 
     def lost(self, child: _Child) -> None:
-        """A process died; its jobs move on once."""
+        """Move the jobs of a dead process to others, each once."""
         self._children.remove(child)
         if child.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -273,7 +273,7 @@ class ProcessPool:
         child = _Child(self)
         spawning = self._loop.run_in_executor(None, _spawn, theirs)
         try:
-            # The thread ends what it began, also where nobody waits for it any more.
+            # The thread finishes its job even where the caller is gone.
             child.process = await asyncio.shield(spawning)
             self._children.append(child)
             protocol = cast(asyncio.Protocol, child)

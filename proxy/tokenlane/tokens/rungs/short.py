@@ -28,7 +28,8 @@ from tokenlane.tokens.ladder import Speed
 def run(
     job: TokenJob, speed: Speed, openings: OpeningCache, limit_s: float, stall_budget_s: float
 ) -> Tokenized | None:
-    """The job's result, made in about `limit_s` of this thread; None where it would take longer."""
+    """Return the job's result, made in about `limit_s` of this thread; None where it would take
+    longer."""
     began_s = time.perf_counter()
     try:
         text, special = _text(job)
@@ -61,9 +62,9 @@ def plain(
     limit_s: float,
     stall_budget_s: float,
 ) -> Prompt | None:
-    """The prompt of a chat that says nothing beside its messages, without a job: where its shape is
-    known, and it takes about `limit_s`. None for all others, and where anything is wrong with it:
-    a job finds out what."""
+    """Return the prompt of a chat that says nothing beside its messages, without a job: where its
+    shape is known, and it takes about `limit_s`. None for all others, and where anything is wrong
+    with it: a job then reports what."""
     began_s = time.perf_counter()
     try:
         shape = shape_of(chat, prompt_fields.value(chat.messages), converted=False)
@@ -81,8 +82,8 @@ def plain(
 
 
 def _text(job: TokenJob) -> tuple[str | None, bool]:
-    """The one text to encode, and whether special tokens go around it; no text where the prompt
-    is ids, several texts, or to be truncated."""
+    """Return the one text to encode, and whether special tokens go around it; no text where the
+    prompt is ids, several texts, or to be truncated."""
     body = job.body
     if prompt_fields.value(body.truncate_prompt_tokens) is not None:
         return None, False
@@ -107,7 +108,7 @@ def _encoded(
     limit_s: float,
     stall_budget_s: float,
 ) -> Prompt | None:
-    """The prompt of a text; None where its unknown part is predicted to take too long."""
+    """Return the prompt of a text; None where its unknown part is predicted to take too long."""
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
         if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:

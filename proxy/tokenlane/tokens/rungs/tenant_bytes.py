@@ -7,22 +7,22 @@ from tokenlane.tokens.job import TokenJob
 
 
 class TenantBytes:
-    """Of one rung."""
+    """The bytes of prompts in one rung, by tenant."""
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
 
     def of(self, tenant: str) -> int:
-        """What a tenant has."""
+        """Return a tenant's bytes."""
         return self._held.get(tenant, 0)
 
     def begin(self, job: TokenJob) -> None:
-        """Counts a job."""
+        """Count a job."""
         if job.tenant:
             self._held[job.tenant] = self.of(job.tenant) + job.size_bytes
 
     def end(self, job: TokenJob) -> None:
-        """Counts it no more."""
+        """Stop counting a job."""
         if job.tenant:
             left_bytes = self._held.pop(job.tenant) - job.size_bytes
             if left_bytes:

@@ -5,8 +5,8 @@ Invariants:
   runs in slices, and queues again behind the others after each: pieces of requests interleave.
 - One thread takes short jobs only, so a short prompt never waits for a long one; the others
   take short jobs first.
-- A job is owned once. Nobody waiting any more: a job that has not begun is dropped, one that
-  runs is finished, and its result still reaches `on_result` (and so the cache).
+- A job is owned once. When its caller is gone, a job that has not begun is dropped; one that runs
+  is finished, and its result still reaches `on_result` (and so the cache).
 - Counts change on the loop alone.
 - A thread in which the encoder may remember too much ends, and a new one goes on.
 """
@@ -25,7 +25,8 @@ from tokenlane.tokens import encoder_threads
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 
-# Long enough that changing jobs costs nothing, short beside what a waiting request notices.
+# Long enough that switching jobs costs little, and short enough that waiting requests do not
+# notice.
 _SLICE_S = 0.005
 
 
@@ -79,8 +80,8 @@ class ThreadPool:
         self._threads[number] = thread
 
     def wait_s(self, predicted_s: float, *, short: bool) -> float:
-        """Predicted seconds that others take from a job submitted now. Pieces interleave: of a
-        longer job only as much is done before its end as it takes itself."""
+        """Return the predicted seconds that others take from a job submitted now. Pieces
+        interleave: of a longer job only as much is done before its end as it takes itself."""
         wait_s = self._short_s / self.count
         if not short:
             ahead_s = sum([min(entry.predicted_s, predicted_s) for entry in self._long_jobs])
@@ -94,7 +95,7 @@ class ThreadPool:
         return self._late_s if self.queued_jobs else 0.0
 
     def submit(self, job: TokenJob, predicted_s: float, *, short: bool) -> asyncio.Future[Done]:
-        """Queues a job; whether there is room was the ladder's question."""
+        """Queue a job. The ladder has checked that there is room."""
         future: asyncio.Future[Done] = self._loop.create_future()
         entry = _Entry(job, future, predicted_s, short)
         self.queued_jobs += 1
@@ -103,7 +104,7 @@ class ThreadPool:
         if short:
             self._short_s += predicted_s
             self._short.put(entry)
-            # Wakes a thread that waits for long jobs; whoever comes first takes the entry.
+            # Wakes a thread that waits for long jobs; the first thread takes the entry.
             self._long.put(None)
         else:
             self._long_jobs.add(entry)
@@ -111,7 +112,7 @@ class ThreadPool:
         return future
 
     def close(self) -> None:
-        """Lets the threads end after the jobs they run."""
+        """Let the threads end after the jobs they run."""
         self._closed = True
         for _ in self._threads:
             self._short.put(None)
@@ -131,7 +132,7 @@ class ThreadPool:
             entry = self._short.get()
             if entry is not None:
                 self._run(entry)
-            del entry  # a thread that waits keeps no body
+            del entry  # a waiting thread must not keep a body alive
             if self._is_replaced(number):
                 return
 
@@ -190,5 +191,5 @@ class ThreadPool:
 
 
 def default_count() -> int:
-    """As many threads as CPUs that may be used, at least 2, at most 8."""
+    """Return the number of usable CPUs, at least 2 and at most 8."""
     return max(2, min(8, cpu_count()))

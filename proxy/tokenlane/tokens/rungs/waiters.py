@@ -1,8 +1,8 @@
-"""Those who wait until the ladder may take one more job: it is full, and they need their ids.
+"""Requests that wait for a full ladder, because they need their ids.
 
 Invariants:
-- First come, first served: who is woken and finds the room gone waits at the head again.
-- A wake is never lost: who leaves just as it is woken wakes the next.
+- First come, first served: a waiter that is woken and finds no room waits at the head again.
+- A wake is never lost: a waiter that is cancelled just as it is woken wakes the next.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import deque
 
 
 class Waiters:
-    """Waiters of one loop."""
+    """The waiters of one loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -19,7 +19,7 @@ class Waiters:
         return len(self._waiting)
 
     async def wait(self, limit_s: float, *, again: bool = False) -> bool:
-        """Until there may be room; False after limit_s. again: it was woken before."""
+        """Wait until there may be room. Return False after limit_s. again: it was woken before."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if again:
             self._waiting.appendleft(woken)
@@ -37,7 +37,7 @@ class Waiters:
         return True
 
     def made(self) -> None:
-        """A job is done."""
+        """Wake the first waiter, because a job is done."""
         while self._waiting:
             woken = self._waiting.popleft()
             if not woken.done():
