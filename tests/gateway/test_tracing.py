@@ -142,7 +142,7 @@ def test_a_collector_that_refuses_costs_traces_and_nothing_else(
         tracer.close()
     assert tracer.counts() == LineCounts(full=2, failed=3)
     assert collector.spans == []
-    assert caplog.messages == [f"no traces reach {collector.url}; the metrics count what is lost"]
+    assert caplog.messages == [f"traces do not reach {collector.url}; the metrics count lost ones"]
 
 
 @pytest.mark.slow

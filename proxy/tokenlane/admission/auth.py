@@ -1,9 +1,9 @@
-"""Who may: a client's key to the tenant it belongs to. Pure; the time is an argument.
+"""Map a client's API key to its tenant. Pure; the time is an argument.
 
 Invariants:
 - Keys are known by their SHA-256 alone. The key a client sends is hashed before it is looked up,
   so how long the look takes says nothing about any key (and no `==` ever touches one).
-- What a client is told does not say what was wrong with its key, and never repeats it.
+- The error never says what was wrong with a client's key, and never repeats it.
 - The same Route that dispatch serves decides whether a key is needed; what is not served needs one.
 """
 
@@ -41,18 +41,18 @@ class Authenticator:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """All that have a key."""
+        """The tenants that have a key."""
         return frozenset(self._tenants.values())
 
     def tenant(self, route: Route, headers: Sequence[tuple[bytes, bytes]], now_s: float) -> str:
-        """Whose request this is; empty on routes open to all. headers: lower-case names. now_s:
-        unix time. Raises RequestError 401."""
+        """Return the tenant of a request; empty on routes that need no key. headers: lower-case
+        names. now_s: unix time. Raise RequestError 401."""
         if route.public:
             return ""
         sent = [field for field in headers if field[0] in KEY_FIELDS]
         if not sent:
             raise self._refused("missing")
-        # Two might be read as one by us and as the other by whoever logs or bills.
+        # The gateway might read one of two keys, and a proxy that logs or bills the other.
         name, value = sent[0]
         if len(sent) > 1 or (name == b"authorization" and value[:7].lower() != _SCHEME):
             raise self._refused("malformed")
@@ -77,14 +77,14 @@ class Authenticator:
 
 
 def dropped_fields(keys: object | None, replica_key: object | None) -> frozenset[bytes]:
-    """Fields that replicas do not get: clients' keys, where they are the gateway's or give way to
-    its own."""
+    """Return fields that replicas do not get: clients' keys, where they are the gateway's or give
+    way to its own."""
     return KEY_FIELDS if keys is not None or replica_key is not None else frozenset()
 
 
 @lru_cache(maxsize=4096)
 def tenant_salt(tenant: str, given: str | None) -> str:
-    """The cache_salt of a tenant's request, whose own was `given`: nothing that one tenant sends
-    gives the salt of another."""
+    """Return the cache_salt of a tenant's request, whose own was `given`: nothing that one tenant
+    sends gives the salt of another."""
     text = f"{tenant}\0{given or ''}".encode("utf-8", "surrogatepass")
     return sha256(b"tokenlane cache_salt\0" + text).hexdigest()[:32]

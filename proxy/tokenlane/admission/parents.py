@@ -1,9 +1,9 @@
-"""Parents that wait for several requests: since when each has been heard of.
+"""Parents that wait for several requests, with the time of each one's first request.
 
 Invariants:
 - A parent is remembered while one of its requests is open and for `keep_s` after. No more than
-  `_LIMIT` are: who makes up parents without end changes the order of requests at most, and keeps
-  no memory.
+  `_LIMIT` are: a client that makes up parents without end changes the order of requests at most,
+  and takes no memory.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class _Heard(NamedTuple):
 
 
 class Parents:
-    """Of one tenant. `now`: monotonic seconds."""
+    """The parents of one tenant. `now`: monotonic seconds."""
 
     __slots__ = ("_heard",)
 
@@ -30,7 +30,7 @@ class Parents:
         self._heard: dict[int, _Heard] = {}
 
     def asked(self, parent: int, now: float, keep_s: float) -> float:
-        """One more request that this parent waits for: when the first of them came."""
+        """Count one more request of this parent. Return when its first one arrived."""
         heard = self._heard.pop(parent, None)
         if heard is None or (not heard.open and now - heard.last_s > keep_s):
             heard = _Heard(now, now, 0)
@@ -40,7 +40,7 @@ class Parents:
         return heard.since_s
 
     def ended(self, parent: int, now: float) -> None:
-        """One of them is over."""
+        """Note that one of its requests has ended."""
         heard = self._heard.pop(parent, None)
         if heard is not None:
             self._heard[parent] = _Heard(heard.since_s, now, max(heard.open - 1, 0))

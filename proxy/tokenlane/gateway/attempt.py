@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """One try of a request. number: 1 for the first. left: candidates not tried yet. kept: the
-    request asks for something that only one replica keeps."""
+    """One attempt of a request. number: 1 for the first. left: candidates not tried yet. kept: the
+    request asks for a response that only one replica stores."""
 
     __slots__ = ("choice", "decision", "kept", "left", "number")
 
@@ -55,7 +55,7 @@ class Attempt:
 def head_for(
     replica: Replica, exchange: Exchange, lease: Lease, trace: TraceContext | None, body_bytes: int
 ) -> bytes:
-    """Return the request's head as this replica gets it."""
+    """Return the request's head for this replica."""
     head = exchange.head
     forwarded = head.forwarded
     if lease.rank >= 0 and exchange.header(b"x-data-parallel-rank") is None:
@@ -186,7 +186,7 @@ class Attempts:
         record: RequestRecord,
         on_computed: Callable[[], None],
     ) -> Relay:
-        """Return what hears the replica's answer and passes it on."""
+        """Return the relay that takes the replica's answer and passes it on."""
         route = ROUTES[record.route]
         return Relay(
             exchange,
@@ -219,7 +219,7 @@ class Attempts:
         self._recorder.failed(model, replica.state.id, happened)
         if self._router.health.failed(replica.state.slot, time.monotonic()):
             self._recorder.ejection(replica.state.id)
-            log.warning("replica %s keeps failing; it is left out for a while", replica.state.id)
+            log.warning("replica %s keeps failing; ejected for a while", replica.state.id)
 
     def unreachable(self, replica: Replica, error: UpstreamError, model: str) -> None:
         """Count a connection that could not be made."""
@@ -237,7 +237,7 @@ class Attempts:
         return may_replace(attempt.number, attempt.left, self._settings.retry_limit_count)
 
     def after(self, attempt: Attempt, phase: Phase, happened: str, record: RequestRecord) -> Step:
-        """Return what the retry table says after a failed attempt."""
+        """Return the retry table's decision after a failed attempt."""
         settings = self._settings
         step = next_step(
             phase,
@@ -249,7 +249,7 @@ class Attempts:
         )
         if step.ending is not Ending.NEXT:
             return step
-        # A replica that lacked what was asked for did no work that retries could multiply.
+        # A replica that does not have the response did no work that retries could multiply.
         if happened == "elsewhere" or self.budget.spend():
             assert record.replica is not None
             self._recorder.retried(record.model, record.replica, happened)
@@ -261,7 +261,8 @@ class Attempts:
 
 
 def _computed(lease: Lease, permit: Permit | None) -> None:
-    # Not the record: it holds the relay that holds this, and a cycle is work for the collector.
+    # Not the record: it refers to the relay, which refers to this, and a cycle is work for the
+    # garbage collector.
     lease.first_byte(time.monotonic())
     if permit is not None:
         permit.computed()

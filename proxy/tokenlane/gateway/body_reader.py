@@ -1,4 +1,4 @@
-"""Bodies read off the loop where that takes long.
+"""Long bodies are read off the loop.
 
 Invariants:
 - One long body at a time: a reader holds the GIL, and the loop has its turn after each.
@@ -19,6 +19,6 @@ _thread = ThreadPoolExecutor(1, "inspect")
 
 
 async def beside_loop(read: Callable[[], _Read]) -> _Read:
-    """What is read of a long body. Raises as its reader does."""
+    """Run a reader of a long body in a thread and return its result. Raise what it raises."""
     with AWAITING[INSPECT]:
         return await asyncio.get_running_loop().run_in_executor(_thread, read)

@@ -17,7 +17,7 @@ from tokenlane.gateway.refusals import unknown_model
 from tokenlane.http.pool import ReplicaPool
 from tokenlane.protocols.context_window import NO_LIMIT
 
-# A longer name of a model is nobody's.
+# Longer model names are not looked up.
 _NAME_LIMIT_CHARS = 1024
 
 
@@ -40,7 +40,7 @@ class Replica:
     def renew(
         self, settings: UpstreamSettings, key: Secret | None, tls: ssl.SSLContext | None
     ) -> None:
-        """New connections from now on; those in use end with their requests."""
+        """Use new connections from now on; those in use end with their requests."""
         self.pool.close()
         self.pool = ReplicaPool(self.state.url, settings, key, tls)
 
@@ -74,7 +74,7 @@ class Fleet:
     def configure(
         self, settings: UpstreamSettings, key: Secret | None, tls: ssl.SSLContext | None
     ) -> None:
-        """From the next attempt on. A key or context that is the same object is unchanged."""
+        """Replace key and TLS context from the next attempt on. The same object means no change."""
         renewed = key is not self._key or tls is not self._tls
         self._settings, self._key, self._tls = settings, key, tls
         for replica in self._replicas.values():
@@ -84,7 +84,7 @@ class Fleet:
                 replica.pool.settings = settings
 
     def update(self, state: FleetState) -> None:
-        """A new snapshot."""
+        """Adopt a new snapshot."""
         replicas: dict[int, Replica] = {}
         for now in state.replicas:
             replica = self._replicas.pop(now.slot, None)
@@ -119,14 +119,14 @@ class Fleet:
         return self._replicas[slot]
 
     def can_serve(self) -> bool:
-        """A replica is up and not draining."""
+        """Return whether a replica is up and not draining."""
         return any(now.up and not now.draining for now in self.state.replicas)
 
     def resolve(self, model: str | None, names: Iterable[str] = ()) -> str | None:
-        """The model a request means; None while no replica has named its models yet. names: others
-        that may be asked for.
+        """Return the model that a request names; None while no replica has listed its models yet.
+        names: further names that are accepted.
 
-        Raises RequestError 404 for a model that nobody serves, 400 where one must be named.
+        Raise RequestError 404 for a model that nobody serves, 400 where one must be named.
         """
         if model is None:
             whole = [name for name in self.models if name not in self.bases]
@@ -140,7 +140,7 @@ class Fleet:
                 )
             return whole[0] if whole else None
         if model not in self.models:
-            # A replica that never answered a probe may yet turn out to have it.
+            # A replica that has not answered a probe yet may serve it.
             if not self._complete and len(model) <= _NAME_LIMIT_CHARS:
                 return model
             raise unknown_model(model, self._served(names))
@@ -150,7 +150,7 @@ class Fleet:
         return dict.fromkeys((*self.models, *names))
 
     def max_model_tokens(self, model: str | None) -> int | None:
-        """The smallest context length of the replicas that serve a model."""
+        """Return the smallest context length of the replicas that serve a model."""
         known = [
             now.max_model_tokens
             for now in self.state.replicas
@@ -165,16 +165,16 @@ class Fleet:
 
     @property
     def idle_connections(self) -> int:
-        """Those that carry no request now."""
+        """Connections that carry no request now."""
         return sum(replica.pool.idle_count for replica in self._replicas.values())
 
     def sweep(self) -> None:
-        """Closes connections that idled too long."""
+        """Close connections that idled too long."""
         now_s = time.monotonic()
         for replica in self._replicas.values():
             replica.pool.sweep(now_s)
 
     def close(self) -> None:
-        """Closes all idle connections."""
+        """Close all idle connections."""
         for replica in self._replicas.values():
             replica.pool.close()

@@ -1,9 +1,9 @@
-"""Questions to a replica about ids that we make ourselves: does it make the same?
+"""Questions to a replica that compare its ids with the gateway's own.
 
 Invariants:
-- What grows with a prompt is made and compared in threads.
-- A replica that has no answer is no difference (`CannotSayError`); a prompt that it, or we, refuse
-  says nothing either.
+- Work that grows with a prompt runs in threads.
+- A replica without an answer is not a difference (`CannotSayError`), nor is a prompt that it or the
+  gateway refuses.
 - How a run of ids reads as text is a matter of decoding alone: only texts whose ids differ too are
   a difference.
 """
@@ -28,9 +28,9 @@ from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer
 
-# Of this very prompt: the next one may do.
+# Statuses that concern this prompt alone: another one may work.
 _OF_THE_PROMPT = frozenset((400, 413, 422))
-# What some tokenizers tidy away when they turn ids into text.
+# Whitespace that some tokenizers clean up when they turn ids into text.
 _TIDIED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
@@ -48,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class IdQuestions:
-    """To one replica, of one model. deadline_s: for each answer."""
+    """Questions to one replica about one model. deadline_s: for each answer."""
 
     def __init__(
         self, replica: Replica, model: str, tokenizer: Tokenizer, deadline_s: float
@@ -59,11 +59,11 @@ class IdQuestions:
         self._deadline_s = deadline_s
 
     async def same(self, request: Prompted, ids: bytes | None = None) -> bool | None:
-        """Whether the replica makes these ids of a request, None where that cannot be known. ids:
-        ours, made now unless given. Raises CannotSayError."""
+        """Return whether the replica makes these ids of a request, None where that cannot be known.
+        ids: ours, made now unless given. Raise CannotSayError."""
         if self._tokenizer.harmony and not isinstance(request, CompletionBody):
             return None
-        # A template may print the time: what was made of it a moment ago may be old.
+        # A template may print the time, so ids made a moment ago may be stale.
         tries = 2 if self._tokenizer.volatile and not isinstance(request, CompletionBody) else 1
         try:
             for _ in range(tries):
@@ -83,7 +83,7 @@ class IdQuestions:
 
     async def agrees(self, kind: IdKind, draw: Random) -> Prompted | int:
         """Ask everything that proves a kind, of completions the whole vocabulary, too. Return the
-        request whose ids differ, or how many are the same. Raises CannotSayError."""
+        request whose ids differ, or how many are the same. Raise CannotSayError."""
         drawn = proof_corpus.requests(self._tokenizer, kind, draw)
         count = 0
         while (fields := await asyncio.to_thread(next, drawn, None)) is not None:
@@ -102,8 +102,8 @@ class IdQuestions:
         return _request(draw.choice(await asyncio.to_thread(list, found)))
 
     async def _vocabulary(self, draw: Random) -> Prompted | None:
-        """Ask for the text of every id, at most half of the time. Return a request whose ids
-        differ. Raises CannotSayError."""
+        """Ask for the text of every id, for at most half of the time. Return a request whose ids
+        differ. Raise CannotSayError."""
         runs = proof_corpus.runs(self._tokenizer.encoder, draw)
         while (run := await asyncio.to_thread(next, runs, None)) is not None:
             began_s = time.monotonic()
@@ -120,7 +120,7 @@ class IdQuestions:
         return None
 
     async def _answer(self, path: str, body: bytes) -> bytes | None:
-        """The answer's body; None where the replica refuses this very prompt."""
+        """Return the answer's body; None where the replica refuses this very prompt."""
         try:
             status, told = await fetch(self._replica.pool, path, body, self._deadline_s)
         except TimeoutError:

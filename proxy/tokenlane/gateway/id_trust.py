@@ -71,7 +71,7 @@ class Trust:
         found = self.claims.get((model, kinds))
         if found is None:
             found = Claim(model, kinds)
-            if model in self._models:  # names that nobody has are endless, and not remembered
+            if model in self._models:  # unknown names are not stored: there is no end of them
                 self._settle(found)
                 self.claims[model, kinds] = found
         return found
@@ -94,14 +94,14 @@ class Trust:
         if before.keys() == self._replicas.keys() and all(
             _decides_alike(before[slot], now) for slot, now in self._replicas.items()
         ):
-            return  # only loads are news
+            return  # only loads have changed
         self._models = frozenset([name for now in state.replicas for name in now.models])
         for key in [key for key in self.claims if key[0] not in self._models]:
             del self.claims[key]
         self._settle_all()
 
     def tell(self, news: ProofNews) -> bool:
-        """Take in what was found out here; False where it is old."""
+        """Apply news found by this worker. Return False where they are old."""
         before = self._replicas.get(news.slot)
         after = before and before.with_news(news)
         if before is None or after is None or after is before:
@@ -112,21 +112,21 @@ class Trust:
             self._on_mismatch(news.model, after.id)
             kinds = ", ".join(kind.label for kind in IdKind(news.refuted))
             log.warning(
-                "replica %s makes other ids of %s (%s) than we do: %s; ours are not used for it"
-                " until it has proven them",
+                "replica %s makes other ids of %s (%s) than the gateway: %s; it gets no ids until"
+                " a proof succeeds",
                 after.id, news.model, kinds, news.why,
             )  # fmt: skip
         self._on_news(news)
         return True
 
     def mismatch(self, slot: int, claim: Claim) -> None:
-        """A replica's answer counts other prompt tokens than we do. What the request asked for may
-        explain that: only the last of its kinds is lost."""
+        """Take back what an answer refutes that counts other prompt tokens than the gateway. The
+        request's options may explain the difference, so only the last of its kinds is lost."""
         blamed = IdKind(claim.kinds).blamed()
         self._lose(slot, claim.model, blamed, blamed, "its answer counts others", unseen=1)
 
     def differs(self, slot: int, claim: Claim) -> None:
-        """A replica says other ids of a request than we made: everything has to be proven again."""
+        """Take back all proofs of a replica that makes other ids of a request than the gateway."""
         blamed = IdKind(claim.kinds).blamed()
         self._lose(slot, claim.model, ALL_KINDS, blamed, "those of a request, asked for afterwards")
 
@@ -147,7 +147,7 @@ class Trust:
             )  # fmt: skip
 
     def refused(self, slot: int) -> None:
-        """Nothing listens there: whatever comes next may be another process."""
+        """Note that the port refused a connection: another process may listen there next."""
         replica = self._replicas.get(slot)
         if replica is not None and any(proof.proven for proof in replica.proofs.values()):
             why = "it refused a connection"

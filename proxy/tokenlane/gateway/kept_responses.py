@@ -1,4 +1,5 @@
-"""The responses that replicas keep, as this worker knows them: who keeps one, and whose it is.
+"""The responses that replicas store, as this worker knows them: which replica has one, and which
+tenant owns it.
 
 Invariants:
 - Where there are tenants, a response that is not known to be the asking tenant's is not there for
@@ -16,8 +17,8 @@ DEADLINE_S = 2.0
 
 
 class KeptResponses:
-    """tell: the control plane, of (name, slot, tenant). ask: it, with (number, name); False where
-    it cannot be asked, else `told` follows."""
+    """The stored responses that a worker knows. tell: sends (name, slot, tenant) to the control
+    plane. ask: sends it (number, name); False where it cannot be asked, else `told` follows."""
 
     def __init__(
         self,
@@ -31,19 +32,19 @@ class KeptResponses:
         self._questions = 0
 
     def made(self, slot: int, tenant: str, name: str) -> None:
-        """This replica made a response for a request of this worker."""
+        """Note that a replica made a response for a request of this worker."""
         self.homes.learn(name, slot, tenant)
         if tenant and len(name) <= NAME_LIMIT_CHARS:
             self._tell(name, slot, tenant)
 
     def told(self, number: int, slot: int, tenant: str) -> None:
-        """The answer to a question; slot: -1 where nobody knows."""
+        """Take the answer to a question; slot: -1 where it is not known."""
         asked = self._asked.get(number)
         if asked is not None and not asked.done():
             asked.set_result((slot, tenant))
 
     async def owns(self, name: str, tenant: str) -> bool:
-        """Whether the response is this tenant's."""
+        """Return whether the response belongs to this tenant."""
         if self.homes.owns(name, tenant):
             return True
         if len(name) > NAME_LIMIT_CHARS:

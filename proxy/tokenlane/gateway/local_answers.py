@@ -1,9 +1,9 @@
-"""What is answered here, without a replica: health, the list of models, tokens and text.
+"""Answers that need no replica: health, the list of models, tokens and text.
 
 Invariants:
 - Only the model's own tokenizer answers for it, and only what every replica has proven to answer
   alike; else a replica does.
-- Long prompts one at a time, and their answers a piece in a turn of the loop.
+- Long prompts are handled one at a time, and their answers sent one piece in a turn of the loop.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ _READERS: dict[Action, Callable[[bytes], _Asked]] = {
 
 
 class LocalAnswers:
-    """Answers from a worker's own knowledge."""
+    """Answers what a worker can answer by itself."""
 
     def __init__(
         self, fleet: Fleet, tokenizers: ModelTokenizers, names: ModelNames, trust: Trust
@@ -60,7 +60,7 @@ class LocalAnswers:
         self._created_s = int(time.time())
 
     def health(self, exchange: Exchange, *, draining: bool) -> None:
-        """Whether requests can be served now; raises RequestError 503."""
+        """Raise RequestError 503 unless requests can be served now."""
         if self._fleet.can_serve() and not draining:
             exchange.respond(200, (), b"")
             return
@@ -68,8 +68,8 @@ class LocalAnswers:
         raise RequestError(503, reason, kind="server_error", code="not_ready", retry_after_s=1)
 
     def models(self, exchange: Exchange) -> None:
-        """All that some replica serves, and the names of the settings for it; or the one of them
-        that the path names."""
+        """Answer with all models that some replica serves and the settings' names for them; or with
+        the one that the path names."""
         names, only = self._names.models(), model_name(exchange.path)
         answer = tokenize_answers.models(self._fleet.state, self._created_s, names, only)
         exchange.respond(200, _JSON, answer)
@@ -77,8 +77,8 @@ class LocalAnswers:
     async def tokens(
         self, exchange: Exchange, route: Route, body: bytes, record: RequestRecord
     ) -> bool:
-        """/tokenize, /detokenize and the count of a message's tokens from the model's tokenizer;
-        False where only a replica knows the answer."""
+        """Answer /tokenize, /detokenize and token counts of messages from the model's tokenizer.
+        Return False where only a replica can answer."""
         read = partial(_READERS[route.action], body)
         is_long = len(body) > LONG_BODY_BYTES
         request = await body_reader.beside_loop(read) if is_long else read()
@@ -110,7 +110,7 @@ class LocalAnswers:
 
 
 async def _send(exchange: Exchange, answer: bytes) -> None:
-    """Sends an answer of any length."""
+    """Send an answer of any length."""
     if len(answer) <= _PIECE_BYTES:
         exchange.respond(200, _JSON, answer)
         return

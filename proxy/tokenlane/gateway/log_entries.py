@@ -4,14 +4,14 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.telemetry.log import prompt_prefix
 from tokenlane.telemetry.log.lines import Entry
 
-# A client may call its method anything: others are called as OpenTelemetry calls them.
+# Clients may send any method; others are named as OpenTelemetry names them.
 METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS CONNECT TRACE".split())
 
 
 def entry_of(record: RequestRecord, status: int, why: str, prefix_block_tokens: int = 0) -> Entry:
-    """What is written down of a request that is over. status: what the client got; why: it is
-    written (failed, slow, sampled, traced). prefix_block_tokens: between the marks of its prompt,
-    0 for none."""
+    """Return the log entry of a request that has ended. status: what the client got; why: it is
+    written (failed, slow, sampled, traced). prefix_block_tokens: between the marks of its prompt, 0
+    for none."""
     relay, tokens, decision = record.relay, record.tokens, record.decision
     usage = relay.usage if relay is not None else None
     prompt = tokens.prompt if tokens is not None else None

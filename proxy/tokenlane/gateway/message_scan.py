@@ -26,18 +26,18 @@ class Scanned(NamedTuple):
 
 
 def beginning(raw: msgspec.Raw | memoryview) -> str:
-    """The text that is looked at."""
+    """Return the text that is looked at."""
     return bytes(memoryview(raw)[:TEXT_LIMIT_BYTES]).decode("utf-8", "replace")
 
 
 def first_place(text: str) -> int:
-    """Where a list's messages begin; 0 where it is no list but one text."""
+    """Return where a list's messages begin; 0 where it is no list but one text."""
     return text.find("[") + 1 if not text.startswith('"') else 0
 
 
 def messages(text: str) -> Iterator[Scanned]:
-    """The values of a list, one after the other. Raises ValueError or RecursionError where one
-    cannot be read, at the end of the list too."""
+    """Yield the values of a list. Raise ValueError or RecursionError where one cannot be read, and
+    at the end of the list."""
     at = first_place(text)
     while True:
         start = at + _gap(text[at : at + 64])
@@ -46,5 +46,5 @@ def messages(text: str) -> Iterator[Scanned]:
 
 
 def _gap(text: str) -> int:
-    """What stands between two messages."""
+    """Return the bytes between two messages."""
     return len(text) - len(text.lstrip(" \t\r\n,"))

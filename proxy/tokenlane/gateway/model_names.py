@@ -1,9 +1,9 @@
-"""Names of models that are the operator's: aliases, names that models share, and shadows. Pure.
+"""The operator's model names: aliases, splits and shadows. Pure.
 
 Invariants:
 - A name of the settings counts before a model of the same name, so that a name can move.
-- A conversation stays with its model as long as weights stay and the model is up: what is drawn
-  depends on who talks and about what, never on chance, load or the worker.
+- A conversation stays with its model as long as weights stay and the model is up: the draw depends
+  on the session and its first message, never on chance, load or the worker.
 - The label sets of what is counted are those of the settings.
 """
 
@@ -24,7 +24,8 @@ _SHADOW_SEED = 1
 
 
 class ModelNames:
-    """Those of the settings. session_headers: lower case. on: there are any, or shadows."""
+    """The names in the settings. session_headers: lower case. on: whether there are any names or
+    shadows."""
 
     def __init__(self, settings: ModelSettings, session_headers: Iterable[str] = ()) -> None:
         self.configure(settings, session_headers)
@@ -44,11 +45,11 @@ class ModelNames:
         return iter(self.models())
 
     def shadowed(self, model: str) -> bool:
-        """Whether some requests of a model are copied."""
+        """Return whether some requests of a model are copied."""
         return model in self._shadows
 
     def models(self) -> dict[str, tuple[str, ...]]:
-        """The models behind each name, the heaviest first."""
+        """Return the models behind each name, the heaviest first."""
         behind = {name: self._behind(name) for name in self._splits}
         return {name: self._behind(model) for name, model in self._aliases.items()} | behind
 
@@ -59,16 +60,18 @@ class ModelNames:
         return tuple(sorted((one for one in weights if weights[one]), key=lambda m: -weights[m]))
 
     def usual(self, name: str) -> str:
-        """The model of most conversations under a name; a name that is none of ours is itself."""
+        """Return the model of most conversations under a name; a name that is not in the settings
+        is returned unchanged."""
         return self._behind(self._aliases.get(name, name))[0]
 
     def needs_key(self, name: str) -> bool:
-        """Whether it depends on the conversation which model a name means."""
+        """Return whether it depends on the conversation which model a name means."""
         return self._aliases.get(name, name) in self._splits
 
     def model(self, name: str, key: int, ready: Container[str]) -> str:
-        """The model that a name of ours means. key: of the conversation, 64 bits. ready: models
-        with a replica that is up; the others' share is dealt among these while there are any.
+        """Return the model that a name in the settings means. key: of the conversation, 64 bits.
+        ready: models with a replica that is up; the others' share is dealt among these while there
+        are any.
 
         Weighted rendezvous hashing: a change of weights moves no more than it has to.
         """
@@ -81,7 +84,7 @@ class ModelNames:
         return max(among, key=lambda model: _score(model, weights[model], key))
 
     def shadow(self, model: str, key: int) -> str | None:
-        """Who gets a copy of this conversation's requests to a model, if any."""
+        """Return the model that gets copies of this conversation's requests to a model, if any."""
         shadow = self._shadows.get(model)
         if shadow is None or _unit(xxh3_64_intdigest(_packed(key), _SHADOW_SEED)) >= shadow.ratio:
             return None
@@ -90,8 +93,8 @@ class ModelNames:
     def key(
         self, request: object, headers: Sequence[Field], request_id: bytes, tenant: str = ""
     ) -> int:
-        """What a conversation is told by, hashed: the session that a header names, else the first
-        message that is not the system's, else nothing but the request's id."""
+        """Return the hash that identifies a conversation: the session that a header names, else the
+        first message that is not the system's, else nothing but the request's id."""
         session = session_of(headers, self._session_headers)
         if session:
             return xxh3_64_intdigest(_packed(session) + tenant.encode())
@@ -103,7 +106,7 @@ class ModelNames:
 
 
 def _first_message(raw: msgspec.Raw) -> bytes | None:
-    """Its JSON, as far as it is looked at: of a long one so much as stands before the limit."""
+    """Return the message's JSON, up to the limit."""
     text, stop = message_scan.beginning(raw), 0
     if not text.startswith("["):
         return None
@@ -115,7 +118,7 @@ def _first_message(raw: msgspec.Raw) -> bytes | None:
             if role not in SYSTEM_ROLES:
                 return text[start:stop].encode()
     except (ValueError, RecursionError):
-        # Whoever reads the messages will say what is wrong, if it is not that one is long.
+        # If this is not just a long message, the reader of the messages reports the error.
         if memoryview(raw).nbytes > TEXT_LIMIT_BYTES:
             return text[stop:].encode()
     return None
@@ -126,7 +129,7 @@ def _packed(key: int) -> bytes:
 
 
 def _unit(digest: int) -> float:
-    """A hash as a number above 0 and below 1."""
+    """Return a hash as a number above 0 and below 1."""
     return ((digest >> 12) + 0.5) / 2.0**52
 
 

@@ -1,9 +1,9 @@
-"""What is decided of a request before a replica is: whose it is, what it asks for, by which ids it
-is routed, what of its body changes.
+"""What is decided about a request before a replica is chosen: its tenant, its model, the ids it is
+routed by, the changes to its body.
 
 Invariants:
 - A plan belongs to one request, or one explanation, or one copy; `tokenlane.gateway.planner` fills
-  it in from top to bottom, and nobody else.
+  it in from top to bottom, and nothing else does.
 - The model and the salt in `request` are those in `body`.
 """
 

@@ -2,8 +2,7 @@
 shadow traffic.
 
 Invariants:
-- Nothing is leased, sent or counted here: a plan that is thrown away leaves no trace but ids in
-  the caches.
+- Nothing is leased, sent or counted here: a discarded plan leaves no trace but ids in the caches.
 - The name comes before the ids, since it says whose tokenizer reads the prompt, and the tenant's
   salt before both are hashed: from there on the prompt shares nothing with equal ones of others.
 """
@@ -71,7 +70,7 @@ class Planner:
             plan.named = goes_on_from(plan.request)
             if plan.named:
                 await self._own(plan)
-            # Unknown models end here, before they cost a render.
+            # Unknown models are refused here, before they cost a render.
             self._resolve(plan)
             if plan.tenant:
                 _salt(plan)
@@ -84,14 +83,15 @@ class Planner:
         plan.tokens_s = time.monotonic()
 
     def eligible(self, plan: Plan, now_s: float) -> Eligible:
-        """Return who may serve it now. Raise RequestError where nobody may."""
+        """Return the replicas that may serve it now. Raise RequestError where none may."""
         among = self._router.eligible(plan.model, now_s)
         if among.nobody is not None:
             raise refusals.nobody(among)
         return among
 
     def decide(self, plan: Plan, among: Eligible, now_s: float) -> Decision:
-        """Choose one of these: the replica that keeps the response named, else the policy's."""
+        """Choose one of these: the replica that stores the named response, or else the policy's
+        choice."""
         likely = self._kept.homes.first(plan.named, among, plan.tenant) if plan.named else among
         return self._router.decide(plan.query, likely, now_s)
 
@@ -106,7 +106,7 @@ class Planner:
         plan.body = ReplicaBody.taken_apart(raw)
         fields = plan.body.fields
         if fields is None:
-            # It may be fit for a replica, where nothing has to be found in it.
+            # The body may be sent as it is where nothing has to be found in it.
             plan.request = inspect(kind, raw)
             if rules.on:
                 raise _many_fields()
@@ -124,7 +124,7 @@ class Planner:
                 raise refusals.unknown_response(plan.named)
 
     def _resolve(self, plan: Plan) -> None:
-        """Find the model that is meant, and who gets a copy."""
+        """Find the model that is meant, and the shadow that gets a copy."""
         names, name = self._names, plan.request.model
         if names.on and name is not None:
             model, key = name, 0
@@ -155,7 +155,7 @@ def _salt(plan: Plan) -> None:
         return
     given = request.cache_salt
     if given is not UNSET and plan.body.fields is None:
-        # A replica that reads the first of repeated keys must not find its client's own.
+        # A replica that reads the first of repeated keys must not find the client's own salt.
         raise _many_fields()
     request.cache_salt = tenant_salt(plan.tenant, given or None)
     plan.body.put("cache_salt", msgspec.json.encode(request.cache_salt))
@@ -163,5 +163,5 @@ def _salt(plan: Plan) -> None:
 
 def _many_fields() -> RequestError:
     return RequestError(
-        400, "The body has too many fields, or one with a name that is no text.", code="fields"
+        400, "The body has too many fields, or one whose name is not text.", code="fields"
     )

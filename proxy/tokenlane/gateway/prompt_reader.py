@@ -1,8 +1,8 @@
-"""What of a prompt is known before its request is routed, and what follows from it.
+"""Find a prompt's ids before its request is routed, and apply what follows from them.
 
 Invariants:
-- Where nothing consumes ids, none are made. Not having them is no error: it is a reason.
-- What no replica has room for is refused before one computes anything.
+- Where nothing needs ids, none are made. Missing ids are a reason, not an error.
+- A prompt that exceeds every replica's context is refused before one computes anything.
 """
 
 import time
@@ -45,12 +45,12 @@ class PromptReader:
         self._trust = prover.trust
         self._claims = prover.trust.claims
         self._prover = prover
-        # By slot, the part of a check that answers have saved up.
+        # By slot, the fraction of a check that answers have accumulated.
         self._saved: dict[int, float] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """From the next request on; the router has its settings already."""
+        """Replace the settings from the next request on; the router has its own already."""
         tokens = settings.tokens
         self._settings: TokenSettings = tokens
         self._wants_ids = (
@@ -58,13 +58,14 @@ class PromptReader:
         )
 
     def may_forward(self, kind: Kind) -> bool:
-        """Whether replicas may get ids instead of the text of such requests."""
+        """Return whether replicas may get ids instead of the text of such requests."""
         mode = self._settings.forward_tokens
-        # A replica's template may ask for the date: what it made of a chat may be old by now.
+        # A replica's template may print the date, so its ids of a chat may be stale.
         return (kind is Kind.COMPLETION and mode != "off") or (kind is Kind.CHAT and mode == "all")
 
     def begun(self, kind: Kind, raw: bytes) -> NextTurn | None:
-        """What is new in a body that begins as a known one, and goes to replicas as it is."""
+        """Return what is new in a body that begins as a known one, and goes to replicas as it
+        is."""
         if len(raw) < LEAST_BYTES or kind is not Kind.CHAT or not self._wants_ids:
             return None
         return self._tokens.begun(raw)
@@ -84,7 +85,7 @@ class PromptReader:
         claim = self._claims.get((model, kinds)) or self._trust.claim(model, kinds)
         if self._settings.context_check and claim.everywhere:
             limit_tokens = self._fleet.context_tokens.get(model, context_window.NO_LIMIT)
-        # Ids, off the loop where they take long.
+        # Make the ids, off the loop where that takes long.
         LOOP.mark(TOKENIZE_LOCAL)
         known = self._tokens.known(model, request, plan.turn)
         if isinstance(known, bytes):
@@ -114,8 +115,8 @@ class PromptReader:
         )
 
     def _forwards(self, claim: Claim, plan: Plan) -> bool:
-        """Whether replicas get this request's ids. Some of what could be goes as text, so that the
-        answer's usage is the replica's own count."""
+        """Return whether replicas get this request's ids. Some of what could be goes as text, so
+        that the answer's usage is the replica's own count."""
         request = plan.request
         if (
             not claim.proven
@@ -137,7 +138,7 @@ class PromptReader:
         return await plan.body.text()
 
     def compare(self, plan: Plan, decision: Decision, usage: Usage | None) -> None:
-        """Hold what the replica counted against what we did; of some prompts, id by id."""
+        """Compare the replica's count with the gateway's; for some prompts, compare id by id."""
         claim, asked = plan.claim, plan.request
         if claim is None or isinstance(asked, OtherBody):
             return
@@ -148,12 +149,12 @@ class PromptReader:
         prompt = plan.tokens.prompt
         assert prompt is not None
         ids = prompt.sequences[0] if prompt.sequences else None
-        # Of forwarded ids it is mostly their own number, which tells nothing.
+        # For forwarded ids the count is mostly their own number, which proves nothing.
         if usage is not None and usage.prompt_tokens != prompt.tokens:
             self._trust.mismatch(slot, claim)
             self._prover.check(slot, claim, asked, ids)
             return
-        # Saved up, so that no run of luck asks for more.
+        # Accumulated instead of drawn, so that checks never exceed the share.
         saved = self._saved.get(slot, 0.0) + self._settings.check_ratio
         if saved >= 1.0 and self._prover.check(slot, claim, asked, ids):
             saved = 0.0

@@ -7,7 +7,7 @@ Invariants:
 - A difference counts at once. A replica that cannot say proves nothing, and is asked again later.
 - A refuted kind is asked about again soon, with what refuted it first; where only answers showed
   the difference, so that a proof finds nothing, later each time.
-- Questions are beside the requests and never in their way: one at a time to a replica.
+- Questions never delay requests: a replica gets one at a time.
 """
 
 import asyncio
@@ -35,28 +35,28 @@ CALM_S = 60.0
 _DEADLINE_S = 10.0
 _REST_LIMIT_S = 3600.0
 _EVIDENCE_LIMIT_BYTES = 64 * 1024
-# What questions prove, each with what is proven along because no question shows more of it.
+# The kinds that questions prove, each with the kinds proven along with it.
 PROVABLE = {
     IdKind.COMPLETION: IdKind.COMPLETION,
     IdKind.CHAT: IdKind.CHAT | IdKind.DIALECT,
     IdKind.TOOLS: IdKind.TOOLS | IdKind.UNUSED_TOOLS,
     IdKind.OPTIONS: IdKind.OPTIONS,
 }
-# Where these differ, the rest would too.
+# Where these differ, the others would too.
 _BASES = (IdKind.COMPLETION, IdKind.CHAT)
 
 
 def rest_s(proof: Proof, interval_s: float) -> float:
-    """Return how long what is refuted waits for its next proof."""
+    """Return how long a refuted kind waits for its next proof."""
     times = min(max(proof.unseen - 1, 0), 20)
     return min(interval_s * 2.0**times, _REST_LIMIT_S)
 
 
 class _Work:
-    """What is under way with one process of a replica and one model. evidence: by kind, a request
-    whose ids differed. idle: kinds that nothing can be asked about. Times are monotonic: again_s:
-    of the next proof of what is refuted, calm_s: of the next question where nothing is to be
-    proven, rested_s: before which nothing is asked. pause_s: grows while the replica cannot say."""
+    """The proofs of one process of a replica and one model. evidence: by kind, a request whose ids
+    differed. idle: kinds that nothing can be asked about. Times are monotonic: again_s: of the next
+    proof of what is refuted, calm_s: of the next question where nothing is to be proven, rested_s:
+    before which nothing is asked. pause_s: grows while the replica cannot say."""
 
     def __init__(self, process: int) -> None:
         self.process = process
@@ -160,7 +160,7 @@ class Prover:
         self._counted(claim.model, replica.state.id, same)
         work = self._work.get((slot, tokenizer.model))
         if work is not None:
-            work.calm_s = time.monotonic() + CALM_S  # this was its question
+            work.calm_s = time.monotonic() + CALM_S  # this was its one question
         if same is False:
             if work is not None and prompt_size_bytes(request) <= _EVIDENCE_LIMIT_BYTES:
                 work.evidence[IdKind(claim.kinds).blamed()] = request
@@ -182,7 +182,7 @@ class Prover:
             try:
                 wait_s = await self._round(slot)
             except Exception:
-                log.exception("a proof failed for no foreseen reason")
+                log.exception("a proof failed unexpectedly")
                 wait_s = CALM_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -197,7 +197,7 @@ class Prover:
         for model in state.models:
             tokenizer = self._tokenizer(model)
             if model in state.adapters and (tokenizer is None or tokenizer.model != model):
-                continue  # the model's whose adapter it is
+                continue  # the base model of an adapter
             work = self._work.get((slot, model))
             if work is None or work.process != state.process:
                 work = self._work[slot, model] = _Work(state.process)
@@ -216,7 +216,7 @@ class Prover:
             work.idle = ALL_KINDS
         if now_s < work.due_s(proof):
             return
-        # Nothing can be asked about these: what their answers showed may be over.
+        # No question covers these kinds, so what their answers showed may no longer hold.
         forgiven = proof.refuted & work.idle if now_s >= work.again_s else 0
         if forgiven:
             self._tell(state, model, forgiven=forgiven)
@@ -241,7 +241,7 @@ class Prover:
     async def _prove(
         self, state: ReplicaState, model: str, questions: IdQuestions, work: _Work, missing: int
     ) -> None:
-        """Prove what is missing, kind by kind, as far as nothing differs. Raises CannotSayError."""
+        """Prove what is missing, kind by kind, as far as nothing differs. Raise CannotSayError."""
         losses = self.trust.proof(state.slot, model).losses
         for kind, along in PROVABLE.items():
             if not missing & along:
@@ -257,7 +257,7 @@ class Prover:
                 if not found:
                     work.idle |= along
                 elif not self._tell(state, model, losses=losses, proven=along):
-                    return  # lost meanwhile: from the beginning
+                    return  # lost meanwhile, so start over
                 continue
             work.evidence[kind] = found
             self._refute(state, model, kind, kind, work)
@@ -268,7 +268,7 @@ class Prover:
     async def _again(
         self, state: ReplicaState, model: str, questions: IdQuestions, work: _Work
     ) -> None:
-        """Put one more question to a replica that has proven all it can. Raises CannotSayError."""
+        """Put one more question to a replica that has proven all it can. Raise CannotSayError."""
         kinds = [kind for kind in PROVABLE if not work.idle & kind]
         if not kinds:
             return

@@ -1,7 +1,7 @@
 """A request as routing sees it: by its ids, else by the text of its prompt, else by its size.
 
 Invariants:
-- How the prompt was known is the query's `inexact` word; nothing estimated passes for exact.
+- The query's `inexact` says how the prompt is known; an estimate never passes for exact.
 - A head never reaches into what follows it: its length in tokens is a low estimate.
 """
 
@@ -43,7 +43,7 @@ class QueryBuilder:
         self.configure(settings)
 
     def configure(self, settings: RoutingSettings) -> None:
-        """From the next request on."""
+        """Replace the settings from the next request on."""
         self._reads_head = settings.policy == PrefixHash.name
         self._session_headers = tuple(
             name.lower().encode("utf-8")
@@ -53,7 +53,7 @@ class QueryBuilder:
         self._parent_headers = tuple(name.lower().encode() for name in settings.parent_headers)
 
     def parent(self, headers: Sequence[Field]) -> int:
-        """A number for the parent that waits for a request; 0 where none is named."""
+        """Return a number for the parent that waits for a request; 0 where none is named."""
         return session_of(headers, self._parent_headers)
 
     def query(
@@ -67,8 +67,8 @@ class QueryBuilder:
         tenant: str = "",
         silent: frozenset[int] = NO_SLOTS,
     ) -> Query:
-        """Of a request whose prompt was read. prompt: its ids, or None and then `why_not` is the
-        bail rung's reason. tenant: whose salt it has. silent: as Query has it."""
+        """Build the query of a request whose prompt was read. prompt: its ids, or None and then
+        `why_not` is the bail rung's reason. tenant: whose salt it has. silent: as Query has it."""
         session = session_of(headers, self._session_headers)
         parent = self.parent(headers)
         head = head_tokens(request, block_tokens) if self._reads_head else 0
@@ -84,7 +84,7 @@ class QueryBuilder:
         )
 
     def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
-        """Of a request whose prompt is not looked at: only its size is known."""
+        """Build the query of a request whose prompt is not read: only its size is known."""
         size_bytes = 0 if isinstance(request, OtherBody) else prompt_size_bytes(request)
         tokens = size_bytes // TEXT_BYTES_PER_TOKEN
         session = session_of(headers, self._session_headers)
@@ -92,7 +92,7 @@ class QueryBuilder:
 
 
 def session_of(headers: Sequence[Field], names: Iterable[bytes]) -> int:
-    """A number for the session that the first of these headers names; 0 where none does.
+    """Return a number for the session that the first of these headers names; 0 where none does.
 
     names: lower case, in order of rank."""
     for name in names:
@@ -103,7 +103,7 @@ def session_of(headers: Sequence[Field], names: Iterable[bytes]) -> int:
 
 
 def head_tokens(request: Body, block_tokens: int) -> int:
-    """About how many tokens a conversation's common beginning has: tools, system prompt and
+    """Return about how many tokens a conversation's common beginning has: tools, system prompt and
     messages, and the first message behind them where those fill no block. 0 where that cannot be
     known.
 
@@ -124,7 +124,7 @@ def head_tokens(request: Body, block_tokens: int) -> int:
             if not system:
                 break
     except (ValueError, KeyError, TypeError, RecursionError):
-        # The last message was read, or one goes on beyond what is looked at.
+        # The last message was read, or one continues beyond the limit.
         if raw.nbytes > TEXT_LIMIT_BYTES and end < least_bytes:
             end = len(text)
     return (len(text[:end].encode()) + front_size_bytes) // _HEAD_BYTES_PER_TOKEN

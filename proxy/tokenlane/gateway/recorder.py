@@ -1,4 +1,4 @@
-"""What is counted of each request, at its end and where it fails on the way.
+"""Counts each request at its end, and failures on the way.
 
 Invariants:
 - A request is recorded exactly once, whatever ended it; metrics are touched nowhere else on the
@@ -24,7 +24,7 @@ from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.service import Outcome
 
-# Of these, a 4xx is the client's doing, whether it was said here or by the replica.
+# A 4xx among these is the client's error, whether the gateway or the replica answered it.
 _ANSWERED = frozenset({"ok", "gateway_error"})
 
 
@@ -53,8 +53,8 @@ class _ReplicaMetrics:
 
 
 class Recorder:
-    """Writes lives into a worker's metrics segment, and hands some to its access log. prices: by
-    model name."""
+    """Writes records into a worker's metrics segment, and some to its access log. prices: by model
+    name."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Recorder:
         self._sizes = segment.histogram(families.PROMPT_SIZE)
         self._samples: list[RoutingSample] = []
         self._samples_wanted = 0
-        # The sets behind these are closed and small; the bound keeps a mistake from leaking.
+        # These sets are closed and small; the bound limits a mistake.
         self._requests = lru_cache(2048)(
             lambda route, status, outcome, model: segment.counter(
                 families.REQUESTS, route, str(status), outcome, model
@@ -109,7 +109,8 @@ class Recorder:
         access: AccessLog | None,
         log: LogSettings | None,
     ) -> None:
-        """From the next request that ends. log: what to write down, where there is a log."""
+        """Replace the settings from the next request that ends. log: which requests to log, where
+        there is a log."""
         self._access = access
         self._slow_s = log.slow_s if log is not None else 0.0
         self._sample_ratio = log.sample_ratio if log is not None else 0.0
@@ -119,7 +120,7 @@ class Recorder:
             self._model.cache_clear()
 
     def record(self, record: RequestRecord, status: int) -> None:
-        """The request is over; status: what the client got (499: it left before)."""
+        """Record a request that has ended; status: the client's (499: it disconnected before)."""
         if 400 <= status < 500 and record.outcome in _ANSWERED:
             record.outcome = "client_error"
         self._requests(record.route, status, record.outcome, record.model).inc()
@@ -149,67 +150,67 @@ class Recorder:
             self.tracer.offer(entry_of(record, status, "traced"), record.trace)
 
     def take_samples(self, wanted: int) -> list[RoutingSample]:
-        """Samples taken since the last call; the next `wanted` routed requests give more."""
+        """Return the samples since the last call; the next `wanted` routed requests give more."""
         taken, self._samples = self._samples, []
         self._samples_wanted = wanted
         return taken
 
     def forget(self, gone: Labels) -> None:
-        """Replicas and models are gone for long: give up what is labelled with them."""
+        """Release the labels of replicas and models that have been gone for long."""
         for bound in (self._requests, self._replica, self._model, self._mismatches):
             bound.cache_clear()
         self._segment.release(gone)
 
     def failed(self, model: str, replica: str, reason: str) -> None:
-        """An attempt failed at a replica."""
+        """Count a failed attempt at a replica."""
         self._segment.counter(families.UPSTREAM_FAILURES, model, replica, reason).inc()
 
     def mismatch(self, model: str, replica: str) -> None:
-        """A replica counted other prompt tokens than we did."""
+        """Count a replica that counted other prompt tokens than the gateway."""
         self._mismatches(model, replica).inc()
 
     def checked(self, model: str, replica: str, result: str) -> None:
-        """A replica that had proven its ids was asked again."""
+        """Count another question to a replica that had proven its ids."""
         self._segment.counter(families.ID_CHECKS, model, replica, result).inc()
 
     def retried(self, model: str, replica: str, reason: str) -> None:
-        """A request went on to another replica than this one."""
+        """Count a retry at another replica than this one."""
         self._segment.counter(families.RETRIES, reason).inc()
         self._replica(model, replica).requests.inc()
 
     def retry_denied(self) -> None:
-        """A request could have gone on to another replica, but the budget was used up."""
+        """Count a retry that the budget denied."""
         self._segment.counter(families.RETRIES_DENIED).inc()
 
     def shed(self, tenant: str, reason: str) -> None:
-        """A request was turned away for overload."""
+        """Count a request refused for overload."""
         self._segment.counter(families.SHED, tenant or families.OTHER, reason).inc()
 
     def refused_clients(self, count: int) -> None:
-        """So many were refused before anything was known of them but their request's head."""
+        """Count clients refused before anything but their request's head was known."""
         self._segment.counter(families.SHED, families.OTHER, "accept-queue").inc(count)
         self._requests(families.OTHER, 503, "gateway_error", families.OTHER).inc(count)
 
     def admitted(self, priority: str, waited_s: float) -> None:
-        """A request has its place."""
+        """Count an admitted request."""
         self._segment.histogram(families.ADMISSION_WAIT, priority).observe(waited_s)
 
     def shadowed(self, model: str, outcome: str, duration_s: float) -> None:
-        """A copy of a request is over, or was not made."""
+        """Count a shadow request that has ended or was not made."""
         self._segment.counter(families.SHADOWS, model, outcome).inc()
         if outcome == "ok":
             self._segment.histogram(families.SHADOW_DURATION, model).observe(duration_s)
 
     def unauthorized(self, reason: str) -> None:
-        """A request without a good key."""
+        """Count a request without a valid key."""
         self._segment.counter(families.UNAUTHORIZED, reason).inc()
 
     def ejection(self, replica: str) -> None:
-        """A replica is left out from now on, for its failures."""
+        """Count an ejection of a replica for its failures."""
         self._segment.counter(families.EJECTIONS, replica).inc()
 
     def _log(self, record: RequestRecord, status: int, access: AccessLog) -> None:
-        """What failed and what was slow is written down; of the rest, some."""
+        """Log requests that failed or were slow, and a sample of the others."""
         relay = record.relay
         streamed = relay is not None and relay.first_token_s > 0.0
         first_s = relay.first_token_s if relay is not None and streamed else record.ended_s
@@ -266,7 +267,8 @@ class Recorder:
 
 
 def _charge(model: _ModelMetrics, record: RequestRecord, relay: Relay, output_tokens: int) -> None:
-    """Adds an answer's estimated cost: the replica's own counts where it gave any, else ours."""
+    """Add an answer's estimated cost, by the replica's counts where it reports any, else by the
+    gateway's."""
     price, usage, tokens = model.price, relay.usage, record.tokens
     assert price is not None
     assert model.cost is not None

@@ -15,7 +15,7 @@ from tokenlane.routing.candidates import LEFT_OUT_WORDS, OF_OTHERS, Eligible, No
 from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 from tokenlane.routing.retry import Step
 
-# The loop waits while names are compared, 40 us for two that are much alike.
+# Comparing names blocks the loop, 40 us for two that are much alike.
 _LIKE_LIMIT_COUNT = 16
 _LIKE_LIMIT_CHARS = 40
 _SHOWN_LIMIT_CHARS = 80
@@ -23,7 +23,7 @@ _NO_RETRY = (b"x-should-retry", b"false")
 
 
 def unknown_model(name: str = "", served: Collection[str] = ()) -> RequestError:
-    """Nobody serves a model of this name. served: the names that would do."""
+    """Return the 404 for a model that no replica serves. served: the names that exist."""
     shown = 0 < len(name) <= _SHOWN_LIMIT_CHARS and name.isprintable()
     known = {_alike(one): one for one in islice(served, _LIKE_LIMIT_COUNT)} if shown else {}
     near = get_close_matches(_alike(name), known, 1)
@@ -44,7 +44,7 @@ def _alike(name: str) -> str:
 
 
 def nobody(among: Eligible) -> RequestError:
-    """There is no replica to send the request to: 404 or 503."""
+    """Return the 404 or 503 for a request that no replica can take."""
     if among.nobody is Nobody.UNKNOWN_MODEL:
         return unknown_model()
     counts = Counter(left for left in among.left_out.values() if left not in OF_OTHERS)
@@ -59,7 +59,7 @@ def nobody(among: Eligible) -> RequestError:
 
 
 def unknown_response(name: str) -> RequestError:
-    """vLLM's words where it keeps no response of this name."""
+    """Return vLLM's error for an unknown response."""
     shown = name[:NAME_LIMIT_CHARS]
     return RequestError(
         404, f"Response with id '{shown}' not found.", param="response_id", code=404
@@ -67,7 +67,7 @@ def unknown_response(name: str) -> RequestError:
 
 
 def upstream(step: Step) -> RequestError:
-    """What the retry table says when nothing is tried any more: 502, 503 or 504."""
+    """Return the 502, 503 or 504 that ends a request whose attempts failed."""
     messages = {
         502: "The replica failed before it answered.",
         503: "No replica accepted the request.",

@@ -1,10 +1,10 @@
-"""A request's body as replicas get it: what the client sent, with what is changed here.
+"""A request's body for replicas: what the client sent, with the gateway's changes.
 
 Invariants:
 - The body is taken apart once, where something may have to change in it, and put together once.
   What a change does not name keeps its value, byte for byte; a body without changes is the
   client's own bytes.
-- Of repeated fields the last counts, here and in the replica.
+- The last of repeated fields counts, here and in the replica.
 - Ids go only in shapes whose answers were proven equal on real vLLM (`make test-vllm`).
 """
 
@@ -18,7 +18,7 @@ from tokenlane.protocols.bodies import ChatBody, CompletionBody, is_ids
 from tokenlane.telemetry.stalls.stages import AWAITING, ROUTE
 from tokenlane.tokens.ids import unpack
 
-# Fields that look at the prompt's text, or that make vLLM count or cut tokens of its own.
+# Fields that read the prompt's text, or that make vLLM count or cut tokens itself.
 _UNPROVEN = frozenset(
     "echo suffix prompt_embeds truncate_prompt_tokens truncation_side prompt_logprobs "
     "return_token_ids add_special_tokens".split()
@@ -27,9 +27,9 @@ _UNPROVEN_CHAT = _UNPROVEN | frozenset(
     "tools tool_choice documents continue_final_message mm_processor_kwargs "
     "kv_transfer_params".split()
 )
-# Ids are turned into text so many at a time: a list of all of them would hold the GIL.
+# Ids are turned into JSON in batches of this many: a list of all of them would hold the GIL.
 _BATCH = 2048
-# What is put together faster than a thread is asked to do it: a copy; ids made text.
+# Below these sizes joining is faster than a hop to a thread: a copy; ids made into JSON.
 _COPIED_BYTES = 1024 * 1024
 _IDS_BYTES = 8 * 1024
 
@@ -37,8 +37,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ReplicaBody:
-    """One request's. raw: as the client sent it. fields: by their names, where it was taken apart.
-    strict: it is JSON to every parser. made: with all changes, where it is put together."""
+    """The body of one request. raw: the client's bytes. fields: by their names, where it was taken
+    apart. strict: it is JSON to every parser. made: with all changes, where it is put together."""
 
     __slots__ = ("_added", "_rewritten", "_strict", "_with_ids", "fields", "made", "raw")
 
@@ -55,8 +55,8 @@ class ReplicaBody:
 
     @classmethod
     def taken_apart(cls, raw: bytes) -> "ReplicaBody":
-        """Return a body with its fields; without them where it is no object, has too many, or one
-        whose name is no text."""
+        """Return a body with its fields; without them where it is not an object, has too many, or
+        one whose name is not text."""
         if not json_values.are_few(raw):
             return cls(raw)
         try:
@@ -69,7 +69,7 @@ class ReplicaBody:
             return cls(raw)
 
     def copy(self) -> "ReplicaBody":
-        """Return one that is changed by itself."""
+        """Return a copy that is changed independently."""
         fields = None if self.fields is None else dict(self.fields)
         made = ReplicaBody(self.raw, fields, strict=self._strict)
         made._added = None if self._added is None else dict(self._added)
@@ -160,7 +160,7 @@ def _ids_fields(
 
 
 def _json_ids(ids: bytes) -> bytes:
-    """A JSON array of packed ids."""
+    """Return a JSON array of packed ids."""
     step = 4 * _BATCH
     batches = (ids[at : at + step] for at in range(0, len(ids), step))
     return b"[" + b",".join(_encode(unpack(one).tolist())[1:-1] for one in batches) + b"]"

@@ -1,13 +1,13 @@
-"""The ids that only a replica knows: its `/tokenize`, where a model has no tokenizer here, or vLLM
-renders it with code of its own.
+"""Ids from a replica's `/tokenize`, where a model has no tokenizer here, or vLLM renders it with
+code of its own.
 
 Invariants:
-- Questions under way are bounded in number and each in time; whatever goes wrong with one is a
-  reason (Unrenderable), and the request is routed by its text.
-- A replica that cannot answer is left alone for a while: not every prompt waits for it again.
+- Open questions are bounded in number and time; any failure is a reason (Unrenderable), and the
+  request is routed by its text.
+- A replica that cannot answer is not asked for a while, so that prompts do not wait for it again.
 - A replica whose answers count other tokens than the ids say (see `tokenlane.gateway.id_trust`) is
   asked no more about such requests.
-- What grows with the prompt runs off the loop, short prompts aside.
+- Work that grows with the prompt runs off the loop, except for short prompts.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _REST_S = 10.0
 # A hop to a thread costs more than this much JSON.
 _INLINE_LIMIT_BYTES = 8 * 1024
-# Of this very prompt: the next one may do.
+# Statuses that concern this prompt alone: another one may work.
 _OF_THE_PROMPT = frozenset((400, 413, 422))
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
@@ -71,7 +71,8 @@ class ReplicaTokenizer:
     async def prompt(
         self, model: str, request: Prompted, tokenizer: Tokenizer | None, block_tokens: int
     ) -> Prompt:
-        """The ids of a request. tokenizer: the model's, where there is one. Raises Unrenderable."""
+        """Return the ids of a request. tokenizer: the model's, where there is one. Raise
+        Unrenderable."""
         size_bytes = prompt_size_bytes(request)
         if isinstance(request, CompletionBody) and is_ids(request):
             ids = await _beside(size_bytes, tokenize_requests.given_ids, request)
@@ -104,7 +105,7 @@ class ReplicaTokenizer:
             raise self._rest(replica, error.reason, "no answer that can be read") from None
 
     def _replica(self, model: str, refuted: frozenset[int]) -> Replica:
-        """Whose turn it is, of those that can be asked."""
+        """Return the next replica to ask."""
         now_s = time.monotonic()
         able = []
         slots = self._router.eligible(model or None, now_s).slots
@@ -125,6 +126,6 @@ class ReplicaTokenizer:
     def _rest(self, replica: Replica, reason: str, why: str) -> Unrenderable:
         slot, incarnation = replica.state.slot, replica.state.incarnation
         if self._resting.get(slot, (-1, 0.0))[0] != incarnation:
-            log.warning("replica %s does not tokenize for us: %s", replica.state.id, why)
+            log.warning("replica %s does not answer /tokenize: %s", replica.state.id, why)
         self._resting[slot] = incarnation, time.monotonic() + _REST_S
         return Unrenderable(reason)

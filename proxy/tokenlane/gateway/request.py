@@ -185,7 +185,7 @@ class Gateway:
             record.outcome = "gateway_error" if exchange.ended else "client_gone"
             raise
         except Exception:
-            log.exception("a request failed for no foreseen reason")
+            log.exception("a request failed unexpectedly")
             record.outcome = "gateway_error"
             exchange.fail(INTERNAL)
         finally:

@@ -1,8 +1,9 @@
 """The record of one request, filled in as the request goes through its stages.
 
 Invariants:
-- A record belongs to one request; whoever ends the request hands it to the recorder, once.
-- It holds no reference that leads back to it: a cycle per request is work for the collector.
+- A record belongs to one request and is handed to the recorder once, at the request's end.
+- It holds no reference that leads back to it: a cycle per request is work for the garbage
+  collector.
 """
 
 from itertools import islice
@@ -60,7 +61,7 @@ class RequestRecord:
 
     @property
     def tokens(self) -> Outcome | None:
-        """How its ids were had."""
+        """How its ids were made."""
         return self.plan.tokens if self.plan is not None else None
 
     def stages(self) -> list[float]:

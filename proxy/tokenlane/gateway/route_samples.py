@@ -20,7 +20,7 @@ CANDIDATE_LIMIT = 8
 
 
 def _candidates(decision: Decision) -> tuple[CandidateSample, ...]:
-    """The cheapest, the chosen one among them."""
+    """Return the cheapest candidates, the chosen one among them."""
     costs, best = decision.costs, decision.best
     places = nsmallest(
         CANDIDATE_LIMIT, range(len(costs)), key=lambda place: (costs[place], place != best)
@@ -37,7 +37,7 @@ def _candidates(decision: Decision) -> tuple[CandidateSample, ...]:
 
 
 def sample_of(record: "RequestRecord", decision: Decision, status: int) -> RoutingSample:
-    """What is shown of a request that is over."""
+    """Return the sample of a finished request."""
     tokens, relay = record.tokens, record.relay
     usage = relay.usage if relay is not None else None
     first_token_s = relay.first_token_s if relay is not None else 0.0

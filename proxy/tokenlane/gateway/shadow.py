@@ -1,10 +1,11 @@
-"""Shadow traffic: copies of requests to another model's replicas, whose answers nobody reads.
+"""Shadow traffic: copies of requests to another model's replicas, whose answers are dropped.
 
 Invariants:
-- The client's request waits for nothing of this and is touched by none of it: a copy is a task of
-  its own that begins once the request is on its way, and its failures end here, in a metric.
-- Copies under way are bounded in number and in bytes of their bodies; beyond that none are made.
-- A copy is sent once: no retry, no second replica, no doubt cast on a replica that fails it.
+- The client's request never waits for its copy: that is a separate task, which starts once the
+  request has been sent, and whose failures only count in a metric.
+- Copies in flight are bounded in number and in bytes of their bodies; beyond that none are made.
+- A copy is sent once: no retry, no second replica, and a failure does not count against its
+  replica.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ MARK = b"x-tokenlane-shadow: 1\r\n"
 
 
 class _Unread(AwaitableSink):
-    """Forgets what it hears but the status, and when it began."""
+    """Drops the answer, except its status and when it began."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__()
@@ -38,13 +39,13 @@ class _Unread(AwaitableSink):
         self._computed = False
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """Head and body at once."""
+        """Take head and body at once."""
         self.status = head.status
         self._began()
         self.on_end()
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
-        """More of the body."""
+        """Take more of the body."""
         if not self._computed:
             self._began()
 
@@ -102,7 +103,7 @@ class ShadowTraffic:
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """End what is under way."""
+        """Cancel the copies in flight."""
         for task in self._tasks:
             task.cancel()
 
@@ -117,13 +118,13 @@ class ShadowTraffic:
         except (RequestError, UpstreamError):
             pass
         except Exception:
-            log.exception("a shadow request failed for no foreseen reason")
+            log.exception("a shadow request failed unexpectedly")
         finally:
             self.size_bytes -= len(plan.body.raw)
             self._tell(to, outcome, time.monotonic() - began_s)
 
     async def _send(self, head: RequestHead, plan: Plan) -> str:
-        """Send one request to one replica; return what became of it. Raise RequestError,
+        """Send one request to one replica and return the outcome. Raise RequestError,
         UpstreamError."""
         with DURING[ROUTE]:
             await self._planner.read(plan)
@@ -149,5 +150,5 @@ class ShadowTraffic:
                 connection.send(head.method, [sent, body], answer)
                 await answer.done
             finally:
-                connection.abort(answer)  # does nothing where the answer has ended
+                connection.abort(answer)  # does nothing if the answer has ended
         return "ok" if answer.status < 400 else "refused"

@@ -1,11 +1,11 @@
-"""What the gateway answers itself: model list, tokenize, detokenize, a count of
-tokens. Pure: values to JSON bytes.
+"""Bodies of the answers that the gateway makes itself: model list, tokenize, detokenize, token
+counts. Pure: values to JSON bytes.
 
 Invariants:
 - Shapes are vLLM's, so a client cannot tell who answered.
-- Long lists of ids are made here, on whatever thread calls; never on the loop. What they take is
-  their ids and their JSON.
-- What would hold the GIL for long is left to a replica (Unrenderable).
+- Long lists of ids are made here, on the calling thread, never on the loop. They take their ids and
+  their JSON.
+- Work that would hold the GIL for long is left to a replica (Unrenderable).
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ def models(
     names: Mapping[str, Sequence[str]] | None = None,
     only: str = "",
 ) -> bytes:
-    """`GET /v1/models`, merged over the replicas: each name once, the smallest context wins.
+    """Return `GET /v1/models`, merged over the replicas: each name once, the smallest context wins.
     names: of the settings, each with the models that it may mean; listed if one is served, and
     `root` says which. only: of this model, as `GET /v1/models/{id}`; RequestError 404 for none."""
     contexts: dict[str, int | None] = {}
@@ -108,7 +108,7 @@ def models(
 
 
 def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:
-    """The body of `POST /tokenize`. Raises RequestError 400."""
+    """Return the body of `POST /tokenize`. Raise RequestError 400."""
     try:
         if bytes(_decode_probe(body).messages) not in (b"", b"null"):
             return _decode_chat(body)
@@ -120,7 +120,7 @@ def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:
 def tokenize(
     tokenizer: Tokenizer, request: TokenizeChat | TokenizeText, max_model_tokens: int | None
 ) -> bytes:
-    """The answer. Raises RequestError as vLLM would, Unrenderable where ids are not known."""
+    """Return the answer. Raise RequestError as vLLM would, Unrenderable where ids are not known."""
     if isinstance(request, TokenizeChat):
         ids = tokenizer.chat_ids(request)
     else:
@@ -141,14 +141,14 @@ def tokenize(
 
 
 def count_request(body: bytes) -> MessagesBody:
-    """The body of `POST /v1/messages/count_tokens`. Raises RequestError 400."""
+    """Return the body of `POST /v1/messages/count_tokens`. Raise RequestError 400."""
     request = inspect(Kind.MESSAGES, body)
     assert isinstance(request, MessagesBody)
     return request
 
 
 def count(tokenizer: Tokenizer, request: MessagesBody, max_model_tokens: int | None) -> bytes:
-    """The answer. Raises RequestError as vLLM would, Unrenderable where ids are not known."""
+    """Return the answer. Raise RequestError as vLLM would, Unrenderable where ids are not known."""
     tokens = len(tokenizer.chat_ids(request)) // 4
     limit_tokens = max_model_tokens or tokenizer.max_model_tokens
     if limit_tokens is not None and tokens > limit_tokens:
@@ -159,7 +159,7 @@ def count(tokenizer: Tokenizer, request: MessagesBody, max_model_tokens: int | N
 
 
 def detokenize_request(body: bytes) -> Detokenize:
-    """The body of `POST /detokenize`. Raises RequestError 400."""
+    """Return the body of `POST /detokenize`. Raise RequestError 400."""
     try:
         read = _decode_detokenize(body)
         return Detokenize(from_json(bytes(read.tokens)), read.model)
@@ -168,7 +168,7 @@ def detokenize_request(body: bytes) -> Detokenize:
 
 
 def detokenize(tokenizer: Tokenizer, request: Detokenize) -> bytes:
-    """The answer: text, special tokens included. Raises Unrenderable for many ids."""
+    """Return the answer: text, special tokens included. Raise Unrenderable for many ids."""
     if len(request.ids) > 4 * _DECODED_IDS:
         raise Unrenderable("uncut")
     return _encode({"prompt": tokenizer.decode(request.ids)})

@@ -1,4 +1,4 @@
-"""What a replica's `/tokenize` is asked where a prompt's ids cannot be made here, and its answer.
+"""The question to a replica's `/tokenize` where a prompt's ids cannot be made here, and its answer.
 
 Invariants:
 - Exact or silent, as everywhere: a question is one that vLLM 0.32 renders as it will render the
@@ -17,8 +17,8 @@ from tokenlane.tokens.chat import anthropic_messages, openai_responses
 from tokenlane.tokens.ids import from_json
 from tokenlane.tokens.tokenizer import Tokenizer
 
-# Of a message's parts; all others are media, or nothing that is known.
-# No set: a request may say a type that has no hash.
+# Types of message parts; all others are media or unknown. Not a set, because a request may send a
+# type that cannot be hashed.
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
 
 _encode = msgspec.json.Encoder().encode
@@ -33,8 +33,8 @@ _decode_answer = msgspec.json.Decoder(_Tokens).decode
 
 
 def question(model: str, request: Prompted, tokenizer: Tokenizer | None) -> bytes:
-    """The body to send. tokenizer: of the model, where it can at least turn dialects into chats.
-    Raises Unrenderable."""
+    """Return the body to send. tokenizer: of the model, where it can at least turn dialects into
+    chats. Raise Unrenderable."""
     asked: dict[str, Any] = {"model": model} if model else {}
     if isinstance(request, CompletionBody):
         asked["prompt"] = _only(request)
@@ -45,14 +45,14 @@ def question(model: str, request: Prompted, tokenizer: Tokenizer | None) -> byte
 
 
 def given_ids(request: CompletionBody) -> bytes:
-    """Packed ids of a prompt that came as ids. Raises Unrenderable, RequestError 400."""
+    """Return packed ids of a prompt that came as ids. Raise Unrenderable, RequestError 400."""
     prompt = _only(request)
     assert isinstance(prompt, bytes)
     return prompt
 
 
 def answer(body: bytes) -> bytes:
-    """Packed ids of the answer to a question. Raises Unrenderable where it is none."""
+    """Return packed ids of the answer to a question. Raise Unrenderable where it is none."""
     try:
         told = _decode_answer(body)
         ids = from_json(bytes(told.tokens))
@@ -64,7 +64,7 @@ def answer(body: bytes) -> bytes:
 
 
 def _only(request: CompletionBody) -> str | bytes:
-    """The one prompt of a completion: text, or packed ids."""
+    """Return the one prompt of a completion: text, or packed ids."""
     if (
         prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
         is not None
@@ -84,7 +84,7 @@ def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
         return request
     if tokenizer is not None:
         return tokenizer.as_chat(request)
-    # Two things that only the template says: where they decide anything, nothing is known.
+    # Only the template decides these two; where they matter, the ids are not known.
     one, other = (
         anthropic_messages.as_chat(request, system_first=first, effort_of_none=_unknown)
         for first in (True, False)
@@ -99,8 +99,8 @@ def _unknown() -> str:
 
 
 def _chat(chat: ChatFields) -> dict[str, Any]:
-    """The fields of `/tokenize`. What a chat gives its template beside the messages goes where
-    vLLM puts it too: into the template's variables."""
+    """Return the fields of `/tokenize`. What a chat gives its template beside the messages goes
+    where vLLM puts it too: into the template's variables."""
     if prompt_fields.value(chat.chat_template) is not None:
         raise Unrenderable("request-template")
     if b"prompt_token_ids" in bytes(chat.kv_transfer_params):

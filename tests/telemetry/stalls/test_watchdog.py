@@ -44,4 +44,5 @@ def test_a_look_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> 
         return cpu_s
 
     assert uvloop.run(scenario()) > 0.0
-    assert {record.message for record in caplog.records} == {"the watchdog could not look"}
+    messages = {record.message for record in caplog.records}
+    assert messages == {"the watchdog could not sample the loop"}

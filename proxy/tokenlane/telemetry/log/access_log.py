@@ -1,9 +1,9 @@
-"""The access log: the loop drops entries into a queue, a thread makes lines of them and writes.
+"""The access log: the loop puts entries into a queue, and a thread formats and writes them.
 
 Invariants:
 - The loop formats nothing, writes nothing and waits for nothing: `offer` is an append, or a count
   where the queue is full.
-- What the writing end does (full disk, closed pipe, a reader that sleeps) costs lines, which are
+- A failing or slow output (full disk, closed pipe, a reader that sleeps) loses lines, which are
   counted, and nothing else.
 - `close` returns within `CLOSE_LIMIT_S`, with all that could be written written.
 """
@@ -54,7 +54,7 @@ class AccessLog:
         self._thread.start()
 
     def offer(self, entry: Entry) -> None:
-        """One request to write down. From the loop."""
+        """Queue a request to be logged. Called on the loop."""
         if len(self._queue) >= self._limit:
             self._full += 1
         else:
@@ -62,20 +62,20 @@ class AccessLog:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what waits, estimated."""
+        """Memory of the queued entries, estimated."""
         return len(self._queue) * self._entry_bytes
 
     @property
     def limit_bytes(self) -> int:
-        """The most that it may be."""
+        """The limit of that memory."""
         return self._limit * self._entry_bytes
 
     def counts(self) -> LineCounts:
-        """What became of the lines so far."""
+        """Return the counts of lines so far."""
         return LineCounts(self._written, self._full, self._failed)
 
     def close(self) -> None:
-        """Writes what is left, as far as the other end takes it."""
+        """Write the queued lines, as far as the output accepts them."""
         self._stop.set()
         self._thread.join(CLOSE_LIMIT_S)
         if not self._thread.is_alive():
@@ -86,13 +86,13 @@ class AccessLog:
         while not stopping:
             stopping = self._stop.wait(PERIOD_S)
             self._sink.refresh()
-            # The clocks drift apart by steps of NTP only: once a round is often enough.
+            # The two clocks drift apart only by NTP's steps, so once a round is often enough.
             offset_s = time.time() - time.monotonic()
             while self._queue:
                 self._write(offset_s)
 
     def _write(self, offset_s: float) -> None:
-        """As many lines as one write takes."""
+        """Write as many lines as fit into one piece."""
         lines: list[bytes] = []
         size_bytes = 0
         while self._queue and size_bytes < PIECE_LIMIT_BYTES:
@@ -100,7 +100,7 @@ class AccessLog:
             try:
                 line = self._line(entry, entry.ended_s + offset_s, self._worker)
             except Exception:
-                log.exception("a line of the access log cannot be made")
+                log.exception("a line of the access log could not be formatted")
                 self._failed += 1
                 self._queue.popleft()
                 continue

@@ -18,7 +18,7 @@ from tokenlane.telemetry.log.setup import printable
 from tokenlane.telemetry.metrics.families import STAGES
 
 ID_LIMIT = 128
-# Of an entry that waits, without its marks: about.
+# Memory of a queued entry without its marks, about.
 ENTRY_BYTES = 1000
 _encode = msgspec.json.Encoder().encode
 
@@ -76,7 +76,7 @@ def _moment(unix_s: float) -> str:
 
 
 def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
-    """One JSON object and a newline; what is not known is left out. unix_s: when it ended."""
+    """Return one JSON object and a newline; unknown values are left out. unix_s: when it ended."""
     fields: dict[str, Any] = {
         "time": _moment(unix_s),
         "request_id": _id(entry),
@@ -111,7 +111,7 @@ def json_line(entry: Entry, unix_s: float, worker: int) -> bytes:
 
 
 def text_line(entry: Entry, unix_s: float, worker: int) -> bytes:
-    """The same for eyes: time, status, what, where and why, tokens, times, id."""
+    """Return a line for people: time, status, path, replica and reason, tokens, times, id."""
     words = [_moment(unix_s)[11:-1], str(entry.status), entry.route, entry.model]
     if entry.tenant:
         words.append(f"for {entry.tenant}")

@@ -1,4 +1,4 @@
-"""A prompt's beginning in an access log: so few and short hashes that a line stays a line.
+"""A prompt's beginning in an access log: hashes few and short enough for a line.
 
 Invariants:
 - A mark names all of the prompt before it, as the hash does that it is cut from: equal marks at
@@ -9,24 +9,26 @@ Invariants:
 from base64 import b64decode, b64encode
 
 LIMIT_MARKS = 320
-# Of 8. A million different marks hold a pair that is alike by chance once in 500 times.
+# Bytes of a mark, of the hash's 8. A million different marks contain two equal ones by chance once
+# in 500 times.
 MARK_BYTES = 6
 
 
 def marks(blocks: bytes, step: int) -> bytes:
-    """Every step-th of these packed 64-bit hashes, from the step-th on; LIMIT_MARKS of them."""
+    """Return every step-th of these packed 64-bit hashes, from the step-th on; LIMIT_MARKS of
+    them."""
     return memoryview(blocks).cast("Q")[step - 1 :: step][:LIMIT_MARKS].tobytes()
 
 
 def written(packed: bytes) -> str:
-    """Marks as text: 8 letters each."""
+    """Return marks as text: 8 letters each."""
     return b64encode(
         b"".join([packed[at : at + MARK_BYTES] for at in range(0, len(packed), 8)])
     ).decode("ascii")
 
 
 def read(text: str) -> bytes:
-    """The marks of `written`, packed as 64-bit numbers. Raises ValueError."""
+    """Return the marks of `written`, packed as 64-bit numbers. Raise ValueError."""
     raw = b64decode(text, validate=True)
     if len(raw) % MARK_BYTES:
         raise ValueError("a mark is cut short")

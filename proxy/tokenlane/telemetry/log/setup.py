@@ -2,8 +2,8 @@
 
 Invariants:
 - A log line never holds request or response bytes, header values or secrets.
-- A line is one line, whoever chose its words: what does not print is escaped here, for all. What
-  follows a line (a traceback) is indented, so that nothing in it can look like one.
+- A line is one line, whoever chose its text: unprintable characters are escaped here. What follows
+  a line (a traceback) is indented, so that nothing in it can look like one.
 - A failing stderr (closed, full) never reaches the caller.
 """
 
@@ -18,20 +18,20 @@ class OneLine(logging.Formatter):
     """A formatter that escapes."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The line itself."""
+        """Return the line itself."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """What follows it."""
+        """Return the indented traceback."""
         return _below(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802
-        """The same."""
+        """Return the indented stack."""
         return _below(super().formatStack(stack_info))
 
 
 def printable(text: str) -> str:
-    """The text with all that is no visible letter, and no space, written as an escape."""
+    """Return the text with every character that is neither visible nor a space escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -45,12 +45,12 @@ def _below(text: str) -> str:
 
 
 def setup_logs(process: str) -> None:
-    """Sends this process's log lines to stderr, named after the process."""
+    """Send this process's log lines to stderr, named after the process."""
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT.format(process=process)))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    # One line per probe or scrape is noise.
+    # One line per probe or scrape would be noise.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

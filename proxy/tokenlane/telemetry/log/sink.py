@@ -49,7 +49,7 @@ class Sink:
         if target in _STANDARD:
             try:
                 self._fd = _STANDARD[target]().fileno()
-            except (AttributeError, OSError, ValueError):  # closed, or replaced by an object
+            except (AttributeError, OSError, ValueError):  # closed, or no real file
                 raise ConfigError(f"log.access: this process has no {target}") from None
         else:
             self._path = Path(target)
@@ -62,11 +62,11 @@ class Sink:
 
     @property
     def terminal(self) -> bool:
-        """Whether somebody looks on."""
+        """Whether it is a terminal."""
         return os.isatty(self._fd)
 
     def refresh(self) -> None:
-        """Opens the file anew where it was renamed or removed."""
+        """Reopen the file where it was renamed or removed."""
         if self._path is None:
             return
         try:
@@ -74,16 +74,16 @@ class Sink:
             if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
                 return
         except OSError:
-            pass  # gone: made anew
+            pass  # gone: created again
         try:
             fd = os.open(self._path, _FLAGS, 0o640)
         except OSError:
-            return  # the old one is better than none
+            return  # the old file is better than none
         os.close(self._fd)
         self._fd, self._torn = fd, False
 
     def write(self, data: bytes) -> bool:
-        """Writes whole lines, at most PIECE_LIMIT_BYTES; False where they were not written."""
+        """Write whole lines, at most PIECE_LIMIT_BYTES; False where they were not written."""
         left = memoryview(b"\n" + data if self._torn else data)
         while left:
             if not self._writable():
@@ -99,12 +99,12 @@ class Sink:
         return True
 
     def close(self) -> None:
-        """Gives the file back; standard output stays open."""
+        """Close the file; standard output stays open."""
         if self._path is not None:
             os.close(self._fd)
 
     def _writable(self) -> bool:
-        """Waits for room until told to stop."""
+        """Wait until the output is writable or until told to stop."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         while True:

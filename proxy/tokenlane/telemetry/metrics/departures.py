@@ -1,10 +1,10 @@
-"""Which replicas and models have been gone for so long that their labels go, too. Pure.
+"""Which replicas and models have been gone for so long that their labels are dropped. Pure.
 
 Invariants:
 - Only what was present once can depart: labels that stand for nothing (`other`) stay.
 - The supervisor stops showing a label before the first worker gives it up: what is summed over the
   workers does not fall piece by piece, which `rate` would take for a restart.
-- What is remembered is as large as what was present in the last SHOWN_S.
+- Memory is bounded by the labels present in the last SHOWN_S.
 """
 
 from collections.abc import Iterable
@@ -32,14 +32,14 @@ def labels_of(replicas: Iterable[ReplicaState], models: Iterable[str]) -> set[La
 
 
 class Departures:
-    """Labels that stand for something, and when each did last. after_s: it departs then."""
+    """Labels in use, and when each was last in use. after_s: the time until a label departs."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
         self._seen_s: dict[Label, float] = {}
 
     def tick(self, present: Labels, now_s: float) -> set[Label]:
-        """Return those that depart now. present: all that stand for something now."""
+        """Return the labels that depart now. present: the labels in use now."""
         self._seen_s.update(dict.fromkeys(present, now_s))
         gone = {label for label, seen_s in self._seen_s.items() if now_s - seen_s >= self._after_s}
         for label in gone:

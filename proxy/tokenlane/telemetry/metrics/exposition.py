@@ -15,9 +15,9 @@ from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import Sample, SegmentReader
 
-# Prometheus' text format: everything that scrapes reads it.
+# Prometheus' text format, which every scraper reads.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Until every worker has given it up, however late.
+# Long enough for every worker to release the label.
 HIDDEN_S = 2 * (KEPT_S - SHOWN_S)
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -46,24 +46,24 @@ class Totals:
         self._live: dict[int, SegmentReader] = {}
         self._retired: Cells = {}
         self._departures = Departures(SHOWN_S)
-        # Since when it is not shown.
+        # The time since when it is hidden.
         self._hidden_s: dict[Label, float] = {}
 
     def adopt(self, worker: int, descriptor: int) -> None:
-        """Reads this worker's segment from now on. The descriptor may be closed afterwards."""
+        """Read this worker's segment from now on. The descriptor may be closed afterwards."""
         self.retire(worker)
         self._live[worker] = SegmentReader(descriptor)
 
     def retire(self, worker: int) -> None:
-        """Folds a dead worker's counts in; its gauges are forgotten."""
+        """Add a dead worker's counts to the totals and drop its gauges."""
         reader = self._live.pop(worker, None)
         if reader is not None:
             _add(self._retired, self._shown(reader), gauges=False)
             reader.close()
 
     def follow(self, present: Labels, now_s: float) -> None:
-        """Show nothing of what is gone for long; called about once a second. present: the labels
-        that stand for something."""
+        """Hide labels that have departed; called about once a second. present: the labels in
+        use."""
         gone = self._departures.tick(present, now_s)
         hidden_s = self._hidden_s | dict.fromkeys(gone, now_s)
         self._hidden_s = {
@@ -84,7 +84,7 @@ class Totals:
         ]
 
     def cells(self) -> Cells:
-        """Every child's cells, summed."""
+        """Return every child's cells, summed."""
         cells = {key: list(values) for key, values in self._retired.items()}
         for reader in self._live.values():
             _add(cells, self._shown(reader), gauges=True)
@@ -127,7 +127,7 @@ class Exposition:
     def __init__(self, totals: Totals, control: Callable[[], Iterable[Sample]]) -> None:
         self._totals = totals
         self._control = control
-        # Lines differ from one scrape to the next in their numbers alone.
+        # Lines change only in their numbers from one scrape to the next.
         self._beginnings: dict[tuple[str, tuple[str, ...]], list[str]] = {}
 
     def text(self) -> bytes:

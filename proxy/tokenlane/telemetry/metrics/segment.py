@@ -54,8 +54,8 @@ class Counter:
         self._value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
-        """Adds `amount` (>= 0)."""
-        # One writer, so the sum can live here and the cell is only stored to: half the price.
+        """Add `amount` (>= 0)."""
+        # With one writer the sum can be kept here and the cell only stored to, at half the cost.
         self._value = value = self._value + amount
         self._cells[self._index] = value
 
@@ -71,12 +71,12 @@ class Gauge:
         self._value = 0.0
 
     def set(self, value: float) -> None:
-        """The value from now on."""
+        """Set the value."""
         self._value = value
         self._cells[self._index] = value
 
     def add(self, amount: float) -> None:
-        """Adds `amount`, of either sign."""
+        """Add `amount`, of either sign."""
         self._value = value = self._value + amount
         self._cells[self._index] = value
 
@@ -91,12 +91,12 @@ class Histogram:
         self._sum_index = index
         self._first = index + 1
         self._bounds = bounds
-        # One writer: what is counted lives here, and the cells are only stored to (as in Counter).
+        # With one writer the counts are kept here and the cells only stored to (as in Counter).
         self._counts = [0.0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts `value` in the first bucket whose upper bound is not below it."""
+        """Count `value` in the first bucket whose upper bound is not below it."""
         cells, counts = self._cells, self._counts
         bucket = bisect_left(self._bounds, value)
         counts[bucket] = count = counts[bucket] + 1.0
@@ -118,7 +118,7 @@ class HistogramRow:
         self._sums = [0.0] * len(children)
 
     def observe(self, values: Sequence[float]) -> None:
-        """Counts the n-th value in the n-th child; there may be fewer values than children."""
+        """Count the n-th value in the n-th child; there may be fewer values than children."""
         cells, bounds, sums, firsts = self._cells, self._bounds, self._sums, self._firsts
         for index, value in enumerate(values):
             first, counts = firsts[index], self._counts[index]
@@ -136,7 +136,7 @@ _C = TypeVar("_C", Counter, Gauge, Histogram)
 def create_segment(
     cell_limit: int = CELL_LIMIT, journal_limit_bytes: int = JOURNAL_LIMIT_BYTES
 ) -> int:
-    """A new, empty segment as a file descriptor to hand to one worker and keep for reading.
+    """Return a new, empty segment as a file descriptor to hand to one worker and keep for reading.
     journal_limit_bytes: of each half."""
     descriptor = shared_file(
         "tokenlane-metrics", (HEADER_WORDS + cell_limit) * 8 + 2 * journal_limit_bytes
@@ -149,7 +149,8 @@ def create_segment(
 
 
 def _attach(descriptor: int) -> tuple[mmap.mmap, memoryview, "memoryview[float]", int]:
-    """Memory, header words, cells, and the journal's offset. ValueError if it is no segment."""
+    """Return memory, header words, cells, and the journal's offset. Raise ValueError if it is not a
+    segment."""
     memory = mmap.mmap(descriptor, 0)
     whole = memoryview(memory)
     head = whole[: HEADER_WORDS * 8].cast("q")
@@ -160,12 +161,12 @@ def _attach(descriptor: int) -> tuple[mmap.mmap, memoryview, "memoryview[float]"
 
 
 class MetricsSegment:
-    """The writing end, owned by one worker's loop."""
+    """The writer's end, owned by one worker's loop."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory, self._head, self._cells, self._journal_at = _attach(descriptor)
         self._next_cell = 0
-        # By how many a child takes, where cells begin that nobody has any more.
+        # Offsets of released cells, by how many a child takes.
         self._free: dict[int, list[int]] = {}
         self._children: dict[_Key, Child] = {}
         self._published: dict[_Key, tuple[int, bytes]] = {}
@@ -181,7 +182,7 @@ class MetricsSegment:
 
     @classmethod
     def private(cls) -> "MetricsSegment":
-        """A segment of its own that nobody else reads: for tests and tools."""
+        """Return a segment of its own that nobody else reads: for tests and tools."""
         descriptor = create_segment()
         try:
             return cls(descriptor)
@@ -189,15 +190,15 @@ class MetricsSegment:
             os.close(descriptor)
 
     def counter(self, family: Family, *labels: str) -> Counter:
-        """The child for these label values, in the family's order."""
+        """Return the child for these label values, in the family's order."""
         return self._bind(Counter, family, labels)
 
     def gauge(self, family: Family, *labels: str) -> Gauge:
-        """The child for these label values, in the family's order."""
+        """Return the child for these label values, in the family's order."""
         return self._bind(Gauge, family, labels)
 
     def histogram(self, family: Family, *labels: str) -> Histogram:
-        """The child for these label values, in the family's order."""
+        """Return the child for these label values, in the family's order."""
         return self._bind(Histogram, family, labels)
 
     def _bind(self, kind: type[_C], family: Family, labels: tuple[str, ...]) -> _C:
@@ -218,7 +219,7 @@ class MetricsSegment:
         return child
 
     def _make(self, family: Family, labels: tuple[str, ...]) -> Child | None:
-        """A new child, published to readers; None if the segment is full."""
+        """Return a new child, published to readers; None if the segment is full."""
         free = self._free.get(family.cells)
         index = free[-1] if free else self._next_cell
         if index + family.cells > len(self._cells) or not self._publish(
@@ -258,7 +259,7 @@ class MetricsSegment:
         self._head[_PUBLISHED_BYTES + half] = used + len(payload)
 
     def release(self, gone: Labels) -> None:
-        """Give up every child that has one of these labels. Nobody may hold one of them."""
+        """Release every child that has one of these labels. No caller may still use one of them."""
         values = {value for _, value in gone}
         some = [key for key in self._children if not values.isdisjoint(key[1])]
         keys = [key for key in some if BY_NAME[key[0]].has_any(key[1], gone)]
@@ -272,7 +273,7 @@ class MetricsSegment:
         generation = self._head[_GENERATION] + 1
         self._write(generation % 2, 0, b"".join([one for _, one in self._published.values()]))
         self._head[_GENERATION] = generation
-        # Only now: no reader takes them for the last child's any more.
+        # Only now, when no reader takes them for the last child's.
         for count, index in freed:
             for cell in range(index, index + count):
                 self._cells[cell] = 0.0
@@ -283,7 +284,7 @@ Sample = tuple[Family, tuple[str, ...], list[float]]
 
 
 class SegmentReader:
-    """The reading end. Safe at any time, also while the writer dies."""
+    """The reader's end. Safe at any time, even while the writer dies."""
 
     def __init__(self, descriptor: int) -> None:
         self._memory, self._head, self._cells, self._journal_at = _attach(descriptor)
@@ -292,7 +293,7 @@ class SegmentReader:
         self._read_bytes = 0
 
     def samples(self) -> list[Sample]:
-        """Every published child with its cells: [value], or [sum, count per bucket...]."""
+        """Return every published child with its cells: [value], or [sum, count per bucket...]."""
         while True:
             generation = self._head[_GENERATION]
             if generation != self._generation:
@@ -325,7 +326,7 @@ class SegmentReader:
         self._read_bytes += at
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Unmap the memory."""
         self._head.release()
         self._cells.release()
         # A reader holds no other view of the memory.

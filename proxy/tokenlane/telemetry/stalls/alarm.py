@@ -1,9 +1,9 @@
 """Kernel timers whose deadline moves without waking anybody: Linux timerfds.
 
-A loop that is well pushes the deadline before it passes, at the price of one system call, and the
-thread that waits for it sleeps on. (`threading` has nothing of this kind: there a moved deadline
-wakes the one who waits.) A loop that listens to one that repeats sets no timer of its own, and
-knows when it was due to the microsecond.
+A healthy loop moves the deadline before it passes, at the cost of one system call, and the waiting
+thread sleeps on. (`threading` has nothing of this kind: there a moved deadline wakes the one who
+waits.) A loop that listens to one that repeats sets no timer of its own, and knows when it was due
+to the microsecond.
 
 Invariants:
 - Setting one keeps the GIL: a loop that gave it up here could wait a long time to get it back.
@@ -44,7 +44,7 @@ class Alarm:
         self._address = ctypes.addressof(self._deadline)
 
     def set(self, delay_s: float) -> None:
-        """Goes off in `delay_s` seconds (> 0) and not when it would have before."""
+        """Fire in `delay_s` seconds (> 0), and not at the earlier deadline."""
         ns = max(1, int(delay_s * _NS_PER_S))
         self._deadline.s, self._deadline.ns = divmod(ns, _NS_PER_S)
         self._settime(self.descriptor, 0, self._address, None)
@@ -56,13 +56,13 @@ class Alarm:
         self.set(period_s)
 
     def wait(self) -> int:
-        """How often it went off since the last call. Waits, without holding the GIL, until it did;
-        0 at once where it does not block."""
+        """Return how often it fired since the last call. Waits, without holding the GIL, until it
+        did; 0 at once where it does not block."""
         try:
             return int.from_bytes(os.read(self.descriptor, _COUNT_BYTES), "little")
         except BlockingIOError:
             return 0
 
     def close(self) -> None:
-        """Gives the descriptor back; nobody may be waiting."""
+        """Close the descriptor; no thread may be waiting."""
         os.close(self.descriptor)

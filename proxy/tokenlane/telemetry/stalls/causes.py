@@ -1,4 +1,4 @@
-"""Why a loop was late: evidence in, one cause out. Pure.
+"""Find the cause of a late beat from its evidence. Pure.
 
 The questions, in this order:
 1. Did the garbage collector take half of it?                                -> gc
@@ -41,11 +41,11 @@ _HOMES = (
     ("tokenlane/worker/gauges.py", "metrics"),
     ("tokenlane/telemetry/", "metrics"),
 )
-# Where a loop stands that waits for events.
+# Functions in which a loop waits for events.
 _SELECTORS = ("uvloop/__init__.py", "asyncio/runners.py", "asyncio/base_events.py", "selectors.py")
 
 _OWN_SHARE = 1 / 3
-# The watchdog cannot be expected to have looked in less.
+# In less time the watchdog cannot be expected to have looked.
 _WATCH_S = 0.001
 # Of the times that a thread which waits for the GIL should have asked for it: on a busy machine
 # its sleeps are longer, and in a long stall far more than the few that any thread might have had
@@ -56,7 +56,7 @@ _FEW_SLEEPS = 2.0
 
 
 class Look(NamedTuple):
-    """What the watchdog saw at time.monotonic() `at_s`.
+    """A sample of the watchdog, at time.monotonic() `at_s`.
 
     stage: the mark. stack: innermost first. state: of the loop's thread, the kernel's letter or
     `?`. cpu_s: of the loop's thread until then. kept_s: how much later than wanted the look came.
@@ -102,7 +102,7 @@ class Verdict(NamedTuple):
 
 
 def decide(evidence: Evidence) -> Verdict:
-    """What the stall is charged to."""
+    """Return the cause that the stall is attributed to."""
     looks = evidence.looks
     half_s = evidence.length_s / 2
     first = looks[0] if looks else None
@@ -131,9 +131,9 @@ def decide(evidence: Evidence) -> Verdict:
 
 
 def held_s(evidence: Evidence) -> float:
-    """CPU seconds, at the least, for which one piece of work held the loop: of the time that passed
-    between its marks, what the loop's thread can only have spent in it. The collector's time is
-    none of its own."""
+    """Return the least CPU seconds for which one piece of work held the loop: of the time that
+    passed between its marks, what the loop's thread can only have spent in it. The collector's time
+    is none of its own."""
     began_s = evidence.ended_s - evidence.length_s
     longest_s = piece_s = 0.0
     last, last_s = OTHER, began_s
@@ -148,19 +148,20 @@ def held_s(evidence: Evidence) -> float:
 
 
 def _ran_since(look: Look, evidence: Evidence) -> bool:
-    """Whether the loop's thread was on a CPU for most of the time after a look."""
+    """Return whether the loop's thread was on a CPU for most of the time after a look."""
     return evidence.end_cpu_s - look.cpu_s >= (evidence.ended_s - look.at_s) / 2
 
 
 def _queued(waits: int, evidence: Evidence) -> bool:
-    """Whether so many sleeps are those of a thread that waits for the GIL."""
+    """Return whether so many sleeps are those of a thread that waits for the GIL."""
     most = evidence.length_s / evidence.switch_interval_s
     long = _FEW_SLEEPS + most * _ASKED_LONG_SHARE
     return waits >= max(_FEW_SLEEPS, min(most * _ASKED_SHARE, long))
 
 
 def _stage(evidence: Evidence) -> Verdict:
-    """The stage that took most of the time by the marks, or else was found most by the looks."""
+    """Return the stage that took most of the time by the marks, or else was found most by the
+    looks."""
     began_s = evidence.ended_s - evidence.length_s
     spans: dict[int, float] = {}
     for stage, since_s, until_s in evidence.spans:

@@ -34,15 +34,15 @@ THRESHOLD_S: Final = 0.002
 _TICK_PERIODS: Final = 3
 # A loop that used less of the time than this was woken for the beat alone, or nearly so.
 _BUSY_SHARE: Final = 0.1
-# So many quiet ticks in a row make it idle.
+# Quiet ticks in a row after which a loop counts as idle.
 _QUIET_TICKS: Final = 10
-# More beats than this between two ticks of an idle loop tell no more of it.
+# More beats than this between two ticks of an idle loop add nothing.
 _NUDGES: Final = 4
 _NEVER_S: Final = 1e9
 
 
 class ThreadUsage(NamedTuple):
-    """What the loop's thread, and the process, had used at time.monotonic() `at_s`. waits: times
+    """The CPU time of the loop's thread and of the process at time.monotonic() `at_s`. waits: times
     the thread went to sleep. preempted: times it was made to wait for a CPU."""
 
     at_s: float
@@ -53,7 +53,7 @@ class ThreadUsage(NamedTuple):
 
 
 def usage() -> ThreadUsage:
-    """Of the calling thread."""
+    """Return the usage of the calling thread and its process."""
     # The CPU times that getrusage tells are a clock tick old.
     switches = resource.getrusage(resource.RUSAGE_THREAD)
     return ThreadUsage(
@@ -121,14 +121,13 @@ class Heartbeat:
         self._nudges = 0
 
     def start(self) -> None:
-        """Begins to beat."""
+        """Begin to beat."""
         self._share_of = self._before = usage()
         self._loop.add_reader(self._ticker.descriptor, self._ticked)
         self._pace(self.work_period_s)
 
     def stop(self) -> None:
-        """Stops beating, and the alarm goes off no more. Whoever waits for that must go before
-        `close`."""
+        """Stop beating and disarm the alarm. Threads that wait for it must end before `close`."""
         LOOP.on_work(None)
         if self._tick_s:
             self._tick_s = 0.0
@@ -136,7 +135,7 @@ class Heartbeat:
             self.alarm.set(_NEVER_S)
 
     def close(self) -> None:
-        """Gives the timers back."""
+        """Close the timers."""
         self._ticker.close()
         self.alarm.close()
 
@@ -149,21 +148,21 @@ class Heartbeat:
         self._wake_at(self._due_s, now_s)
 
     def _listen(self, now_s: float) -> None:
-        """From the mark on at which work makes a beat."""
+        """Listen for the mark at which work makes a beat."""
         if not self.idle:
             LOOP.on_work(self._working, now_s + self.period_s)
         elif self._nudges < _NUDGES:
             LOOP.on_work(self._working, now_s)
 
     def _wake_at(self, due_s: float, now_s: float) -> None:
-        """The alarm goes off when a beat that is due then is late."""
+        """Set the alarm for when a beat that is due then would be late."""
         self.alarm_due_s = due_s + self.threshold_s
         self.alarm.set(self.alarm_due_s - now_s)
 
     # -- beats -------------------------------------------------------------------------------
 
     def _ticked(self) -> None:
-        """The timer went off."""
+        """Beat, because the timer fired."""
         began_s = time.thread_time()
         due_s = self._due_s
         self._due_s += self._ticker.wait() * self._tick_s
@@ -172,7 +171,7 @@ class Heartbeat:
         self.beats_s += time.thread_time() - began_s
 
     def _working(self, since_s: float, now_s: float) -> None:
-        """A mark shows the loop at work: it beats at the end of this turn."""
+        """Beat at the end of this turn, since a mark shows the loop at work."""
         began_s = time.thread_time()
         self._working_s = since_s
         self._nudges += 1
@@ -218,7 +217,7 @@ class Heartbeat:
             )
 
     def _look_back(self) -> None:
-        """After a tick's beat: how much work there was, and when to beat next."""
+        """Decide, after a tick's beat, by the work since the last one, when to beat next."""
         then, now = self._share_of, usage()
         self._share_of = self._before = now
         passed_s = now.at_s - then.at_s

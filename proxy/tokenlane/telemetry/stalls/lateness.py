@@ -1,7 +1,8 @@
 """How late a loop's heartbeats were over a rolling window: an HDR histogram in slices.
 
 Invariants:
-- Made where no request waits (the control plane): recording and percentiles are Python loops.
+- Used where no request waits (the control plane), because recording and percentiles are Python
+  loops.
 - The last `window_s` count, to the length of one slice; memory does not grow with the beats.
 - A slice's histogram is used again: each is a cycle of objects with 24 KB of counts, which only a
   full pass of the collector would free, and those are rare in a process at rest.
@@ -33,8 +34,8 @@ class LatenessWindow:
         self._whole = _histogram()
 
     def add(self, lateness: bytes, now_s: float) -> None:
-        """Beats that came now. lateness: packed float32 seconds (what is no whole number of them
-        is cut off)."""
+        """Add the beats that came now. lateness: packed float32 seconds (what is no whole number of
+        them is cut off)."""
         packed = array.array("f")
         packed.frombytes(lateness[: len(lateness) // packed.itemsize * packed.itemsize])
         if not packed:
@@ -47,7 +48,7 @@ class LatenessWindow:
             histogram.record_value(min(late_us, _LIMIT_US), count)
 
     def summary(self, now_s: float) -> dict[str, float]:
-        """`beats`, and in seconds the QUANTILES and `max_s` of how late they were; to 1 %."""
+        """Return `beats`, and the QUANTILES and `max_s` of their lateness in seconds, to 1 %."""
         self._expire(now_s)
         whole = self._whole
         whole.reset()
@@ -62,7 +63,7 @@ class LatenessWindow:
         return summary
 
     def _expire(self, now_s: float) -> int:
-        """Drops what is too old; the number of the slice of now."""
+        """Drop expired slices. Return the number of the current slice."""
         number = int(now_s // self._slice_s)
         while self._slices and self._slices[0][0] <= number - _SLICES:
             _, histogram = self._slices.popleft()

@@ -4,7 +4,7 @@ Invariants:
 - Everything that is written to the metrics is written on the loop's thread, which owns them.
 - On the loop a stall costs a verdict and a message, after it is over; percentiles are made where
   no request waits (see tokenlane.control.dashboard.stall_page).
-- Its own price is counted: the watchdog's thread and the beats. (Marks are not: 0.1 to 0.2 µs.)
+- Its own cost is counted: the watchdog's thread and the beats. (Marks are not: 0.1 to 0.2 µs.)
 """
 
 import array
@@ -59,21 +59,21 @@ class StallMonitor:
         self.dog = Watchdog(self.heart, in_hand)
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begin to watch."""
         gc.callbacks.append(self._collecting)
         self.heart.start()
         self.dog.start()
 
     def stop(self) -> None:
-        """Ends the watch and its thread."""
+        """End the watch and its thread."""
         self.heart.stop()
         self.dog.stop()
         self.heart.close()
         gc.callbacks.remove(self._collecting)
 
     def sample(self) -> bytes:
-        """Called now and then: notes its own price, and returns how late the beats since the last
-        call were, as packed float32 seconds."""
+        """Count its own cost, and return the lateness of the beats since the last call, as packed
+        float32 seconds. Called now and then."""
         self._cpu.set(self.dog.cpu_s() + self.heart.beats_s)
         recent, self._recent = self._recent, array.array("f")
         return recent.tobytes()
@@ -109,7 +109,7 @@ class StallMonitor:
             waits=max(0, round(after.waits - before.waits - late.usual_waits)),
             preempted=after.preempted - before.preempted,
             watch_s=watch_s,
-            # Asked for only where it matters: the kernel makes a page of text for it.
+            # Read only where it matters, because the kernel formats a page of text for it.
             watchdog_waits=self.dog.waits() - len(looks) if kept else 0,
             switch_interval_s=sys.getswitchinterval(),
             looks=looks,
@@ -141,7 +141,8 @@ class StallMonitor:
         )
 
     def _collecting(self, phase: str, _info: dict[str, int]) -> None:
-        """Of gc.callbacks, in whichever thread collects: all others wait for it meanwhile."""
+        """Time a garbage collection. Called by gc.callbacks in the thread that collects, while all
+        others wait."""
         now_s = time.monotonic()
         if phase == "start":
             self._gc_began_s = now_s
@@ -150,7 +151,7 @@ class StallMonitor:
 
 
 class _Rising:
-    """A counter that is set to what it has reached."""
+    """A counter that is set to its current total."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter

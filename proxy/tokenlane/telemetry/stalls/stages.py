@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# Where the time of a stall can go. A stage is its index here; those after METRICS are no stages.
+# The causes of a stall. A stage is its index here; the entries after METRICS are not stages.
 CAUSES: Final = (
     "parse", "inspect", "tokenize-local", "route", "relay", "metrics", "gc", "gil", "os", "other",
 )  # fmt: skip
@@ -51,7 +51,7 @@ class LoopStage:
         self._on_mark: Callable[[int], object] | None = None
 
     def mark(self, stage: int) -> None:
-        """The loop is in this stage from now on."""
+        """Enter a stage."""
         now_s = time.monotonic()
         since_s = self.since_s
         self.since_s = now_s
@@ -60,19 +60,19 @@ class LoopStage:
         self.stage = stage
 
     def take(self) -> list[Span]:
-        """The spans since the last call."""
+        """Return the spans since the last call."""
         spans = self.spans
         self.spans = []
         return spans
 
     def on_work(self, call: Callable[[float, float], object] | None, after_s: float = 0.0) -> None:
-        """Calls this once, at the first mark after time.monotonic() `after_s` that shows the loop
+        """Call this once, at the first mark after time.monotonic() `after_s` that shows the loop
         at work: with the time since which it is known to be, and the time of the mark."""
         self._on_work = call
         self.work_s = _NEVER_S if call is None else after_s
 
     def on_mark(self, call: Callable[[int], object] | None) -> None:
-        """Calls this after each mark."""
+        """Call this after each mark."""
         self._on_mark = call
         self.limit_s = LONG_S if call is None else -1.0
 
@@ -94,7 +94,7 @@ LOOP: Final = LoopStage()
 
 
 class _Switch:
-    """`with` it, the loop is in one stage, and in another behind it."""
+    """A context manager: the loop is in one stage inside it, and in another after it."""
 
     __slots__ = ("_behind", "_within")
 

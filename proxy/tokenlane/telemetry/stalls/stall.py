@@ -1,4 +1,4 @@
-"""One stall, as it is told to the control plane and shown at `/stalls`."""
+"""One stall, as it is reported to the control plane and shown at `/stalls`."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ class InHand(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which a data loop served nobody.
+    """A time in which a data loop served no request.
 
     at_s: Unix time of its beginning; began_s: the same on time.monotonic(), which processes share.
     length_s: how long. stack: `file:line function`, innermost first, empty where none was seen.

@@ -1,8 +1,8 @@
-"""The watchdog: a thread that looks at the loop's thread while the loop is late.
+"""The watchdog: a thread that samples the loop's thread while the loop is late.
 
 Invariants:
-- It sleeps as long as the loop is well: the heartbeat moves the alarm it waits for. So it costs
-  nothing then, and takes the GIL from nobody.
+- It sleeps while the loop is healthy, because the heartbeat moves the alarm it waits for. So it
+  costs nothing then, and never takes the GIL.
 - While the loop is late it looks every millisecond first, ever more seldom later: a stall of a
   minute is not a million looks.
 - It writes `watched` only, and first of all: it may be given the GIL just before the beat, and
@@ -67,7 +67,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begin to watch."""
         self._thread.start()
         ident, native_id = self._thread.ident, self._thread.native_id
         assert ident is not None
@@ -76,7 +76,7 @@ class Watchdog:
         self._status = _open(native_id, "status")
 
     def stop(self) -> None:
-        """Ends the thread. The heart must have stopped."""
+        """End the thread. The heartbeat must have stopped."""
         self._ended = True
         self._heart.alarm.set(0.0)
         self._thread.join()
@@ -85,12 +85,12 @@ class Watchdog:
                 os.close(descriptor)
 
     def cpu_s(self) -> float:
-        """CPU seconds of the watchdog's thread until now."""
+        """Return the CPU seconds of the watchdog's thread until now."""
         return time.clock_gettime(self._clock)
 
     def waits(self) -> int:
-        """How often the watchdog went to sleep since it last waited for the alarm, its pauses
-        between looks included; 0 where the kernel does not tell."""
+        """Return how often the watchdog went to sleep since it last waited for the alarm, its
+        pauses between looks included; 0 where the kernel does not tell."""
         if self._status < 0:
             return 0
         found = _SWITCHES.search(os.pread(self._status, _STATUS_LIMIT_BYTES, 0))
@@ -104,15 +104,15 @@ class Watchdog:
                 try:
                     self._watch()
                 except Exception:
-                    # A look that fails costs a stall's cause; without its watchdog a worker ends.
-                    log.exception("the watchdog could not look")
+                    # A failed look loses a stall's cause; a worker without its watchdog ends.
+                    log.exception("the watchdog could not sample the loop")
 
     def _watch(self) -> None:
         heart = self._heart
         count = heart.count
         wanted_s = heart.alarm_due_s
         if time.monotonic() < wanted_s:
-            return  # it beat while the alarm went off
+            return  # it beat while the alarm fired
         looks: list[Look] = []
         pause_s = _FIRST_PAUSE_S
         while heart.count == count and not self._ended:
@@ -138,7 +138,7 @@ class Watchdog:
         )
 
     def _state(self) -> str:
-        """Of the loop's thread. Gives up the GIL."""
+        """Return the state of the loop's thread. Gives up the GIL."""
         if self._stat < 0:
             return "?"
         # `TID (name) S …`, and the name may hold brackets.
@@ -175,8 +175,8 @@ def _words(code: CodeType, line: int) -> str:
 
 
 def _short(path: str) -> str:
-    """`tokenlane/relay/response.py`, `uvloop/__init__.py`, `asyncio/runners.py` out of whole
-    paths."""
+    """Shorten a path to `tokenlane/relay/response.py`, `uvloop/__init__.py` or
+    `asyncio/runners.py`."""
     for mark in ("/site-packages/", "/tokenlane/"):
         at = path.rfind(mark)
         if at >= 0:
@@ -185,7 +185,7 @@ def _short(path: str) -> str:
 
 
 def _open(native_id: int, name: str) -> int:
-    """A thread's file in /proc; -1 where there is none."""
+    """Return a thread's file in /proc; -1 where there is none."""
     try:
         return os.open(f"/proc/self/task/{native_id}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,8 +1,8 @@
-"""Tracing: requests that are over go into a queue; a thread makes spans of them and exports.
+"""Tracing: finished requests go into a queue, and a thread makes spans of them and exports them.
 
 Invariants:
-- The loop draws ids and appends; it never waits for a collector. Off, it costs a look.
-- A collector that is slow or away costs traces, which are counted, and nothing else.
+- The loop draws ids and appends; it never waits for a collector. When off, it costs one check.
+- A slow or absent collector loses traces, which are counted, and nothing else.
 - A client's decision to record or not is kept; of the traces that begin here a share is recorded.
 """
 
@@ -58,7 +58,7 @@ class Tracer:
             from tokenlane.telemetry.tracing import spans  # noqa: PLC0415 - needs the extra
         except ImportError:
             raise ConfigError(_NEEDED) from None
-        # It logs every batch that failed; what matters is said here, once.
+        # The library logs every failed batch; this module logs the failure once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = settings.endpoint.rstrip("/") + "/v1/traces"
         self._exporter = OTLPSpanExporter(url, timeout=EXPORT_DEADLINE_S)
@@ -76,14 +76,15 @@ class Tracer:
         self._thread.start()
 
     def begin(self, traceparent: bytes | None) -> TraceContext | None:
-        """The span of a request that begins; None where it is not recorded. From the loop."""
+        """Return the span of a request that begins; None where it is not recorded. From the
+        loop."""
         parent = parse(traceparent) if traceparent is not None else None
         if parent is not None:
             return TraceContext(parent) if parent.sampled else None
         return TraceContext(None) if random() < self._sample_ratio else None
 
     def offer(self, entry: Entry, trace: TraceContext) -> None:
-        """A request that is over. From the loop."""
+        """Queue a finished request. Called on the loop."""
         if len(self._queue) >= self._limit:
             self._full += 1
         else:
@@ -91,20 +92,20 @@ class Tracer:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what waits, estimated."""
+        """Memory of the queued requests, estimated."""
         return len(self._queue) * self._entry_bytes
 
     @property
     def limit_bytes(self) -> int:
-        """The most that it may be."""
+        """The limit of that memory."""
         return self._limit * self._entry_bytes
 
     def counts(self) -> LineCounts:
-        """What became of the traces so far, in requests."""
+        """Return the counts of traces so far, in requests."""
         return LineCounts(self._written, self._full, self._failed)
 
     def close(self) -> None:
-        """Exports what is left, if the collector takes it soon."""
+        """Export the queued traces, if the collector accepts them soon."""
         self._stop.set()
         self._thread.join(CLOSE_LIMIT_S)
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not type it
@@ -132,5 +133,5 @@ class Tracer:
             self._written += count
             return
         if not self._failed:
-            log.warning("no traces reach %s; the metrics count what is lost", self._endpoint)
+            log.warning("traces do not reach %s; the metrics count lost ones", self._endpoint)
         self._failed += count

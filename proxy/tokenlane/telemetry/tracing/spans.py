@@ -32,7 +32,7 @@ Attribute = str | int | float
 
 
 def resource(service_name: str, worker: int) -> Resource:
-    """Who speaks: the service and the worker."""
+    """Return the resource: the service and the worker."""
     return Resource.create(
         {
             "service.name": service_name,
@@ -45,7 +45,7 @@ def resource(service_name: str, worker: int) -> Resource:
 def spans(
     entry: Entry, trace: TraceContext, who: Resource, offset_s: float
 ) -> Iterator[ReadableSpan]:
-    """All spans of a request. offset_s: from time.monotonic() to Unix time."""
+    """Yield all spans of a request. offset_s: from time.monotonic() to Unix time."""
     started_ns = _ns(entry.ended_s - entry.duration_s + offset_s)
     own = _context(trace.trace_id, trace.span_id)
     at_ns = started_ns

@@ -1,7 +1,7 @@
 """W3C trace context: reads a client's `traceparent` and writes ours. Pure but for random ids.
 
 Invariants:
-- A value that breaks the grammar starts a new trace; it is never an error and never sent on.
+- An invalid value starts a new trace; it is never an error and never forwarded.
 - A request whose trace is not recorded keeps the header it came with.
 """
 
@@ -14,7 +14,7 @@ _SAMPLED = 1
 
 
 class Parent:
-    """Where a client's request stands in its trace. sampled: the client records it."""
+    """The client's span. sampled: the client records it."""
 
     __slots__ = ("sampled", "span_id", "trace_id")
 
@@ -25,7 +25,7 @@ class Parent:
 
 
 def parse(value: bytes) -> Parent | None:
-    """The parent that a header names; None where it names none."""
+    """Return the parent that a header names; None where it names none."""
     found = _VALUE.fullmatch(value)
     if found is None:
         return None
@@ -47,7 +47,7 @@ class TraceContext:
         self.span_id = getrandbits(64) or 1
 
     def forwarded(self, lines: bytes) -> bytes:
-        """A request's header lines with this span as the parent of what the replica does."""
+        """Return a request's header lines with this span as the parent of what the replica does."""
         if b"traceparent: " in lines:
             lines = _LINE.sub(b"", lines)
         return b"%btraceparent: 00-%032x-%016x-01\r\n" % (lines, self.trace_id, self.span_id)
