@@ -67,8 +67,8 @@ class RequestError(TokenlaneError):
         self.headers = headers
 
     def copy(self) -> "RequestError":
-        """Return the same, to be raised where this one is kept: raised itself, it would hold the
-        frames that hold it, and all that is in them, until the collector comes."""
+        """Return the same, to be raised where this one is kept: raised itself, it would keep the
+        frames that refer to it, and everything in them, until the garbage collector runs."""
         made = RequestError(self.status, self.message)
         made.__dict__.update(self.__dict__)
         return made
@@ -78,7 +78,7 @@ INTERNAL = RequestError(500, "Internal error.", kind="server_error", code="inter
 
 
 class UpstreamError(TokenlaneError):
-    """A replica misbehaved. `sent`: request bytes may have reached it, so it may have run.
+    """A replica failed. `sent`: request bytes may have reached it, so the request may have run.
 
     reason: closed set of words, used as a metric label:
     refused connect_timeout closed reset first_byte_timeout chunk_timeout protocol truncated.
@@ -93,6 +93,6 @@ class UpstreamError(TokenlaneError):
 def error_body(
     message: str, kind: str, *, param: str | None = None, code: str | int | None = None
 ) -> bytes:
-    """The JSON body of an error in OpenAI's shape (openai-python reads all four fields)."""
+    """Return the JSON body of an error in OpenAI's shape (openai-python reads all four fields)."""
     error = {"message": message, "type": kind, "param": param, "code": code}
     return json.dumps({"error": error}, separators=(",", ":")).encode()

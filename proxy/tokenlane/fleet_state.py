@@ -38,7 +38,7 @@ ALL_KINDS = IdKind(63)
 class Proof(msgspec.Struct, frozen=True):
     """What a replica's process has shown of the ids of one model.
 
-    proven, refuted: IdKind bits; neither: nobody knows yet. losses: times that anything proven was
+    proven, refuted: IdKind bits; neither: not known yet. losses: times that anything proven was
     lost, so that a proof that began before is not taken for one that came after. unseen: how many
     of these were seen in answers alone, where the proof before had found nothing. why: of the last
     loss, or why nothing can be proven.
@@ -57,7 +57,7 @@ class Proof(msgspec.Struct, frozen=True):
         return "proven" if self.proven & kind else "unproven"
 
     def told(self, news: "ProofNews") -> "Proof":
-        """Return the proof after the news, itself where they are old."""
+        """Return the proof after the news; the same proof where they are old."""
         if news.losses != self.losses:
             return self
         if news.lost:
@@ -97,7 +97,7 @@ class ProofNews(msgspec.Struct, frozen=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
-    """What the control plane last knew of one replica.
+    """What the control plane last learned of one replica.
 
     slot: its row in the shared load board, stable for the replica's life.
     url: scheme, host and port, no path. started_s: process start (0 if unknown); a new value
@@ -167,10 +167,10 @@ class Load(msgspec.Struct, frozen=True, gc=False):
 
 
 class Standing(StrEnum):
-    """How far what is known of a cache by its events may be believed (metric label)."""
+    """How complete the picture of a cache from its events is (metric label)."""
 
     NONE = "none"  # no events, or none for too long: the gateway's own index decides
-    PARTIAL = "partial"  # what was stored before the first event seen is not known
+    PARTIAL = "partial"  # blocks stored before the first event are not known
     COMPLETE = "complete"
 
 

@@ -1,4 +1,4 @@
-"""A prompt as token ids, and the words for where its ids came from.
+"""A prompt as token ids, and the names of the rungs that made them.
 
 Invariants:
 - Values are frozen.
@@ -43,5 +43,5 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """What a cache pays for this entry, its key included."""
+        """The memory it takes in a cache, its key included."""
         return 4 * self.tokens + len(self.blocks) + 42 * len(self.sequences) + 200

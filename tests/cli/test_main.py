@@ -121,13 +121,13 @@ def test_a_flag_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_replica_where_a_file_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "http://127.0.0.1:1"]) == 2
     said = capsys.readouterr().err
-    assert said.endswith("is no file of settings; did you mean --backend http://127.0.0.1:1?\n")
+    assert said.endswith("is not a settings file; did you mean --backend http://127.0.0.1:1?\n")
 
 
 def test_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "gateway.yaml")
     assert main(["print-config", file, "--config", file]) == 2
-    assert "two files of settings are given" in capsys.readouterr().err
+    assert "two settings files are given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_verb_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     )
     with pytest.raises(SystemExit, match="2"):
         main([])
-    assert "say whether the settings would serve" in capsys.readouterr().err
+    assert "check whether the settings would serve" in capsys.readouterr().err
 
 
 def test_a_variable_that_is_none(
@@ -159,7 +159,7 @@ def test_a_variable_that_is_none(
     monkeypatch.setenv("TOKENLANE_PROT", "80")
     assert main(["check-config", *BACKEND]) == 0
     assert capsys.readouterr().err == (
-        "tokenlane: the variable TOKENLANE_PROT means nothing; did you mean TOKENLANE_PORT?\n"
+        "tokenlane: the variable TOKENLANE_PROT is not a setting; did you mean TOKENLANE_PORT?\n"
     )
 
 
@@ -304,7 +304,7 @@ def test_a_variable_with_a_typo_is_told(
 ) -> None:
     monkeypatch.setenv("TOKENLANE_PROT", "9000")
     assert main(["serve"]) == 2
-    assert "the variable TOKENLANE_PROT means nothing" in capsys.readouterr().err
+    assert "the variable TOKENLANE_PROT is not a setting" in capsys.readouterr().err
 
 
 def test_check_config_names_all_that_is_wrong(

@@ -106,10 +106,10 @@ LAUGHS = "".join(
         ("server: {port: 1", "gateway.yaml:"),
         ("a: b: c", "gateway.yaml:1: is not YAML"),
         ("a: !!python/object:os.system x", "gateway.yaml:1: is not YAML"),
-        ("backends: &a [*a]", ":1: backends[0]: holds itself (by an alias)"),
+        ("backends: &a [*a]", ":1: backends[0]: contains itself (by an alias)"),
         (LAUGHS, ": means more than 100000 values; is an alias used too often?"),
-        ("\nport: 1" + ":1" * 1000, ":2: holds a number with more digits than any has"),
-        ("\nserver: &a {port: *a}", ":2: server.port: holds itself"),
+        ("\nport: 1" + ":1" * 1000, ":2: holds a number with too many digits"),
+        ("\nserver: &a {port: *a}", ":2: server.port: contains itself"),
         (b"\xff\xfe\x00", "is not UTF-8"),
     ],
 )  # fmt: skip

@@ -47,8 +47,8 @@ def test_another_gateways_port_is_taken_too() -> None:
         ("no.such.host.invalid", 0, "is not known here; check --host"),
         ("a" * 300, 0, "is not known here"),
         ("192.0.2.1", 0, "this machine has no address 192.0.2.1"),
-        ("127.0.0.1", -1, "no port number"),
-        ("127.0.0.1", 65536, "no port number"),
+        ("127.0.0.1", -1, "not a port number"),
+        ("127.0.0.1", 65536, "not a port number"),
     ],
 )
 def test_impossible_addresses(host: str, port: int, sentence: str) -> None:

@@ -1,6 +1,6 @@
 """The channel between the supervisor and one worker: tagged messages over a socketpair.
 
-How a worker is started, which `tokenlane.worker.main` and `tokenlane.control.supervisor` agree on:
+How `tokenlane.control.supervisor` starts a worker (`tokenlane.worker.main`):
 - The supervisor runs `python -m tokenlane.worker.main CHANNEL_FD` in a session of its own, so that
   a Ctrl-C at the terminal reaches the supervisor alone, which then tells the workers.
 - The first frame is Hello. It names the descriptors of the metrics segment and the load board,
@@ -17,5 +17,5 @@ Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
 - Control messages are never dropped. Learned, Kept and Routed ones and what is told of stalls are
   (`offer`), when the other side does not keep up: they are hints, and a backlog of hints is memory.
-- The end of the channel is not the end of a worker: it keeps serving what it knows.
+- A worker outlives its channel: it keeps serving with what it knows.
 """

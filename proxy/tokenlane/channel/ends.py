@@ -80,29 +80,29 @@ class WorkerEnd:
         self._frames = Frames(_down.decode, self._received, self._lost)
 
     async def connect(self, descriptor: int) -> Hello:
-        """Takes over the inherited channel and waits for Hello. ConnectionError if it ends."""
+        """Take over the inherited channel and waits for Hello. ConnectionError if it ends."""
         os.set_inheritable(descriptor, False)
         await self._frames.attach(socket.socket(fileno=descriptor))
         return await self._hello
 
     def ready(self, doubts: dict[str, tuple[str, ...]]) -> None:
-        """The worker listens. doubts: see WorkerReady."""
+        """Report that the worker listens. doubts: see WorkerReady."""
         self._frames.send(WorkerReady(doubts))
 
     def failed(self, reason: str) -> None:
-        """The worker cannot start; `reason` is one sentence for the operator."""
+        """Report that the worker cannot start; `reason` is one sentence for the operator."""
         self._frames.send(Failed(reason))
 
     def reloaded(self, number: int, reason: str = "") -> None:
-        """The answer to a Reload."""
+        """Answer a Reload."""
         self._frames.send(Reloaded(number, reason))
 
     def learned(self, slot: int, blocks: bytes, tenant: str) -> bool:
-        """Tells the other workers of a routed prefix; False if it was dropped."""
+        """Tell the other workers of a routed prefix; False if it was dropped."""
         return self._frames.offer(Learned(slot, blocks, tenant))
 
     def kept(self, name: str, slot: int, tenant: str) -> bool:
-        """Tells of a response that a replica made for a tenant; False if it was dropped."""
+        """Tell of a response that a replica made for a tenant; False if it was dropped."""
         return self._frames.offer(Kept(name, slot, tenant))
 
     def whose_response(self, number: int, name: str) -> bool:
@@ -114,31 +114,31 @@ class WorkerEnd:
         return self._frames.offer(Suspect(slot))
 
     def proof(self, news: ProofNews) -> None:
-        """Tells what was found out about the ids of a replica."""
+        """Tell what was found out about the ids of a replica."""
         self._frames.send(ProofFound(news))
 
     def routed(self, samples: list[RoutingSample]) -> bool:
-        """Shows some of the requests routed lately; False if they were dropped."""
+        """Show some of the requests routed lately; False if they were dropped."""
         return self._frames.offer(RoutedSamples(samples))
 
     def stalled(self, stall: Stall) -> bool:
-        """Tells of a stall; False if it was dropped."""
+        """Tell of a stall; False if it was dropped."""
         return self._frames.offer(Stalled(stall))
 
     def beats(self, lateness: bytes) -> bool:
-        """Tells how late the heartbeats were (packed float32 seconds); False if it was dropped."""
+        """Tell how late the heartbeats were (packed float32 seconds); False if it was dropped."""
         return self._frames.offer(Beats(lateness))
 
     def places(self, places: dict[str, tuple[int, int, int]]) -> None:
-        """Tells what changed of the places that tenants share."""
+        """Tell what changed of the places that tenants share."""
         self._frames.send(Places(places))
 
     def explained(self, number: int, status: int, body: bytes) -> None:
-        """The answer to an Explain."""
+        """Answer an Explain."""
         self._frames.send(Explained(number, status, body))
 
     def close(self) -> None:
-        """Closes the channel once what was sent has left."""
+        """Close the channel once what was sent has left."""
         self._closing = True
         self._frames.close()
 
@@ -178,15 +178,15 @@ class SupervisorEnd:
         self._frames = Frames(_up.decode, on_message, on_lost)
 
     async def connect(self, end: socket.socket) -> None:
-        """Takes over this end of the socketpair."""
+        """Take over this end of the socketpair."""
         await self._frames.attach(end)
 
     def send(self, message: Hello | FleetUpdate | Reload | Explain | Portions | Drain) -> None:
-        """Sends a control message; nothing happens if the worker is gone."""
+        """Send a control message; nothing happens if the worker is gone."""
         self._frames.send(message)
 
     def offer(self, message: Learned | ResponseOf) -> bool:
-        """Sends a hint unless the worker is behind; False if it was dropped."""
+        """Send a hint unless the worker is behind; False if it was dropped."""
         return self._frames.offer(message)
 
     @property
@@ -195,9 +195,9 @@ class SupervisorEnd:
         return self._frames.behind
 
     def cached(self, change: CacheChange) -> None:
-        """Sends what a replica's cache holds."""
+        """Send what a replica's cache holds."""
         self._frames.send(Cached(change))
 
     def close(self) -> None:
-        """Closes the channel."""
+        """Close the channel."""
         self._frames.close()

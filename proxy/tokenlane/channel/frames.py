@@ -1,8 +1,8 @@
 """Frames of a channel: uint32 little-endian length, then msgpack.
 
 Invariants:
-- A message is whole or absent, however its bytes come.
-- What is not understood is skipped; what claims to be too long ends the channel.
+- A message is whole or absent, however its bytes are split.
+- A message that cannot be decoded is skipped; one that is too long ends the channel.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Frames(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     async def attach(self, end: socket.socket) -> None:
-        """Takes over this end of the socketpair."""
+        """Take over this end of the socketpair."""
         end.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=end)
 
@@ -67,7 +67,7 @@ class Frames(asyncio.Protocol):
                 message = self._decode(bytes(buffer[at + _LENGTH_BYTES : end]))
             except msgspec.DecodeError as error:
                 # The other side is of another version. Frames stay aligned: skip this one.
-                log.warning("message not understood: %s", error)
+                log.warning("skipped a message that cannot be decoded: %s", error)
             else:
                 self._on_message(message)
             at = end
@@ -78,7 +78,7 @@ class Frames(asyncio.Protocol):
         self._on_lost()
 
     def send(self, message: Message) -> None:
-        """Nothing happens if the other side is gone."""
+        """Send a message. Does nothing if the other side is gone."""
         if self.transport is None:
             return
         frame = bytearray(_LENGTH_BYTES)
@@ -87,7 +87,7 @@ class Frames(asyncio.Protocol):
         self.transport.write(frame)
 
     def offer(self, message: Message) -> bool:
-        """Sends unless the other side is behind; False if it was dropped."""
+        """Send unless the other side is behind. Return False if the message was dropped."""
         if self.behind:
             return False
         self.send(message)
@@ -100,6 +100,6 @@ class Frames(asyncio.Protocol):
         return transport is None or transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
 
     def close(self) -> None:
-        """Once what was sent has left."""
+        """Close once everything sent has been written."""
         if self.transport is not None:
             self.transport.close()

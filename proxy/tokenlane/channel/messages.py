@@ -80,8 +80,8 @@ class ResponseOf(Message, frozen=True):
 
 
 class Cached(Message, frozen=True):
-    """What a replica's KV events say. In order: none is left out without a later one that begins
-    anew (`CacheChange.cleared`)."""
+    """What a replica's KV events say. In order: none is left out without a later one that starts
+    over (`CacheChange.cleared`)."""
 
     change: CacheChange
 

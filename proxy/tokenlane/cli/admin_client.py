@@ -1,4 +1,4 @@
-"""How a verb asks a running gateway: where its admin port is, and one exchange with it."""
+"""How a verb asks a running gateway: the address of its admin port, and one exchange with it."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
 
 Address = tuple[str, int]
-# Where this machine reaches who listens on all of its addresses.
+# The address that reaches a listener on all addresses of this machine.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
@@ -19,12 +19,13 @@ class Unreachable(Exception):
 
 
 def admin_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """`--admin`: the port's URL, in the place of what the settings say."""
+    """Add `--admin`: the port's URL, instead of the address in the settings."""
     parser.add_argument("--admin", metavar="URL", help=about)
 
 
 def address(url: str | None, admin: AdminSettings) -> Address:
-    """Where the admin port is: as the URL says, else as the settings do. Raises ConfigError."""
+    """Return the admin port's address: from the URL, or else from the settings. Raise
+    ConfigError."""
     port = admin.port
     if not url:
         return _ANY.get(admin.host, admin.host), port
@@ -38,14 +39,14 @@ def address(url: str | None, admin: AdminSettings) -> Address:
 
 
 def shown(admin: AdminSettings) -> dict[str, str]:
-    """The header with the admin token, where there is one. Raises ConfigError."""
+    """Return the header with the admin token, where there is one. Raise ConfigError."""
     token = admin_token(admin, os.environ)
     return {} if token is None else {"authorization": f"Bearer {token.reveal().decode('ascii')}"}
 
 
 def shown_if_readable(admin: AdminSettings) -> dict[str, str]:
-    """The same for who only reads, which mostly needs none: whoever may not read its file goes
-    without."""
+    """Return the same for a reader, which mostly needs none: a user who may not read the token's
+    file does without."""
     try:
         return shown(admin)
     except ConfigError:
@@ -61,7 +62,7 @@ def ask(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
-    """The answer's status and body. Raises Unreachable."""
+    """Return the answer's status and body. Raise Unreachable."""
     import http.client  # noqa: PLC0415 - with TLS and e-mail behind it: most verbs ask nobody
 
     host, port = where

@@ -1,8 +1,8 @@
 """Completion scripts for shells, made from the parser by shtab. Pure.
 
 Invariants:
-- A script is static and starts no interpreter while somebody types, but for a running gateway's
-  replicas.
+- A script is static and starts no interpreter while the user types, except to list a running
+  gateway's replicas.
 """
 
 import argparse

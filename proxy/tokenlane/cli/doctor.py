@@ -215,7 +215,7 @@ def check_tokenizers(
     roots: Mapping[str, str | None],
     environ: Mapping[str, str],
 ) -> None:
-    """Loads every tokenizer that the gateway would use."""
+    """Load every tokenizer that the gateway would use."""
     missing: dict[str, TokenizerSource] = {}
     places = {}
     for model, source in given_sources(settings).items():

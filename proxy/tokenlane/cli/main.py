@@ -3,8 +3,8 @@
 Invariants:
 - What the operator got wrong is one sentence on stderr and exit code 2, never a traceback.
 - A flag overrides a variable, that the file, the file the defaults; `print-config` shows which.
-- Flags of settings come from tokenlane.config.flags, those of a verb from its module; none are made
-  here.
+- Flags of settings come from tokenlane.config.flags, those of a verb from its module; none are
+  defined here.
 - Importing this module is cheap: a verb imports what it needs when it runs.
 """
 
@@ -55,15 +55,15 @@ VERBS = (
     Verb("demo", "serve in front of a simulated fleet of its own",
         serving.demo_flags, serving.demo),
     Verb("simulate", "run simulated vLLM replicas alone", simulate_flags, simulate),
-    Verb("explain", "say where a request would go and why, sending nothing",
+    Verb("explain", "show where a request would go and why, sending nothing",
         explain_flags, explain),
     Verb("replicas", "list, add, drain or remove a running gateway's replicas",
         change.replicas_flags, change.replicas),
-    Verb("reload", "have a running gateway read its settings anew",
+    Verb("reload", "make a running gateway reload its settings",
         change.reload_flags, change.reload),
     Verb("replay", "replay a trace through the routing, in simulated time",
         replay.flags, replay.run),
-    Verb("check-config", "say whether the settings would serve",
+    Verb("check-config", "check whether the settings would serve",
         checking.check_config_flags, checking.check_config),
     Verb("print-config", "print the settings in force, and where each is from",
         checking.print_config_flags, checking.print_config),
@@ -100,7 +100,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """All verbs and flags."""
+    """Return the parser of all verbs and flags."""
     made = _Parser(
         prog="tokenlane",
         description="An LLM gateway that routes prompts to vLLM replicas by their tokens.",
@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
             help=verb.about,
             description=verb.about[0].upper() + verb.about[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            # A setting that comes later must not change what a script means.
+            # A setting that is added later must not change what a script means.
             allow_abbrev=False,
             add_help=False,
         )
@@ -126,18 +126,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _flags(verb: argparse.ArgumentParser) -> list[str]:
-    """All of a verb."""
+    """Return all flags of a verb."""
     return [flag for action in verb._actions for flag in action.option_strings]  # noqa: SLF001
 
 
 def _parsed(whole: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; a flag that is none ends the process with the one that was probably meant."""
+    """Return the arguments. An unknown flag ends the process and names the one that was probably
+    meant."""
     if argv == [] or (argv is None and len(sys.argv) == 1):
         whole.print_help(sys.stderr)
         whole.exit(2)
     args, left = whole.parse_known_args(argv)
     for word in ("replica", "settings"):
-        # Older Pythons' argparse takes an optional word for absent where a flag is before it.
+        # argparse of older Pythons takes an optional argument for absent where a flag comes before
+        # it.
         if len(left) == 1 and left[0][0:1] != "-" and getattr(args, word, "") is None:
             setattr(args, word, left.pop())
     if left:
@@ -148,7 +150,7 @@ def _parsed(whole: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpa
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb; its exit code: 0 well, 1 not well, 2 wrong settings."""
+    """Run one verb and return its exit code: 0 success, 1 failure, 2 wrong settings."""
     args = _parsed(parser(), argv)
     try:
         code: int = args.run(args)

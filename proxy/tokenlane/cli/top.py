@@ -41,7 +41,7 @@ class Unreachable(Exception):
 
 
 def fetch(url: str, headers: Mapping[str, str]) -> Live:
-    """What `/live.json` says now. Unreachable says why there is nothing."""
+    """Return the current `/live.json`. Raise Unreachable."""
     request = urllib.request.Request(f"{url}/live.json", headers=dict(headers))  # noqa: S310 - as below
     try:
         # Neither redirects to files nor a proxy of the environment: the address was checked.
@@ -66,7 +66,7 @@ def fetch(url: str, headers: Mapping[str, str]) -> Live:
 
 
 def check_url(url: str) -> str:
-    """An admin URL without a slash at its end. ConfigError if it is none."""
+    """Return an admin URL without a slash at its end. Raise ConfigError if it is none."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
         raise ConfigError(f"--admin {url} must look like http://HOST:PORT")
@@ -74,7 +74,7 @@ def check_url(url: str) -> str:
 
 
 def top(url: str, headers: Mapping[str, str], *, once: bool) -> int:
-    """Shows the gateway behind this admin URL until `q`; the exit code. headers: with the admin
+    """Show the gateway behind this admin URL until `q`; the exit code. headers: with the admin
     token, where there is one."""
     url = check_url(url)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not once
@@ -115,14 +115,15 @@ def _frame(url: str, headers: Mapping[str, str], colour: bool) -> str:
 
 
 def _show(out: TextIO, frame: str) -> None:
-    """One write over what is there: no flicker."""
+    """Show a screen in one write, which does not flicker."""
     out.write(_HOME + frame.replace("\n", f"{_REST_OF_LINE}\n") + _REST_OF_LINE + _REST_OF_SCREEN)
     out.flush()
 
 
 @contextlib.contextmanager
 def _screen(keys: TextIO, out: TextIO) -> Iterator[Callable[[float], str | None]]:
-    """A screen of its own, and a function that waits for a key: None where none came in time."""
+    """Open an alternate screen, and return a function that waits for a key: None where none came in
+    time."""
     before = termios.tcgetattr(keys)
 
     def pressed(wait_s: float) -> str | None:

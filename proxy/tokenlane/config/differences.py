@@ -1,8 +1,8 @@
 """What a reload changes in the settings, and what of it can be put in force. Pure.
 
 Invariants:
-- What needs a restart stays as it is, and is named; nothing is ignored in silence.
-- What is put in force is a whole new value, checked like one that is read at the start.
+- A setting that needs a restart keeps its value and is named; nothing is ignored silently.
+- The new settings are one whole value, checked as at a start.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ from tokenlane.config.settings import Settings
 
 
 class Differences(msgspec.Struct, frozen=True):
-    """settings: to be in force. live: paths of what is new in them. restart: of what is not, until
-    the gateway is started anew."""
+    """settings: to be in force. live: paths of what is new in them. restart: of settings that
+    change only when the gateway is restarted."""
 
     settings: Settings
     live: tuple[str, ...]
@@ -23,7 +23,7 @@ class Differences(msgspec.Struct, frozen=True):
 
 
 def changed(now: Settings, read: Settings) -> Differences:
-    """now: in force. read: as they would be at a start."""
+    """Compare settings. now: in force. read: as they would be at a start."""
     options = options_of(type(now))
     before = dict(leaves(now))
     different = [path for path, value in leaves(read) if value != before[path]]

@@ -17,7 +17,7 @@ from tokenlane.config.settings import Section, Settings
 from tokenlane.errors import ConfigError
 
 _TOP = "more"
-# Of the file, with what each is for.
+# The sections of the file, with a line about each.
 SECTIONS = {
     name: " ".join((kind.__doc__ or "").split()).partition(". ")[0].partition(", ")[0].rstrip(".")
     for name, kind in get_type_hints(Settings).items()
@@ -82,7 +82,7 @@ class HelpAction(argparse.Action):
 
 
 def _more(titles: Iterable[str]) -> str:
-    """Return what a short help says of the settings that it leaves out."""
+    """Return the lines of a short help about the settings that it leaves out."""
     rows = [f"  {title:<12}{SECTIONS[title]}" for title in titles]
     return "\n".join(["settings, by section of the file (--help=all lists them):", *rows])
 
@@ -105,15 +105,15 @@ def setting_flags(
 
 
 def gateway_flags(parser: argparse.ArgumentParser) -> None:
-    """A file and all settings."""
+    """Add the flags: a file and all settings."""
     config_flag(parser)
     setting_flags(parser)
     parser.usage = "%(prog)s [FILE] [flags]"
 
 
 def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False, bare: bool = True) -> None:
-    """Where a running gateway's admin port is. token: and what it wants to see. bare: as in
-    `config_flag`."""
+    """Add the flags that find a running gateway's admin port. token: its token's file, too. bare:
+    as in `config_flag`."""
     config_flag(parser, bare=bare)
     _option(parser, OPTIONS["admin.host"], about_it="address of the gateway's admin port")
     _option(parser, OPTIONS["admin.port"], about_it="the gateway's admin port")
@@ -122,14 +122,14 @@ def admin_flags(parser: argparse.ArgumentParser, *, token: bool = False, bare: b
 
 
 def config_file(args: argparse.Namespace) -> Path | None:
-    """The file that was given, by flag or variable. Raises ConfigError for two."""
+    """Return the file that was given, by flag or variable. Raise ConfigError for two."""
     file: Path | None = args.config
     bare: str | None = getattr(args, "settings", None)
     if bare is not None:
         if "://" in bare:
-            raise ConfigError(f"{bare} is no file of settings; did you mean --backend {bare}?")
+            raise ConfigError(f"{bare} is not a settings file; did you mean --backend {bare}?")
         if file is not None:
-            raise ConfigError(f"two files of settings are given, {file} and {bare}")
+            raise ConfigError(f"two settings files are given, {file} and {bare}")
         file = Path(bare)
     if file is None and os.environ.get(CONFIG_VARIABLE):
         file = Path(os.environ[CONFIG_VARIABLE])
@@ -143,7 +143,7 @@ def loaded(args: argparse.Namespace) -> LoadedSettings:
 
 
 def looked(args: argparse.Namespace) -> LoadedSettings:
-    """As `loaded`, with what is wrong beside what is right. Raises ConfigError for a file that
+    """As `loaded`, with what is wrong beside what is right. Raise ConfigError for a file that
     cannot be read."""
     return look(config_file(args), _flags(args), os.environ)
 
@@ -158,7 +158,7 @@ def _flags(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def misspelt_variables() -> Iterator[str]:
-    """A sentence for each variable that looks like a setting and is none."""
+    """Yield a sentence for each variable that looks like a setting and is not one."""
     for name, meant in unknown_variables(os.environ).items():
         said = f"did you mean {meant}?" if meant else "tokenlane serve --help=all lists all"
-        yield f"the variable {name} means nothing; {said}"
+        yield f"the variable {name} is not a setting; {said}"

@@ -4,7 +4,7 @@ Invariants:
 - No setting holds a secret: settings are printed, shown and sent about. What is secret is read
   where it is used, from a file or a variable, into a Secret.
 - A process gets of the variables that hold secrets what it needs itself (`environment`).
-- What is wrong with a file of keys is said with the file's name and without what it holds.
+- A mistake in a file of keys is reported with the file's name and without its content.
 """
 
 import os
@@ -75,7 +75,7 @@ def _from_file(path: Path) -> tuple[Key, ...]:
 def replica_key(
     settings: UpstreamSettings, environ: Mapping[str, str] = os.environ
 ) -> Secret | None:
-    """What replicas are to be shown in the place of clients' keys. Raises ConfigError."""
+    """Return the key shown to replicas instead of clients' keys. Raise ConfigError."""
     return _secret(
         settings.api_key_file,
         "upstream.api_key_file",
@@ -86,7 +86,8 @@ def replica_key(
 
 
 def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ) -> Secret | None:
-    """What changes over the admin port have to show; None: there are none. Raises ConfigError."""
+    """Return the token that changes over the admin port must show; None: changes are off. Raise
+    ConfigError."""
     return _secret(
         settings.token_file,
         "admin.token_file",
@@ -99,7 +100,7 @@ def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ
 def store_password(
     settings: FleetSettings, environ: Mapping[str, str] = os.environ
 ) -> Secret | None:
-    """What the store that gateways share is shown. Raises ConfigError."""
+    """Return the password for the store that gateways share. Raise ConfigError."""
     return _secret(
         settings.password_file,
         "fleet.password_file",
@@ -110,8 +111,8 @@ def store_password(
 
 
 def environment(*needed: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process started from here finds in its environment: everything but the secrets that
-    it does not need."""
+    """Return the environment of a child process: everything but the secrets that it does not
+    need."""
     kept_back = {*SECRET_VARIABLES, *_HUB_VARIABLES} - set(needed)
     return {name: value for name, value in environ.items() if name not in kept_back}
 

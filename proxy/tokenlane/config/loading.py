@@ -1,8 +1,8 @@
-"""Settings out of a file, the environment and the command line, each value with where it is from.
+"""Settings from a file, the environment and the command line, each value with its origin.
 
 Invariants:
 - Defaults, then the file, then variables, then flags; the last word counts.
-- Every mistake in all three is found at once; what is right beside it can still be looked at.
+- Every mistake in all three is found at once; the correct values can still be used.
 """
 
 import inspect
@@ -56,7 +56,7 @@ def _is_inside(path: str, outer: str) -> bool:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, mapping by mapping; anything else is replaced."""
+    """Merge `over` into `base`, mapping by mapping; replace anything else."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -72,10 +72,10 @@ def load(
     flags: Mapping[str, list[str]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """The settings in force.
+    """Return the settings in force.
 
     path: a YAML file. flags: the texts given, by dotted path. environ: variables.
-    Raises ConfigError, with file, line and path of what is wrong.
+    Raise ConfigError, with file, line and path of what is wrong.
     """
     return _sound(look(path, flags, environ))
 
@@ -85,18 +85,18 @@ def look(
     flags: Mapping[str, list[str]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """As `load`, but mistakes come back as problems, beside what is right. Raises ConfigError for
+    """As `load`, but mistakes come back as problems, beside what is right. Raise ConfigError for
     a file that cannot be read."""
     return _looked(SettingsFile.read(path) if path is not None else None, flags, environ)
 
 
 def load_text(text: str, path: Path) -> LoadedSettings:
-    """As `load`, of a file that was read already."""
+    """As `load`, for the text of a file."""
     return _sound(_looked(SettingsFile.of(path, text)))
 
 
 def load_values(values: dict[Any, Any], path: Path) -> LoadedSettings:
-    """As `load`, of what YAML made of a file."""
+    """As `load`, for the values of a file."""
     return _sound(_looked(SettingsFile(path, values)))
 
 
@@ -141,7 +141,7 @@ def _looked(
             for over in map(dotted, laid):
                 lines = {one: line for one, line in lines.items() if not _is_inside(one, over)}
     if file is not None:
-        # Nobody is told besides that what they misspelt is missing.
+        # A misspelt setting is not reported as missing, too.
         wrong += [path for path in file.validation.meant if origins.get(path) == DEFAULT]
     settings, conflicts = _assembled(values)
     found = LoadedSettings(settings, origins, lines, problems, wrong)
@@ -155,7 +155,8 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def _assembled(values: dict[str, Any]) -> tuple[Settings, list[str]]:
-    """Return settings of values that are right each by itself, and what does not go together."""
+    """Build settings from values that are valid each by itself. Return also the conflicts between
+    them."""
     try:
         return msgspec.convert(values, Settings), []
     except msgspec.ValidationError:
@@ -178,7 +179,7 @@ def _assembled(values: dict[str, Any]) -> tuple[Settings, list[str]]:
 
 
 def printed(loaded: LoadedSettings) -> str:
-    """The settings in force as YAML that can be loaded again, each line with its origin, and
+    """Return the settings in force as YAML that can be loaded again, each line with its origin, and
     `restart` where a reload does not put it in force."""
     lines = []
     section = ""
@@ -198,7 +199,7 @@ def printed(loaded: LoadedSettings) -> str:
 
 
 def schema(kind: type[Settings] = Settings) -> dict[str, Any]:
-    """JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the file, for editors."""
     made = msgspec.json.schema(kind)
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tokenlane", **made}
     for option in options_of(kind).values():

@@ -112,13 +112,13 @@ def _metavar(kind: Any) -> str:
 
 
 def metas(kind: Any) -> tuple[msgspec.Meta, ...]:
-    """Return what is said of a type beside it."""
+    """Return the metadata of an annotated type."""
     said: tuple[msgspec.Meta, ...] = getattr(kind, "__metadata__", ())
     return said
 
 
 def bare(kind: Any) -> Any:
-    """Return a type without what is said of it."""
+    """Return a type without its metadata."""
     return kind.__origin__ if metas(kind) else kind
 
 
@@ -163,7 +163,7 @@ def shown(settings: Settings) -> Iterator[tuple[str, str, bool]]:
 
 
 def wanted(kind: Any) -> str:
-    """A type in words: what a value must be."""
+    """Return a type in words: what a value must be."""
     if metas(kind):
         looks = next(filter(None, ((meta.extra or {}).get("looks") for meta in metas(kind))), None)
         return looks or wanted(bare(kind)) + _range(metas(kind))

@@ -24,11 +24,11 @@ class Secret:
         self._value = value
 
     def reveal(self) -> bytes:
-        """What it holds."""
+        """Return the secret."""
         return self._value
 
     def same(self, other: "Secret | None") -> bool:
-        """Whether both hold the same; takes as long either way."""
+        """Return whether both are equal, in constant time."""
         return other is not None and hmac.compare_digest(self._value, other.reveal())
 
     def __repr__(self) -> str:

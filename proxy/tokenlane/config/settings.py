@@ -1,10 +1,10 @@
-"""The settings: a field is a setting, and all that is said of one stands in its line.
+"""The settings: a field is a setting, and everything about one is in its line.
 
     idle_deadline_s: Annotated[Seconds, live("idle connections are closed after this")] = 75.0
 
 Invariants:
 - Frozen after load, units in the names, defaults that serve.
-- A setting is said once. Its flag, its variable, the schema, the pages and what a reload puts in
+- A setting is defined once. Its flag, its variable, the schema, the pages and what a reload puts in
   force are read off the field (tokenlane.config.options); msgspec checks its range at load.
 - Every setting is `live` or `restart`: the import fails for one that is neither.
 """

@@ -1,7 +1,7 @@
 """A settings file: its values, and the line of everything in it.
 
 Invariants:
-- What YAML would take in silence (a key given twice, something that holds itself) is a mistake.
+- What YAML would accept silently (a key given twice, a value that contains itself) is a mistake.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class SettingsFile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Return what stands in a file. Raises ConfigError where that is no mapping in YAML."""
+        """Read a file. Raise ConfigError where it is not a mapping in YAML."""
         try:
             return cls.of(path, path.read_text(encoding="utf-8"))
         except OSError as error:
@@ -40,7 +40,7 @@ class SettingsFile:
 
     @classmethod
     def of(cls, path: Path, text: str) -> Self:
-        """As `read`, of a text that is there already."""
+        """As `read`, for a text."""
         try:
             loader = yaml.SafeLoader(text)
             try:
@@ -56,8 +56,8 @@ class SettingsFile:
                 f"{where}: is not YAML ({getattr(error, 'problem', None) or 'unreadable'})"
             ) from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
-            # PyYAML lets through what its constructors raise: 0000-00-00 is a date to it.
-            raise ConfigError(f"{path}: holds a value that YAML cannot mean ({error})") from None
+            # PyYAML does not catch what its constructors raise: 0000-00-00 is a date to it.
+            raise ConfigError(f"{path}: holds an invalid value ({error})") from None
         if values is None:
             return cls(path, {})
         if not isinstance(values, dict):
@@ -65,7 +65,7 @@ class SettingsFile:
         return cls(path, values, node)
 
     def where(self, path: Path_) -> str:
-        """FILE:LINE of a value, or of what it is in."""
+        """Return FILE:LINE of a value, or of the nearest parent that has one."""
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self._path}:{self._lines[path]}" if path else str(self._path)
@@ -79,7 +79,7 @@ class SettingsFile:
         """Note where everything is, from here down. False where something holds itself, as aliases
         can: then there is no end to looking at it."""
         if id(node) in self._inside:
-            self.validation.tell(path, "holds itself (by an alias)")
+            self.validation.tell(path, "contains itself (by an alias)")
             return False
         self._inside.add(id(node))
         finite = True

@@ -11,7 +11,7 @@ from tokenlane.errors import ConfigError
 
 
 def tls_files(server: ServerSettings, upstream: UpstreamSettings) -> tuple[str, ...]:
-    """Certificates, keys and CAs that the settings name."""
+    """Return the files of certificates, keys and CAs that the settings name."""
     files = (
         server.tls_cert_file, server.tls_key_file,
         upstream.tls_ca_file, upstream.tls_cert_file, upstream.tls_key_file,
@@ -20,7 +20,7 @@ def tls_files(server: ServerSettings, upstream: UpstreamSettings) -> tuple[str, 
 
 
 def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """For the data port; None without a certificate. Raises ConfigError."""
+    """Return the context of the data port; None without a certificate. Raise ConfigError."""
     if not settings.tls_cert_file:
         if settings.tls_key_file:
             raise ConfigError("server.tls_key_file: is set, but server.tls_cert_file is not")
@@ -31,15 +31,15 @@ def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
 
 
 def renew(context: ssl.SSLContext, settings: ServerSettings) -> None:
-    """The data port's certificate as its files have it now, for the connections to come. Raises
-    ConfigError, and then it stays."""
+    """Load the data port's certificate again, for new connections. Raise ConfigError and keep the
+    old one where that fails."""
     server_context(settings)
     _load(context, "server", settings.tls_cert_file, settings.tls_key_file)
 
 
 def upstream_context(settings: UpstreamSettings) -> ssl.SSLContext:
-    """For https:// backends: the CAs to believe (else the system's), and the certificate to show,
-    if any. Raises ConfigError."""
+    """Return the context for https:// backends: the CAs to trust (else the system's), and the
+    client certificate, if any. Raise ConfigError."""
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
     except OSError as error:
@@ -61,7 +61,7 @@ def _ours(context: ssl.SSLContext) -> ssl.SSLContext:
 
 def _load(context: ssl.SSLContext, side: str, cert_file: str, key_file: str) -> None:
     try:
-        # No prompt for a passphrase: nobody sits there.
+        # No prompt for a passphrase, because no one could answer it.
         context.load_cert_chain(cert_file, key_file or None, password=lambda: b"")
     except OSError as error:
         reason = getattr(error, "reason", None) or error.strerror or "unreadable"

@@ -1,9 +1,10 @@
-"""Values held against the types of the settings: each mistake in words, and what is right.
+"""Values checked against the types of the settings: a sentence for each mistake, and the valid
+rest.
 
 Invariants:
 - Every mistake is found at once, each named with its place, its path and what to do.
-- Nothing is guessed: an unknown key is an error, however clear what was meant.
-- What is returned is right by itself, so that what reads it further finds no mistake twice.
+- Nothing is guessed: an unknown key is an error, however clear its meaning.
+- What is returned is valid, so that no mistake is reported twice.
 """
 
 import difflib
@@ -18,10 +19,10 @@ from tokenlane.config.options import OPTIONS, REPLACED, bare, wanted
 from tokenlane.config.settings import Settings
 
 Path_ = tuple[str | int, ...]
-# What was meant is looked for among all there is, but not for every line of a file of another kind.
+# Suggestions are looked up among all settings, but not for every line of a file of another kind.
 _HINTS_LIMIT_COUNT = 20
 _SHOWN_LIMIT_CHARS = 40
-# What a message to the workers can carry.
+# The largest integers that a message to the workers can carry.
 _INTEGER_LIMIT = 2**63
 _UNCARRIED = re.compile("[\0\ud800-\udfff]")
 WRONG: Final = object()
@@ -54,7 +55,7 @@ class Validation:
         elif get_origin(plain) is tuple and isinstance(value, list):
             below = get_args(plain)[0]
             items = [self.right(inner, below, (*path, at)) for at, inner in enumerate(value)]
-            # A wrong word leaves its place empty, so that those behind it keep theirs.
+            # An invalid item leaves its place empty, so that the following ones keep theirs.
             return [
                 "" if inner is WRONG else inner
                 for inner in items
@@ -150,8 +151,8 @@ def _is_right(value: Any, kind: Any) -> bool:
 
 
 def _shown(value: Any, kind: Any) -> str:
-    """Return a wrong value in words. A text is shown only where it had to be one of a few: it could
-    be a secret that somebody put there."""
+    """Describe a wrong value. A text is shown only where it had to be one of a few, since it could
+    be a misplaced secret."""
     if isinstance(value, str) and get_origin(kind) is Literal:
         near = difflib.get_close_matches(value, map(str, get_args(kind)), 1)
         meant = f"; did you mean {near[0]}?" if near else ""

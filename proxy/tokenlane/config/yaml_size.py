@@ -1,5 +1,5 @@
-"""How much a piece of YAML means, which may be far more than its length: a few lines of aliases are
-billions of values."""
+"""The number of values in a piece of YAML, which may be far more than its length: a few lines of
+aliases are billions of values."""
 
 from pathlib import Path
 
@@ -13,20 +13,21 @@ _NUMBER_LIMIT_CHARS = 100
 
 
 def bound(node: yaml.Node | None, path: Path) -> None:
-    """Raise ConfigError for more than any settings are. node: of which no values were made yet."""
+    """Raise ConfigError for more values than any settings have. node: parsed, with no values made
+    yet."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
-        """How many values it means: an alias means all of its own each time it is used."""
+        """Return the number of values: an alias counts all of its own each time it is used."""
         if id(node) in sizes:
             return sizes[id(node)]
-        sizes[id(node)] = 1  # what holds itself is said by `_note`
+        sizes[id(node)] = 1  # `_note` reports a value that contains itself
         below = node.value if isinstance(node, yaml.CollectionNode) else ()
         if isinstance(node, yaml.MappingNode):
             below = [one for pair in below for one in pair]
         elif node.tag.endswith((":int", ":float")) and len(node.value) > _NUMBER_LIMIT_CHARS:
             line = node.start_mark.line + 1
-            raise ConfigError(f"{path}:{line}: holds a number with more digits than any has")
+            raise ConfigError(f"{path}:{line}: holds a number with too many digits")
         sizes[id(node)] = count = 1 + sum(map(size, below))
         return count
 

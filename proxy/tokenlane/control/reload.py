@@ -115,7 +115,7 @@ class Reloader:
                 log.error("%s; the settings stay as they were: %s", why, problem)
         else:
             self._loaded_at_s = time.time()
-            log.info("%s; %s", why, ", ".join(report.changed) or "nothing is different")
+            log.info("%s; %s", why, ", ".join(report.changed) or "nothing changed")
             if report.restart:
                 log.warning("these need a restart: %s", ", ".join(report.restart))
         return report
@@ -132,9 +132,9 @@ class Reloader:
             return ReloadReport("refused", problems=tuple(error.problems))
         except Exception:
             # Whatever stands in a file, it must not stop a gateway that serves.
-            log.exception("the settings cannot be read for no foreseen reason")
+            log.exception("reading the settings failed unexpectedly")
             self._read = seen
-            return ReloadReport("refused", problems=("for no foreseen reason; the log says more",))
+            return ReloadReport("refused", problems=("an unexpected error; see the log",))
         files = files_of(found.settings, self._file)
         held = self._read
         self._read = {file: seen[file] if file in seen else stamps((file,))[file] for file in files}

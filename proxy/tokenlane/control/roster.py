@@ -106,7 +106,7 @@ class Roster:
             return None
         member = self._members[member.slot] = msgspec.structs.replace(member, held=True)
         self._table.drain(member.slot, True)
-        log.info("replica %s drains: it was asked for", id_)
+        log.info("replica %s drains, as requested", id_)
         self._on_change([], [])
         return member
 
@@ -118,7 +118,7 @@ class Roster:
         self._sources[API] = tuple(url for url in self._sources[API] if url != member.url)
         if member.url in wanted(self._sources):
             self._dismissed |= {member.url}
-        log.info("replica %s is removed: it was asked for", id_)
+        log.info("replica %s is removed, as requested", id_)
         self._forget(member)
         self._on_change([], [member.slot])
         return member

@@ -1,7 +1,7 @@
 """Request bodies, read only as far as routing needs: a few typed fields, the rest as raw slices.
 
 Invariants:
-- The body is forwarded as it came; nothing here builds a new one.
+- The body is forwarded unchanged; nothing here builds a new one.
 - Fields that change ids stay raw JSON and are hashed as bytes, so a cache hit needs neither a
   parse of the messages nor a render.
 - Whatever the bytes are, the outcome is a Request or a RequestError 400, and its message names
@@ -27,9 +27,9 @@ from tokenlane.protocols.prompt_fields import (
     ResponsesFields,
 )
 
-# Unset where the field is not there at all, however it might be spelled.
+# Unset where the field is absent in every spelling.
 Salt = str | None | UnsetType
-# Longer ones are known by a digest: what tells prompts apart becomes part of many keys.
+# Longer salts are replaced by a digest, because the salt becomes part of many keys.
 _SALT_LIMIT_CHARS: Final = 256
 _NAME_LIMIT_BYTES: Final = 1024
 
@@ -41,7 +41,7 @@ _DIALECT, _UNUSED_TOOLS = IdKind.DIALECT.value, IdKind.UNUSED_TOOLS.value
 
 
 class Kind(StrEnum):
-    """What a generation endpoint's prompt is made of."""
+    """The kind of a generation endpoint's prompt."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -92,13 +92,13 @@ class ResponsesBody(ResponsesFields):
 
 
 class OtherBody(msgspec.Struct):
-    """A request to an endpoint that is passed through."""
+    """A request to an endpoint that is forwarded without reading its prompt."""
 
     model: str | None = None
     stream: bool | None = None
 
 
-# Bodies whose prompt is read; those that vLLM renders by a chat template.
+# Bodies whose prompt is read, and those of them that vLLM renders with a chat template.
 Prompted = ChatBody | CompletionBody | MessagesBody | ResponsesBody
 Chatting = ChatBody | MessagesBody | ResponsesBody
 Body = Prompted | OtherBody
@@ -128,14 +128,14 @@ _REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "
 
 
 def inspect(kind: Kind, body: bytes) -> Body:
-    """The body of a request; raises RequestError 400."""
+    """Decode the body of a request. Raise RequestError 400."""
     try:
         parsed: Body = _DECODERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if isinstance(error, msgspec.ValidationError | RecursionError):
             raise _unreadable(error) from None
         try:
-            # vLLM reads what msgspec does not.
+            # vLLM accepts JSON that msgspec refuses.
             fields = json_values.fields(body)
         except (ValueError, RecursionError) as worse:
             raise _unreadable(worse) from None
@@ -144,7 +144,7 @@ def inspect(kind: Kind, body: bytes) -> Body:
 
 
 def inspect_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
-    """The same of a body whose fields are known."""
+    """Decode a body whose fields are known. Raise RequestError 400."""
     try:
         parsed = _of_fields(kind, fields)
     except (ValueError, RecursionError) as error:
@@ -173,7 +173,7 @@ def _complete(kind: Kind, parsed: Body) -> Body:
 
 
 def _of_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
-    """Raises ValueError."""
+    """Raise ValueError."""
     raw_names, typed_names = _NAMES[kind]
     typed = {name: fields[name] for name in typed_names if name in fields}
     parsed: Body = _DECODERS[kind].decode(_encode(typed))
@@ -184,35 +184,35 @@ def _of_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
 
 
 def short_salt(given: str) -> str:
-    """A cache_salt as it goes into keys and hashes: the same, unless it is long."""
+    """Return a cache_salt as it goes into keys and hashes: the same, unless it is long."""
     if len(given) <= _SALT_LIMIT_CHARS:
         return given
-    # Longer than any that is kept as it is, and so equal to none of them.
+    # Longer than any salt that is kept unchanged, and so equal to none of them.
     digest = blake2b(given.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
     return given[:_SALT_LIMIT_CHARS] + digest
 
 
 def goes_on_from(body: Body) -> str:
-    """The response, kept by one replica, that it goes on from; empty where there is none."""
+    """Return the stored response that the request continues; empty where there is none."""
     if not isinstance(body, ResponsesBody):
         return ""
     view = memoryview(body.previous_response_id)
     raw = bytes(view[:_NAME_LIMIT_BYTES])
     if raw in (b"", b"null"):
         return ""
-    # What is no name is the replicas' to refuse; it is nobody's home.
+    # Replicas refuse what is not a name.
     is_name = raw.startswith(b'"') and view.nbytes <= _NAME_LIMIT_BYTES
     return raw[1:-1].decode("utf-8", "replace") if is_name else " "
 
 
 def _path(error: msgspec.ValidationError) -> str | None:
-    """The top-level field a validation error names (`… - at `$.stream``)."""
+    """Return the top-level field a validation error names (`… - at `$.stream``)."""
     _, found, path = str(error).partition("`$.")
     return path.rstrip("`") if found else None
 
 
 def is_ids(body: Prompted) -> bool:
-    """Whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
+    """Return whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
     if not isinstance(body, CompletionBody):
         return False
     head = bytes(memoryview(body.prompt)[:64])

@@ -1,4 +1,4 @@
-"""The context window: what a model's replicas cannot take is refused before one of them sees it.
+"""The context window: a prompt that no replica of the model can take is refused before one sees it.
 
 Invariants:
 - The answer is vLLM 0.32's own, to the letter, so that clients see one error whoever gives it.
@@ -14,8 +14,8 @@ NO_LIMIT: Final = 2**62  # tokens; fits a compiled integer
 
 
 def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> RequestError:
-    """vLLM's answer to a prompt over its limit. cut: its tokenizer stopped one token past the
-    limit, as it does with text."""
+    """Return vLLM's answer to a prompt over its limit. cut: its tokenizer stopped one token past
+    the limit, as it does with text."""
     shown = limit_tokens + 1 if cut else prompt_tokens
     least = "at least " if shown == limit_tokens + 1 else ""
     return RequestError(
@@ -42,7 +42,7 @@ def uncounted() -> RequestError:
 
 
 def check(prompt: Prompt, limit_tokens: int, *, text: bool) -> None:
-    """Raises RequestError 400 if one of the request's prompts is over the limit. text: they came
+    """Raise RequestError 400 if one of the request's prompts is over the limit. text: they came
     as text, not as ids."""
     if not prompt.sequences and prompt.tokens > limit_tokens:
         raise too_long(limit_tokens, prompt.tokens, cut=text)

@@ -14,7 +14,7 @@ from tokenlane.errors import RequestError, error_body
 
 
 class Dialect(Enum):
-    """How a path's answers speak. Each is an error format of the HTTP server's."""
+    """The dialect of a path's answers. Each is an error format of the HTTP server."""
 
     CHAT = "chat"  # OpenAI's chats and completions, and vLLM's own paths
     MESSAGES = "messages"  # Anthropic's
@@ -49,7 +49,7 @@ GATEWAY_STOPPED: Final = RequestError(
 )
 _ANTHROPIC: Final = "/v1/messages"
 _RESPONSES: Final = "/v1/responses"
-# Anthropic's words; of the others the class of the status decides.
+# Anthropic's error types; the class of the status decides for other statuses.
 _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",
@@ -62,14 +62,14 @@ _TYPES: Final = {
 
 
 def dialect_of(path: str) -> Dialect:
-    """Of a request for this path."""
+    """Return the dialect of a path."""
     if path.startswith(_ANTHROPIC):
         return Dialect.MESSAGES
     return Dialect.RESPONSES if path.startswith(_RESPONSES) else Dialect.CHAT
 
 
 def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
-    """A replica's error in Anthropic's shape, where it is JSON in another: vLLM refuses some
+    """Return a replica's error in Anthropic's shape, where it is JSON in another: vLLM refuses some
     requests before it knows of dialects."""
     try:
         told = json.loads(body)
@@ -85,12 +85,12 @@ def as_messages_error(status: int, body: bytes, request_id: bytes) -> bytes:
 
 
 def broken_off(dialect: Dialect, why: RequestError, request_id: bytes, events: int) -> bytes:
-    """The event that ends a stream before its end. events: that came before it."""
+    """Return the event that ends a stream before its end. events: that came before it."""
     if dialect is Dialect.CHAT:
         return b"data: %b\n\n" % dialect.error_json(why, request_id)
     if dialect is Dialect.MESSAGES:
         return b"event: error\ndata: %b\n\n" % dialect.error_json(why, request_id)
-    # Its own fields are those of the event's type; by the nested ones openai-python raises.
+    # The outer fields are the event's; openai-python raises by the nested ones.
     told = {"message": why.message, "param": None, "code": why.code}
     nested = {**told, "type": why.kind}
     event = {"type": "error", **told, "sequence_number": events, "error": nested}

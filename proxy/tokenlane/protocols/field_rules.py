@@ -1,4 +1,4 @@
-"""What a body may not ask of a replica: fields dropped or refused, numbers capped. Pure.
+"""The operator's rules for request bodies: fields dropped or refused, numbers capped. Pure.
 
 Invariants:
 - A rule sees a field however it is spelled, and repeated fields as the replica does: the last one.
@@ -12,14 +12,15 @@ from tokenlane.config.settings import RequestSettings
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
 
-# Completions and chats say it so, newer chats and responses otherwise; the first is vLLM's default.
+# The names of the output limit: in completions and chats, in newer chats, in responses. The first
+# is the one that is set where none is given.
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _COUNT_FIELDS = ("n", "best_of")
 _PROMPT_FIELDS = dict.fromkeys(Kind, ("prompt", "messages")) | {Kind.RESPONSES: ("input",)}
 
 
 class FieldRules:
-    """Those of the settings. `on`: whether there are any."""
+    """The rules of the settings. `on`: whether there are any."""
 
     def __init__(self, settings: RequestSettings) -> None:
         self._stripped = frozenset(settings.stripped_fields)
@@ -50,7 +51,7 @@ class FieldRules:
             and left.isdisjoint(_OUTPUT_FIELDS)
             and not left.isdisjoint(_PROMPT_FIELDS[kind])
         ):
-            # LeftOut out, it would mean all that fits.
+            # If it were left out, vLLM would generate as much as fits.
             name = "max_output_tokens" if kind is Kind.RESPONSES else "max_tokens"
             made[name] = b"%d" % self._output_limit_tokens
         return made

@@ -1,6 +1,6 @@
-"""What can be told of a body's JSON before its values are made: how many there are (made all at
-once they hold the GIL, and each takes up to a hundred times the bytes that it came in), and which
-bytes are which field's.
+"""What can be read of a body's JSON without decoding it: how many values it has (decoding them all
+at once holds the GIL, and each takes up to a hundred times its bytes), and which bytes belong to
+which field.
 
 Invariants:
 - Counting parses nothing, and no step of it holds the GIL for long. Brackets and commas in texts
@@ -25,7 +25,8 @@ _MOST_ITEMS: Final = 2_000_000
 
 
 def are_few(raw: bytes) -> bool:
-    """Whether they may be made here: few enough lists, objects, keys and items in all."""
+    """Return whether the JSON may be decoded here: it has few enough lists, objects, keys and
+    items."""
     return len(raw) <= FEW_BYTES or (
         _within(raw, b"[{:", _MOST_PARTS)
         and (len(raw) <= 2 * _MOST_ITEMS or _within(raw, b",", _MOST_ITEMS))
@@ -34,7 +35,7 @@ def are_few(raw: bytes) -> bool:
 
 def _within(raw: bytes, marks: bytes, limit: int) -> bool:
     if len(raw) - len(raw.translate(None, marks)) <= limit:
-        return True  # mostly: those in texts are counted, too
+        return True  # an upper bound: those in strings are counted, too
     found, at = 0, 0
     while found <= limit:
         quote = raw.find(b'"', at)
@@ -48,7 +49,7 @@ def _within(raw: bytes, marks: bytes, limit: int) -> bool:
 
 
 def _behind_text(raw: bytes, at: int) -> int:
-    """Where a text that begins here has ended."""
+    """Return the index after the string that begins here."""
     while True:
         quote = raw.find(b'"', at)
         if quote < 0:
@@ -79,7 +80,7 @@ def fields(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def strict_fields(raw: bytes) -> dict[str, msgspec.Raw]:
-    """The same, but raise ValueError for what other parsers do not take, too."""
+    """Return the same, but raise ValueError for what other parsers do not take, too."""
     try:
         return _decode(raw)
     except RecursionError:

@@ -5,8 +5,8 @@ Invariants:
   named here never reaches a template. (Served models may be configured otherwise; see Tokenizer.)
 - Every value is a slice of the body, so equal slices mean equal ids and nothing is parsed before
   a cache has been asked. An absent field is an empty slice.
-- "I do not know" is an answer of its own: `Unrenderable`. It is never an error for the client:
-  the request goes on as text, and the replica decides.
+- Not knowing is a result of its own, `Unrenderable`. It is never an error for the client: the
+  request is sent as text, and the replica decides.
 """
 
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ ABSENT = msgspec.Raw(b"")
 
 
 class Unrenderable(TokenlaneError):
-    """Ids cannot be known here. `reason`: closed set of words, used as a metric label:
+    """The gateway cannot make the ids. `reason`: closed set of words, used as a metric label:
 
     multimodal content-part message-shape tool-shape field-shape json template-kwargs
     request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
@@ -99,7 +99,7 @@ Conversation = ChatFields | MessagesFields | ResponsesFields
 
 
 def value(raw: msgspec.Raw) -> Any:
-    """The JSON value of a slice, None if it is absent. Raises Unrenderable("json") for what
+    """Return the JSON value of a slice, None if it is absent. Raise Unrenderable("json") for what
     only other parsers accept (NaN, numbers out of range, nesting past the recursion limit, halves
     of surrogate pairs) and for more values than are made here, and RequestError 400 for what is
     not UTF-8, which no parser accepts."""
@@ -125,7 +125,7 @@ def _not_unicode(raw: msgspec.Raw) -> RequestError | Unrenderable:
 
 
 def flag(raw: msgspec.Raw, default: bool) -> bool:
-    """A boolean field. Spellings that vLLM would convert or refuse ("true", 1, null) raise
+    """Return a boolean field. Spellings that vLLM would convert or refuse ("true", 1, null) raise
     Unrenderable."""
     if not memoryview(raw).nbytes:
         return default
@@ -136,9 +136,9 @@ def flag(raw: msgspec.Raw, default: bool) -> bool:
 
 
 def truncation(limit: msgspec.Raw, side: msgspec.Raw) -> tuple[int, str | None] | None:
-    """Tokens to keep and the side cut off ("left", "right" or unsaid); None: no truncation.
+    """Return tokens to keep and the side cut off ("left", "right" or unsaid); None: no truncation.
 
-    Raises Unrenderable for -1, which stands for the replica's context length, and for shapes
+    Raise Unrenderable for -1, which stands for the replica's context length, and for shapes
     that vLLM refuses.
     """
     keep = value(limit)
@@ -153,7 +153,7 @@ def truncation(limit: msgspec.Raw, side: msgspec.Raw) -> tuple[int, str | None] 
 
 
 def documents(raw: msgspec.Raw) -> list[dict[str, str]] | None:
-    """The documents of a chat. Raises Unrenderable."""
+    """Return the documents of a chat. Raise Unrenderable."""
     given = value(raw)
     if given is None:
         return None
@@ -164,7 +164,7 @@ def documents(raw: msgspec.Raw) -> list[dict[str, str]] | None:
 
 
 def are_objects(given: Any) -> bool:
-    """Whether it is nothing, or a list of objects."""
+    """Return whether it is nothing, or a list of objects."""
     return given is None or (
         isinstance(given, list) and all(isinstance(one, dict) for one in given)
     )

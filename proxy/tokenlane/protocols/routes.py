@@ -16,7 +16,7 @@ from tokenlane.protocols.dialects import Dialect
 
 
 class Action(Enum):
-    """Who answers."""
+    """Which part of the gateway answers."""
 
     GENERATE = "generate"  # a replica, chosen by the prompt's tokens
     FORWARD = "forward"  # a replica, chosen by load
@@ -90,24 +90,24 @@ ROUTES: dict[str, Route] = {
 
 HEALTH_PATHS = frozenset(path for path, route in ROUTES.items() if route.action is Action.HEALTH)
 
-# What every other path is.
+# The route of every other path.
 UNSERVED = Route("other", Action.NOTHING, methods=())
 
-# Names as vLLM makes them, and any that reads the same to whoever stands between.
+# Names as vLLM makes them, and spellings that a proxy on the way would take for the same.
 _KEPT = re.compile(r"(/v1/responses/)([A-Za-z0-9_-][A-Za-z0-9_.:-]{0,255})(/cancel)?")
 
 
-# Of one or more parts, none of which leads upwards; other bytes are written in percent.
+# One or more segments, none of them `..`; other bytes are percent-encoded.
 _PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9_.:@+~,=%-]+"
 _MODEL = re.compile(rf"/v1/models/({_PART}(?:/{_PART})*)")
 
 
-# Where people look for them, too.
+# Admin paths that people look for on the data port.
 _ADMIN = frozenset(("/", "/metrics", "/livez", "/readyz", "/status.json", "/replicas", "/stalls"))
 
 
 def _meant(path: str) -> str:
-    """What was probably meant, in this table's words and never in the request's."""
+    """Return the path that was probably meant, out of this table, never out of the request."""
     if path in _ADMIN:
         return "; it is on the admin port."
     bare = path.rstrip("/")
@@ -118,7 +118,7 @@ def _meant(path: str) -> str:
 
 
 def route_of(path: str) -> Route:
-    """What is served there; UNSERVED where nothing is."""
+    """Return the route of a path; UNSERVED where nothing is served."""
     route = ROUTES.get(path, UNSERVED)
     if route is UNSERVED and (match := _KEPT.fullmatch(path)) is not None:
         return ROUTES[f"{match[1]}{{id}}{match[3] or ''}"]
@@ -135,20 +135,20 @@ def model_name(path: str) -> str:
 
 
 def kept_name(path: str) -> str:
-    """Of the response that a path of a KEPT route names."""
+    """Return the response that a path of a KEPT route names."""
     match = _KEPT.fullmatch(path)
     return match[2] if match is not None else ""
 
 
 def find(method: str, path: str) -> Route:
-    """The route of a request; raises RequestError 404 or 405."""
+    """Return the route of a request. Raise RequestError 404 or 405."""
     route = route_of(path)
     allow(route, method, path)
     return route
 
 
 def allow(route: Route, method: str, path: str) -> None:
-    """Raises RequestError 404 where nothing is served, 405 where not by this method."""
+    """Raise RequestError 404 where nothing is served, 405 where not by this method."""
     if route is UNSERVED:
         raise RequestError(404, f"This path is not served here{_meant(path)}", code="not_found")
     if method not in route.methods:

@@ -1,23 +1,24 @@
 """The queue of connections that the kernel has made for a listening socket and nobody has accepted.
 
 Invariants:
-- A look costs two system calls, however long the queue is. Where Linux does not tell, it is empty.
+- Reading it costs two system calls, however long the queue is. Where Linux does not report it, it
+  reads as empty.
 """
 
 import socket
 import struct
 from typing import NamedTuple
 
-# Of a listener Linux says in TCP_INFO's `unacked` how many wait, and in `sacked` how many may.
+# For a listener, TCP_INFO's `unacked` is the queue's length and `sacked` its limit.
 _UNACKED = struct.Struct("=24xII")
-# SO_MEMINFO: a row of uint32, the last of which is how often something was dropped.
+# SO_MEMINFO: a row of uint32; the last is the count of drops.
 _SO_MEMINFO = 55
 _DROPS = struct.Struct("=32xI")
 
 
 class AcceptQueue(NamedTuple):
-    """As it is now. limit: with more waiting, what comes is dropped. dropped: how often that was,
-    since the socket listens; a client's kernel tries again after a second, then after longer."""
+    """The queue now. limit: beyond it, new clients are dropped. dropped: drops since the socket
+    listens; a client's kernel tries again after a second, then after longer."""
 
     waiting: int = 0
     limit: int = 0
@@ -25,7 +26,7 @@ class AcceptQueue(NamedTuple):
 
 
 def look(listener: socket.socket) -> AcceptQueue:
-    """The queue of this listening socket."""
+    """Return the queue of this listening socket."""
     try:
         waiting, limit = _UNACKED.unpack(
             listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED.size)

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-# Compiled wherever anything is, and imported by all who serve.
+# A module that is compiled in every compiled build, and that every server imports.
 _HOT = "tokenlane.routing.decision"
 
 

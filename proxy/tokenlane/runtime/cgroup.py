@@ -18,7 +18,7 @@ _NO_LIMIT_BYTES = 2**60
 
 
 class _Files(NamedTuple):
-    """What the files of a version are called."""
+    """The file names of a cgroup version."""
 
     limit: str
     used: str
@@ -49,12 +49,12 @@ class MemoryWatch:
                 self.limit_bytes, self._folder, self._files = limit_bytes, folder, files
 
     def short(self) -> bool:
-        """Whether more is in use than should be. Reads a file or two."""
+        """Return whether more is in use than should be. Reads a file or two."""
         if self.limit_bytes is None:
             return False
         most_bytes = self._ratio * self.limit_bytes
         used_bytes = _number(self._folder / self._files.used) or 0
-        # What is cached is dear to ask for, so only where it matters.
+        # Reading the page cache's size is expensive, so only where it matters.
         return used_bytes > most_bytes and used_bytes - self._cached_bytes() > most_bytes
 
     def _cached_bytes(self) -> int:
@@ -67,14 +67,14 @@ class MemoryWatch:
 
 
 def cpu_count(own: Path = _OWN, mount: Path = _MOUNT) -> int:
-    """CPUs that this process may use: those that it may run on, or fewer where a group has a quota,
-    of which a part counts as one."""
+    """Return the number of CPUs that this process may use: those in its affinity, or fewer where a
+    control group has a quota, rounded up."""
     count = len(os.sched_getaffinity(0))
     for folder, files in _groups(own, mount, "cpu"):
         try:
             words = [word for name in files.quota for word in (folder / name).read_text().split()]
             quota_us, period_us = map(int, words)
-        except (OSError, ValueError):  # `max`: there is none
+        except (OSError, ValueError):  # `max`: there is no quota
             continue
         if quota_us > 0:
             count = min(count, math.ceil(quota_us / period_us))
@@ -82,8 +82,8 @@ def cpu_count(own: Path = _OWN, mount: Path = _MOUNT) -> int:
 
 
 def _groups(own: Path, mount: Path, controller: str) -> list[tuple[Path, _Files]]:
-    """The folders of the groups around this process, its own first. own: as /proc/self/cgroup.
-    Within a container the path may lead nowhere; then the mount is the group."""
+    """Return the folders of the groups around this process, its own first. own: as
+    /proc/self/cgroup. Within a container the path may lead nowhere; then the mount is the group."""
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,11 +1,11 @@
-"""Cohort scheduling: what is at the same stage runs it one behind the other.
+"""Cohort scheduling: requests at the same stage run it one after another.
 
-What a stage needs, code and tables, is some hundred kilobytes. A request that runs through all
-stages in one go finds nothing of that in the CPU's caches: the one before it left there what it
-needed last. A request that steps aside between two stages lets the others, that are where it just
-was, do the same while that is warm. With 32 requests in hand on one core this takes a quarter off
-the price of a prompt that is tokenized on the loop (docs/performance.md); a request that is alone
-pays about two microseconds each time.
+A stage's code and tables take some hundred kilobytes. A request that runs through all stages in one
+go finds none of that in the CPU's caches, because the previous request left its last stage there. A
+request that steps aside between two stages lets others run the stage that it just finished while
+the caches are warm. With 32 requests in hand on one core this saves a quarter of the CPU of a
+prompt that is tokenized on the loop (docs/performance.md); a request that is alone pays about two
+microseconds each time.
 """
 
 from collections.abc import Generator
@@ -14,5 +14,5 @@ from types import coroutine
 
 @coroutine
 def step_aside() -> Generator[None, None, None]:
-    """Lets everything that is ready now run first. May raise CancelledError as any await."""
+    """Let everything that is ready now run first. May raise CancelledError as any await."""
     yield

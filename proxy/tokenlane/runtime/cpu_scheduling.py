@@ -1,10 +1,10 @@
-"""How soon the thread of a data loop gets its turn: at the GIL, and at a CPU.
+"""How soon the thread of a data loop gets the GIL and a CPU.
 
 Invariants:
-- The loop takes no larger share than before, only smaller portions sooner. The threads that work
-  for it stand back: where both are ready, it runs.
-- All others have the kernel's usual share and portions; so have all where the kernel is told
-  nothing (another system, another scheduling policy, a container that forbids it).
+- The loop's share of the CPU does not grow; it only gets shorter slices sooner. Where it and a
+  thread that works for it are both ready, the loop runs.
+- Other processes keep the kernel's defaults. So does everything where the kernel cannot be told
+  (another system, another scheduling policy, a container that forbids it).
 """
 
 import ctypes
@@ -33,18 +33,19 @@ _RESET_ON_FORK = 0x01
 
 
 def take_soon() -> None:
-    """For the calling thread, that of a loop, before it starts others."""
+    """Shorten the slices of the calling thread, which runs a loop. Call it before it starts other
+    threads."""
     sys.setswitchinterval(GIL_SWITCH_S)
     _ask(CPU_SLICE_S, 0)
 
 
 def stand_back() -> None:
-    """For the calling thread, one that works for a loop of its process."""
+    """Lower the weight of the calling thread, which works for a loop of its process."""
     _ask(HELPER_SLICE_S, HELPER_NICE)
 
 
 def _ask(slice_s: float, nicer: int) -> None:
-    """What the kernel does with it is its own affair: nothing would be done about a refusal."""
+    """Call sched_setattr. The result is ignored, because nothing could be done about a refusal."""
     call = _SETATTR.get(platform.machine())
     if call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return

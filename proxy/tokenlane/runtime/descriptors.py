@@ -1,8 +1,8 @@
-"""How many file descriptors this process may have.
+"""The limit of this process's file descriptors.
 
 Invariants:
-- The soft limit is a default for programs that use select(): it is raised as far as it may be, but
-  not beyond what one process could ever serve, for each client takes memory.
+- The soft limit is a default for programs that use select(): it is raised to the hard limit, but
+  not beyond what one process could ever serve, since each client takes memory.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ _ENOUGH_COUNT = 65536
 
 
 def raise_limit() -> None:
-    """Take as many as this process may have."""
+    """Raise the limit as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH_COUNT if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_COUNT)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -21,5 +21,5 @@ def _stamp(file: str) -> tuple[int, int, int, int] | None:
 
 
 def stamps(files: Iterable[str]) -> Stamps:
-    """How they look now."""
+    """Return the current times and sizes of the files."""
     return {file: _stamp(file) for file in files}

@@ -1,5 +1,5 @@
-"""One heap for all threads of a process whose threads handle long texts, and a collector that
-leaves alone what lives as long as the process.
+"""One malloc arena for all threads of a process that handles long texts, and a garbage collector
+that skips objects which live as long as the process.
 
 glibc gives each thread a heap of its own, and such a heap grows by a system call for every page or
 two, which all threads wait for that meet a page fault meanwhile. A tokenizer thread that renders
@@ -17,7 +17,7 @@ import gc
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-# Longer blocks are pages of their own, which the kernel has back when they are freed. By itself
+# Longer blocks are mapped separately and returned to the kernel when they are freed. By itself
 # glibc raises this to the longest block ever freed, up to 32 MB: one such body, and every later one
 # leaves holes in the heap.
 _OWN_PAGES_BYTES = 4 * 1024 * 1024
@@ -29,8 +29,8 @@ _YOUNG_OBJECTS = 10_000
 
 
 def use_one_arena() -> None:
-    """All threads allocate from the main heap, but for long blocks, which go back to the kernel.
-    Before they are started: a heap once made stays."""
+    """Make all threads allocate from the main heap, except for long blocks, which go back to the
+    kernel. Call it before threads start, since an arena once made stays."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
@@ -39,9 +39,9 @@ def use_one_arena() -> None:
 
 
 def settle() -> None:
-    """Once everything is loaded: the collector need not walk it again, which with a tokenizer or
-    two takes all threads 10 ms and more; and the kernel gets back what loading needed beside what
-    it left, with a large tokenizer 120 MB."""
+    """Freeze what is loaded and trim the heap. The garbage collector need not walk it again, which
+    with a tokenizer or two stops all threads for 10 ms and more; and the kernel gets back what only
+    loading needed, with a large tokenizer 120 MB."""
     gc.collect()
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:

@@ -1,9 +1,9 @@
-"""Workers whose supervisor died: how the next one knows them, and bids them leave.
+"""Workers whose supervisor died: how the next one finds them and tells them to drain.
 
 Invariants:
 - A worker that lost its supervisor says so in its process name, with the port it serves on. It is
   taken at its word where it is this user's and listens there.
-- Who listens on the port beside them is somebody else, and keeps it.
+- Any other process that listens on the port keeps it.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ _LISTEN = "0A"
 
 
 def _name(port: int) -> str:
-    """Not longer than Linux lets a process's name be."""
+    """Return the process name, within the length that Linux allows."""
     return f"orphan-at-{port}"
 
 
 def become(port: int) -> None:
-    """This process is one now."""
+    """Rename this process as an orphan."""
     with contextlib.suppress(OSError):
         (_PROC / "self/comm").write_text(_name(port), encoding="ascii")
 
 
 def hold(port: int) -> bool:
-    """Whether nobody else listens there."""
+    """Return whether only orphans listen there."""
     listening = _listening(port)
     return bool(listening) and listening <= set().union(*_orphans(port).values())
 
 
 def dismiss(port: int) -> int:
-    """Has them drain and leave; how many there are."""
+    """Tell them to drain and exit. Return how many there are."""
     pids = [pid for pid, sockets in _orphans(port).items() if sockets & _listening(port)]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -42,10 +42,10 @@ def dismiss(port: int) -> int:
 
 
 def _orphans(port: int) -> dict[int, set[str]]:
-    """By pid, what they have open."""
+    """Return the descriptors that orphans have open, by pid."""
     found = {}
     for folder in _PROC.iterdir():
-        # One that ends while it is looked at is none.
+        # A process that ends while it is read is not an orphan.
         with contextlib.suppress(OSError):
             if (
                 folder.name.isdigit()
@@ -65,7 +65,8 @@ def _open(process: Path) -> set[str]:
 
 
 def _listening(port: int) -> set[str]:
-    """The sockets that listen on the port, whatever their address, as descriptors show them."""
+    """Return the sockets that listen on the port, whatever their address, as descriptors show
+    them."""
     found = set()
     for table in ("net/tcp", "net/tcp6"):
         with contextlib.suppress(OSError):

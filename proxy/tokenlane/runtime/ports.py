@@ -16,9 +16,9 @@ import socket
 from tokenlane.errors import ConfigError
 from tokenlane.runtime import orphans
 
-# Linux deals out ports from here on (net.ipv4.ip_local_port_range).
+# Linux hands out ephemeral ports from here on (net.ipv4.ip_local_port_range).
 _LOWEST_DEALT = 32768
-# Not the module's: two processes that seeded theirs alike must not draw alike.
+# Not the module's generator: two processes with the same seed must not draw the same ports.
 _DRAWS = random.SystemRandom()
 
 
@@ -52,7 +52,7 @@ def _bind(
     host: str, port: int, options: tuple[str, str], *, reuse_port: bool, listen: bool
 ) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise ConfigError(f"{port} is no port number; check {options[1]}")
+        raise ConfigError(f"{port} is not a port number; check {options[1]}")
     family, address = _resolve(host, port, options[0])
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -76,13 +76,13 @@ ADMIN_OPTIONS = ("--admin-host", "--admin-port")
 
 
 def check(host: str, port: int, options: tuple[str, str]) -> None:
-    """Raise ConfigError where no gateway could listen, also if nobody else did."""
+    """Raise ConfigError where no gateway could listen, even if the port were free."""
     with contextlib.suppress(TakenError):
         _bind(host, port, options, reuse_port=True, listen=False).close()
 
 
 def collide(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether who listens on one address takes the other. Raises ConfigError."""
+    """Return whether a listener on one address occupies the other. Raise ConfigError."""
     if one[1] != other[1] or not one[1]:
         return False
     (family, (host, _)), (others, (another, _)) = (
@@ -92,8 +92,8 @@ def collide(one: tuple[str, int], other: tuple[str, int]) -> bool:
 
 
 def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """The data port, held but not listened on; port 0 picks one. ConfigError says why not.
-    shared: also where another gateway of this user, told the same, serves on it."""
+    """Return the data port, bound but not listening; port 0 picks one. Raise ConfigError. shared:
+    also where another gateway of this user with the same setting serves on it."""
     try:
         with _bind(host, port, DATA_OPTIONS, reuse_port=shared, listen=not shared) as probe:
             chosen = port or probe.getsockname()[1]
@@ -105,18 +105,18 @@ def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def reuse_port_socket(host: str, port: int) -> socket.socket:
-    """A worker's own listening socket on the reserved port. ConfigError says why not."""
+    """Return a worker's own listening socket on the reserved port. Raise ConfigError."""
     return _bind(host, port, DATA_OPTIONS, reuse_port=True, listen=True)
 
 
 def admin_listener(host: str, port: int) -> socket.socket:
-    """The admin port's listening socket. ConfigError says why not."""
+    """Return the admin port's listening socket. Raise ConfigError."""
     return _bind(host, port, ADMIN_OPTIONS, reuse_port=False, listen=True)
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports on 127.0.0.1 that nobody holds, of those that the
-    system deals to nobody: who takes seconds to listen there still finds them free."""
+    """Return the first of `count` neighbouring free ports on 127.0.0.1 below the ephemeral range,
+    so that a process which takes seconds to listen there still finds them free."""
     for _ in range(100):
         first = _DRAWS.randrange(_LOWEST_DEALT // 2, _LOWEST_DEALT - count)
         held: list[socket.socket] = []
@@ -135,11 +135,11 @@ def free_ports(count: int) -> int:
 
 
 def address_of(listener: socket.socket) -> tuple[str, int]:
-    """Host and port as bound."""
+    """Return host and port as bound."""
     name = listener.getsockname()
     return str(name[0]), int(name[1])
 
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:
-    """`http://host:port`, with brackets where IPv6 needs them."""
+    """Return `http://host:port`, with brackets where IPv6 needs them."""
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -2,7 +2,7 @@
 systemd is needed, and without it nothing happens.
 
 Invariants:
-- A word that cannot be said is a line in the log, never an error: the gateway serves without it.
+- A message that cannot be sent is a line in the log, never an error: the gateway serves without it.
 """
 
 import logging
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def notify(*lines: str) -> bool:
-    """Tells systemd, as READY=1 or STOPPING=1; whether somebody was told."""
+    """Send systemd a state such as READY=1 or STOPPING=1. Return whether it was sent."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return False
@@ -24,6 +24,6 @@ def notify(*lines: str) -> bool:
             sock.connect(address)
             sock.sendall("\n".join(lines).encode())
     except OSError as error:
-        log.warning("systemd cannot be told %s (%s)", lines[0], error.strerror)
+        log.warning("cannot notify systemd of %s (%s)", lines[0], error.strerror)
         return False
     return True

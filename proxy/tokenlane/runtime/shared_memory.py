@@ -10,7 +10,7 @@ import tempfile
 
 
 def shared_file(name: str, size_bytes: int) -> int:
-    """A zeroed file of this size, close-on-exec; returns its descriptor. The caller closes it."""
+    """Return the descriptor of a new zeroed file, close-on-exec. The caller closes it."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     else:  # pragma: no cover - not Linux

@@ -1,9 +1,9 @@
-"""What is looked at now and then rather than counted as it happens: sizes, and the counts that
-others keep.
+"""Gauges that are sampled now and then rather than counted as things happen: sizes, and counts kept
+elsewhere.
 
 Invariants:
-- A look costs the same however busy the worker is, and is never taken on a request's path.
-- Counts that others keep only grow; what is added here is their growth since the last look.
+- A sample costs the same however busy the worker is, and is never taken on a request's path.
+- Counts kept elsewhere only grow; this adds their growth since the last sample.
 """
 
 import socket
@@ -36,7 +36,7 @@ class CacheGrowth:
         self._before: dict[str, CacheCounts] = {}
 
     def write(self, cache: str, now: CacheCounts) -> None:
-        """A kind of cache, as it is now."""
+        """Write the current counts of a kind of cache."""
         segment = self._segment
         before = self._before.get(cache, CacheCounts())
         self._before[cache] = now
@@ -47,8 +47,8 @@ class CacheGrowth:
 
 
 class LineGrowth(Generic[_Writer]):
-    """What a writer off the loop (access log, traces) wrote and lost. Both are shown from the
-    start: none is a number too."""
+    """Counts of what a writer off the loop (access log, traces) wrote and lost. Both exist from the
+    start, since 0 is a value too."""
 
     def __init__(
         self, segment: MetricsSegment, writer: _Writer | None, done: Family, lost: Family
@@ -60,13 +60,13 @@ class LineGrowth(Generic[_Writer]):
         self._failed = segment.counter(lost, "failed")
 
     def follow(self, writer: _Writer | None) -> None:
-        """From now on this one, which begins at zero."""
+        """Follow another writer, whose counts begin at zero."""
         self.write()
         self.writer = writer
         self._before = LineCounts()
 
     def write(self) -> None:
-        """As it is now."""
+        """Write the current counts."""
         if self.writer is None:
             return
         before, now = self._before, self.writer.counts()
@@ -86,7 +86,7 @@ class AcceptGrowth:
         self._dropped = 0
 
     def write(self) -> None:
-        """As it is now."""
+        """Write the current counts."""
         now = accept_queue.look(self._listener)
         self._waiting.set(now.waiting)
         if now.dropped > self._dropped:
@@ -125,7 +125,7 @@ class Gauges:
         self._upstream_busy = segment.gauge(families.UPSTREAM_CONNECTIONS, "busy")
 
     def sample(self) -> None:
-        """Looks."""
+        """Sample everything once."""
         gateway, segment = self._gateway, self._segment
         gateway.fleet.sweep()
         gateway.router.sweep(time.monotonic())
@@ -163,7 +163,7 @@ class Gauges:
     def _left_out(self) -> None:
         out = self._gateway.router.left_out(time.monotonic())
         for replica in self._gateway.fleet.state.replicas:
-            # From 0 on, for rates and for those who look for it.
+            # From 0 on, so that rates and queries find it.
             self._segment.counter(families.EJECTIONS, replica.id)
             for why in SEEN_BY_WORKERS:
                 left_out = float(out.get(replica.slot) is why)

@@ -89,11 +89,11 @@ class Worker:
         self._explainer: Explainer | None = None
 
     def drain(self) -> None:
-        """Stops listening, finishes what is in flight, exits."""
+        """Stop listening, finish what is in flight, exit."""
         self._drain.set()
 
     async def run(self) -> int:
-        """Serves until told to drain; returns the exit code."""
+        """Serve until told to drain; return the exit code."""
         hello = await self._end.connect(self._descriptor)
         try:
             resources = Resources.of(hello)
@@ -275,7 +275,7 @@ def _show_engines(segment: MetricsSegment, tokenizers: Tokenizers) -> None:
 
 
 def _refused(recorder: Recorder, exchange: Exchange) -> None:
-    """A request that the server answered by itself is recorded too."""
+    """Record a request that the server answered by itself."""
     record = RequestRecord(exchange.started_s)
     record.request_id = exchange.request_id
     record.method, record.error_code = exchange.method, exchange.error_code

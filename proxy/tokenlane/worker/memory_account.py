@@ -27,14 +27,14 @@ def memory_parts(
     access: AccessLog | None,
     tracer: Tracer | None,
 ) -> dict[str, Part]:
-    """By name (metric label)."""
+    """Return the parts by name (metric label)."""
     bodies, homes = server.state.body_memory, gateway.kept.homes
     shadows, tokens = gateway.shadows, gateway.tokens
     parts = {
         f"{kind}-cache": Part(budget.size_bytes, budget.limit_bytes)
         for kind, budget in tokens.budgets.by_kind().items()
     }
-    # Prompts that wait for a thread: of bodies that are held.
+    # Prompts that wait for a thread are part of bodies that are held.
     parts["tokenizing"] = Part(tokens.threads.queued_bytes, tokens.queue_limit_bytes)
     parts["bodies"] = Part(bodies.held_bytes, bodies.limit_bytes)
     parts["shadows"] = Part(shadows.size_bytes, shadows.limit_bytes)

@@ -1,9 +1,9 @@
-"""Other settings in a worker that serves.
+"""Replace the settings of a worker that serves.
 
 Invariants:
-- Everything that can fail is made first, beside the loop; then all is swapped in one turn of it.
-  What cannot be made changes nothing.
-- Requests that are under way go on as they began: none is cut, none waits.
+- Everything that can fail is built first, in a thread; then all of it is swapped in one turn of the
+  loop. A failure to build changes nothing.
+- Requests in flight keep the old settings: none is cut, none waits.
 """
 
 import asyncio
@@ -28,13 +28,14 @@ log = logging.getLogger(__name__)
 
 
 def _sink(settings: LogSettings) -> tuple[object, ...]:
-    """What a log has to be opened anew for."""
+    """Return the settings whose change reopens the log."""
     kind = settings.access, settings.format, settings.prefix_block_tokens
     return *kind, settings.queue_limit_lines
 
 
 class WorkerReload:
-    """What a worker was started with, and what of it is replaced. loaded: as of now."""
+    """What a worker was started with, and the parts that a reload replaces. loaded: the current
+    settings."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class WorkerReload:
         self.resources = resources
 
     async def apply(self, reload: Reload) -> str:
-        """Puts it in force; else the sentence that says why not."""
+        """Apply new settings. Return "" or the sentence that says why they are refused."""
         async with self._one_at_a_time:
             try:
                 made, seen = await asyncio.to_thread(self._make, reload)
@@ -71,7 +72,7 @@ class WorkerReload:
             return ""
 
     def _make(self, reload: Reload) -> tuple[Resources, Stamps]:
-        """In a thread. Raises ConfigError."""
+        """Build the new parts, in a thread. Raise ConfigError."""
         settings, now, was = reload.settings, self.resources, self.settings
         key: Secret | None = replica_key(settings.upstream)
         if now.replica_key is not None and now.replica_key.same(key):
@@ -95,7 +96,7 @@ class WorkerReload:
         return made, seen
 
     def _put(self, settings: Settings, made: Resources) -> None:
-        """On the loop, in one turn. Raises before anything is different."""
+        """Swap everything in one turn of the loop. Raise before anything has changed."""
         recorder = self._recorder
         authenticator = (
             Authenticator(made.keys, recorder.unauthorized) if made.keys is not None else None

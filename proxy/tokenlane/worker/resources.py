@@ -38,7 +38,7 @@ class Resources(NamedTuple):
 
     @classmethod
     def of(cls, hello: Hello) -> Self:
-        """Raises ConfigError."""
+        """Raise ConfigError."""
         settings = hello.settings
         return cls(
             hello.keys,
@@ -50,26 +50,27 @@ class Resources(NamedTuple):
         )
 
     def close(self) -> None:
-        """Writes what is left to be told."""
+        """Write what is left to be told."""
         for teller in (self.access, self.tracer):
             if teller is not None:
                 teller.close()
 
 
 def upstream_tls(settings: UpstreamSettings, backends: Iterable[str]) -> ssl.SSLContext | None:
-    """For https:// backends, where there are any or could be. Raises ConfigError."""
+    """Return the TLS context for https:// backends, where there are any or could be. Raise
+    ConfigError."""
     set_up = settings.tls_ca_file or settings.tls_cert_file
     https = any(url.startswith("https:") for url in backends)
     return upstream_context(settings) if set_up or https else None
 
 
 def load_tokenizers(settings: TokenSettings) -> Tokenizers:
-    """Of every model with a folder, by the model's name. Raises ConfigError."""
+    """Load the tokenizer of every model with a folder, by the model's name. Raise ConfigError."""
     tokenizers = {}
     for model, folder in settings.folders.items():
         tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         for doubt in tokenizers[model].doubts:
             log.warning("tokenizer of %s: its ids may differ from vLLM's: %s", model, doubt)
-        # The first encode builds tables; nobody's request should pay for it.
+        # The first encode builds tables, which no request should wait for.
         tokenizers[model].encode("warm up", add_special_tokens=True)
     return tokenizers

@@ -1,4 +1,4 @@
-"""The verbs of the command line: of each its flags, and what it does; its exit code comes back.
+"""The verbs of the command line: each has its flags, and a function that returns the exit code.
 
 Invariants:
 - Importing a verb is cheap: it imports what it needs when it runs. A health check every few seconds

@@ -17,7 +17,7 @@ from tokenlane.config.flags import admin_flags, loaded
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 30.0
-# Method and path by what is asked; `{}` is the replica.
+# Method and path of each action; `{}` is the replica.
 _ASKED = {
     "list": ("GET", "/replicas"),
     "add": ("POST", "/replicas"),
@@ -27,17 +27,18 @@ _ASKED = {
 
 
 def replicas_flags(parser: argparse.ArgumentParser) -> None:
-    """What to do with which replica of whom."""
+    """Add the flags: the action, the replica, the gateway."""
     parser.epilog = "add, drain and remove need an admin token: docs/changing.md."
     parser.add_argument("action", choices=tuple(_ASKED), nargs="?", default="list")
     parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
-    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    admin_flag(parser, "the gateway's admin port, instead of host and port")
     parser.add_argument("--json", action="store_true", help="print JSON")
     admin_flags(parser, token=True, bare=False)
 
 
 def replicas(args: argparse.Namespace) -> int:
-    """0 where the gateway did as asked, else 1. Raises ConfigError for a wrong command line."""
+    """Change the replicas. Return 0 where the gateway did so, else 1. Raise ConfigError for a wrong
+    command line."""
     if (args.replica is None) != (args.action == "list"):
         raise ConfigError(
             "replicas list takes no replica"
@@ -61,8 +62,8 @@ def replicas(args: argparse.Namespace) -> int:
 
 
 def reload_flags(parser: argparse.ArgumentParser) -> None:
-    """Whom to tell."""
-    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    """Add the flags: the gateway."""
+    admin_flag(parser, "the gateway's admin port, instead of host and port")
     admin_flags(parser, token=True)
 
 
@@ -71,7 +72,7 @@ def reload(args: argparse.Namespace) -> int:
     told = _ask(args, "POST", "/reload", b"")
     if told is None:
         return 1
-    say(f"{told['outcome']}: {', '.join(told['changed']) or 'nothing is different'}")
+    say(f"{told['outcome']}: {', '.join(told['changed']) or 'nothing changed'}")
     if told["restart"]:
         say(f"these need a restart: {', '.join(told['restart'])}")
     return 0
@@ -89,7 +90,7 @@ def _state(row: dict[str, Any]) -> str:
 def _ask(
     args: argparse.Namespace, method: str, path: str, body: bytes | None
 ) -> dict[str, Any] | None:
-    """What the gateway answers; None, and why on stderr, where it does not do it."""
+    """Return the gateway's answer; None, with the reason on stderr, where it refuses."""
     admin = loaded(args).settings.admin
     where = address(args.admin, admin)
     headers = {"content-type": "application/json", **shown(admin)}

@@ -1,7 +1,7 @@
 """`tokenlane check-config`, `print-config` and `doctor`: the settings, and what they would do.
 
 Invariants:
-- What is wrong is said whole: every reason on a line of its own, not only the first.
+- Every mistake is printed, each on a line of its own.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from tokenlane.errors import ConfigError, ConfigProblems
 
 
 def check_config_flags(parser: argparse.ArgumentParser) -> None:
-    """All settings, and whether to ask the replicas."""
+    """Add the flags: all settings, and whether to ask the replicas."""
     gateway_flags(parser)
     parser.add_argument("--probe", action="store_true", help="ask the replicas too")
 
 
 def check_config(args: argparse.Namespace) -> int:
-    """1 where the settings would not serve."""
+    """Return 1 where the settings would not serve, else 0."""
     for told in misspelt_variables():
         complain(told)
     from tokenlane.control.checks import check_loaded
@@ -66,7 +66,7 @@ def _load_tokenizers(found: LoadedSettings) -> None:
 
 
 def print_config_flags(parser: argparse.ArgumentParser) -> None:
-    """All settings, or what a file of them may hold."""
+    """Add the flags: all settings, or the file's schema."""
     gateway_flags(parser)
     parser.add_argument(
         "--schema", action="store_true", help="print the file's JSON Schema instead"
@@ -74,13 +74,13 @@ def print_config_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def print_config(args: argparse.Namespace) -> int:
-    """The settings in force, with where each is from."""
+    """Print the settings in force, each with its origin."""
     say(json.dumps(schema(), indent=2) if args.schema else printed(loaded(args)))
     return 0
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """1 where something would keep the gateway from serving well."""
+    """Return 1 where something would keep the gateway from serving well, else 0."""
     from tokenlane.cli.doctor import examine
 
     return examine(loaded(args).settings, os.environ, say)

@@ -23,9 +23,9 @@ _TIMEOUT_S = 15.0
 
 
 def explain_flags(parser: argparse.ArgumentParser) -> None:
-    """The request, and whom to ask."""
+    """Add the flags: the request, and the gateway to ask."""
     parser.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
-    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    admin_flag(parser, "the gateway's admin port, instead of host and port")
     parser.add_argument(
         "--header",
         action="append",
@@ -40,9 +40,8 @@ def explain_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def explain(args: argparse.Namespace) -> int:
-    """0 where the gateway explained the request, 1 where it refuses it or cannot be asked.
-
-    Raises ConfigError for what the operator got wrong.
+    """Return 0 where the gateway explained the request, 1 where it refuses it or cannot be reached.
+    Raise ConfigError for the operator's mistakes.
     """
     admin = loaded(args).settings.admin
     headers = {
@@ -95,7 +94,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def table(told: dict[str, Any]) -> str:
-    """An explanation for people. told: what `Explainer.explain` makes."""
+    """Return an explanation for people. told: what `Explainer.explain` makes."""
     about = "" if told["exact"] else "about "
     head = [
         (

@@ -12,7 +12,7 @@ DEFAULT_POLICIES = "affinity,queue-own,text-tree,least-requests,round-robin"
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
-    """The verb's own flags."""
+    """Add the verb's own flags."""
     parser.add_argument(
         "trace",
         type=Path,

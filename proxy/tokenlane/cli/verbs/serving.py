@@ -13,7 +13,7 @@ log = logging.getLogger("settings")
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Runs until told to stop."""
+    """Serve until told to stop."""
     from tokenlane.control import supervisor
     from tokenlane.control.checks import check_loaded
     from tokenlane.control.reload import Given
@@ -33,7 +33,7 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def demo_flags(parser: argparse.ArgumentParser) -> None:
-    """All settings but those that the demo's own fleet decides."""
+    """Add the flags: all settings except those that the demo's own fleet decides."""
     setting_flags(parser, hidden=("backends", "tokens.folders"))
     parser.add_argument(
         "--replicas", type=int, default=4, metavar="N", help="simulated replicas (default: 4)"
@@ -46,7 +46,7 @@ def demo_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def demo(args: argparse.Namespace) -> int:
-    """Runs until told to stop, and the fleet with it."""
+    """Serve with a simulated fleet until told to stop."""
     from tokenlane.runtime.ports import free_ports
     from tokenlane.simulator import clients
     from tokenlane.simulator.subprocess_fleet import FleetProcess
@@ -61,7 +61,7 @@ def demo(args: argparse.Namespace) -> int:
     flags = clients.FLEET_FLAGS if args.load else ()
     begun = FleetProcess(args.replicas, free_ports(args.replicas), flags)
     begun.start()
-    from tokenlane.control import supervisor  # it takes as long as the fleet's start: both at once
+    from tokenlane.control import supervisor  # as slow as the fleet's start, so both run at once
 
     def greet(url: str) -> None:
         say(f"\nTry it:\n\n{curl_line(url)}\n")
@@ -70,7 +70,7 @@ def demo(args: argparse.Namespace) -> int:
             say(f"{clients.CHATS} people chat and {clients.AGENTS} agents work: see the page.")
         say("Ctrl-C stops the gateway and its replicas.")
         if not args.load:
-            say("With clients, for the page to live: tokenlane demo --load (make run LOAD=--load)")
+            say("With clients, to fill the page: tokenlane demo --load (make run LOAD=--load)")
 
     with begun as fleet, contextlib.ExitStack() as around:
         args.backends = list(fleet.urls)
@@ -81,14 +81,14 @@ def demo(args: argparse.Namespace) -> int:
 
 
 def _by_make(sentence: str) -> str:
-    """How `make run`, which has no flags, is told another port."""
+    """Return how to give `make run`, which has no flags, another port."""
     if sentence.endswith("another --admin-port"):
         return " (make run ADMIN_PORT=8091)"
     return " (make run PORT=8090)" if sentence.endswith("another --port") else ""
 
 
 def curl_line(url: str) -> str:
-    """A command that asks the demo's gateway, for a shell."""
+    """Return a command that asks the demo's gateway, for a shell."""
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hello!"}]}
     asked = f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' \\"
     return f"{asked}\n  -d '{json.dumps(body)}'"

@@ -11,12 +11,12 @@ import msgspec
 from tokenlane.config.options import options_of
 from tokenlane.errors import ConfigError
 
-# Where the arguments keep what is a setting of the simulator.
+# Prefix of the simulator's settings among the arguments.
 _OWN = "sim:"
 
 
 def simulate_flags(parser: argparse.ArgumentParser) -> None:
-    """How many and where, and how each behaves."""
+    """Add the flags: how many replicas, their ports, and how each behaves."""
     from tokenlane.simulator.profile import SimulatorSettings
 
     parser.usage = "%(prog)s [flags]"
@@ -48,7 +48,7 @@ def simulate_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Runs until told to stop."""
+    """Run the fleet until told to stop."""
     from tokenlane.simulator.profile import SimulatorSettings
     from tokenlane.simulator.serve import run
     from tokenlane.telemetry.log.setup import setup_logs
@@ -89,7 +89,7 @@ def _model_folder(text: str) -> tuple[str, str]:
 
 
 def _until_eof() -> None:
-    """Ends this process when its stdin closes, which is when its parent is gone."""
+    """End this process when its stdin closes, which is when its parent is gone."""
     # Not sys.stdin: its lock, held by a daemon thread, aborts the interpreter at its end.
     while os.read(0, 4096):
         pass

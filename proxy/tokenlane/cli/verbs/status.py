@@ -17,7 +17,7 @@ from tokenlane.config.flags import admin_flags, loaded
 
 
 def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
-    """Where to ask, and how long to wait."""
+    """Add the flags: where to ask, and how long to wait."""
     admin_flags(parser)
     parser.add_argument(
         "--timeout-s", type=float, default=2.0, metavar="S", help="seconds to wait (default: 2)"
@@ -25,7 +25,7 @@ def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def healthcheck(args: argparse.Namespace) -> int:
-    """0 where the gateway is ready, else 1. It says so to all: no token is shown."""
+    """Return 0 where the gateway is ready, else 1. It needs no token."""
     where = address(None, loaded(args).settings.admin)
     try:
         status, body = ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
@@ -46,14 +46,14 @@ def _not_ready(why: object) -> int:
 
 
 def top_flags(parser: argparse.ArgumentParser) -> None:
-    """Where to ask, and whether once."""
+    """Add the flags: where to ask, and whether only once."""
     admin_flags(parser, token=True)
-    admin_flag(parser, "the gateway's admin port, in the place of host and port")
+    admin_flag(parser, "the gateway's admin port, instead of host and port")
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
 
 
 def top(args: argparse.Namespace) -> int:
-    """Shows the live numbers until told to stop."""
+    """Show the live numbers until told to stop."""
     from tokenlane.cli import top as screen
     from tokenlane.runtime.ports import url_of
 

@@ -1,7 +1,7 @@
 """A file of replicas: a list of URLs in YAML or JSON, read when it changes.
 
 Invariants:
-- What is wrong with the file is said with its name, and the replicas stay as they were.
+- A mistake in the file is reported with the file's name, and the replicas stay unchanged.
 - A file that is empty is one that is being written; a list without entries is `[]`.
 """
 

@@ -2,7 +2,8 @@
 
 Invariants:
 - A watch begins where the list ended, and is resumed where it was cut, by `resourceVersion`;
-  bookmarks keep that young. Where the server has forgotten it (410), all is listed anew.
+  bookmarks keep that young. Where the server no longer has that version (410), everything is listed
+  again.
 - What cannot be had keeps the replicas as they were, and is tried again with growing pauses.
 - The token is read again for each request: Kubernetes replaces it while we run.
 """
@@ -119,14 +120,14 @@ class Kubernetes:
                     await self._watch(session)
                     pause_s = FIRST_PAUSE_S
                 except _Gone:
-                    log.info("the Kubernetes API has forgotten where we were; listing anew")
+                    log.info("the Kubernetes API no longer has this version; listing again")
                     self._version = ""
                 except (
                     _Failed, aiohttp.ClientError, OSError, TimeoutError, ValueError,
                     msgspec.MsgspecError,
                 ) as error:  # fmt: skip
                     want(None)
-                    log.warning("the Kubernetes API cannot be asked: %s", str(error) or repr(error))
+                    log.warning("the Kubernetes API does not answer: %s", str(error) or repr(error))
                     await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
                     pause_s = min(pause_s * 2, LAST_PAUSE_S)
 

@@ -112,7 +112,7 @@ class Discovery:
             except ConfigError as error:
                 log.error("%s: %s", name, error)  # noqa: TRY400 - the sentence says it all
             except Exception:
-                log.exception("%s failed for no foreseen reason", name)
+                log.exception("%s failed unexpectedly", name)
             await asyncio.sleep(AGAIN_S)
 
     def _look(self) -> None:
