@@ -34,7 +34,7 @@ _FIELDS = {
 
 
 def spelled(events: Sequence[Event], spelling: Spelling) -> list[Any]:
-    """The events as they are written: maps, or arrays that begin with the type."""
+    """Return the events as they are written: maps, or arrays that begin with the type."""
     if spelling == "maps":
         return list(events)
     return [[one["type"], *(one[name] for name in _FIELDS[one["type"]])] for one in events]
@@ -72,7 +72,7 @@ class CacheLog:
         )
 
     def offloaded(self, blocks: Sequence[bytes]) -> None:
-        """Blocks have a copy in the CPU's memory now."""
+        """Note that blocks have a copy in the CPU's memory now."""
         self._events += [
             {
                 "type": "BlockStored",
@@ -89,7 +89,7 @@ class CacheLog:
         ]
 
     def removed(self, block: bytes, medium: str = "GPU") -> None:
-        """A block made room for others."""
+        """Note that a block was evicted."""
         last = self._events[-1] if self._events else {}
         if last.get("type") == "BlockRemoved" and last["medium"] == medium:
             last["block_hashes"].append(_number(block))
@@ -99,11 +99,11 @@ class CacheLog:
         )
 
     def cleared(self) -> None:
-        """The cache was emptied."""
+        """Note that the cache was emptied."""
         self._events.append({"type": "AllBlocksCleared"})
 
     def take(self) -> list[Event]:
-        """What has happened since the last look."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 

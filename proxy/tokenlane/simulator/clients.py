@@ -4,7 +4,7 @@ see.
     python -m tokenlane.simulator.clients URL       until its standard input closes
 
 Invariants:
-- A conversation grows by what was answered: each turn's prompt begins with the one before it.
+- A conversation grows by its answers: each turn's prompt begins with the previous one.
 - A client that is refused or cut off begins another conversation after a pause; none gives up.
 """
 
@@ -22,7 +22,7 @@ import aiohttp
 from tokenlane.simulator.text import WORDS
 
 CHATS, AGENTS = 12, 4
-# What makes a fleet worth looking at: prompts take a while, answers flow, caches evict.
+# A fleet that is worth watching: prompts take a while, answers stream, caches evict.
 FLEET_FLAGS = (
     *("--prefill-tokens-per-s", "12000", "--token-interval-s", "0.02"),
     *("--cache-blocks", "3000", "--running-limit", "32", "--cache-generated", "true"),
@@ -43,7 +43,7 @@ Message = dict[str, Any]
 
 
 class Client:
-    """One of them. draw: its own, so that no two say the same. pause_s: about so long between two
+    """One client. draw: its own, so that no two send the same. pause_s: about the time between two
     questions."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Client:
             await asyncio.sleep(self._pause_s * draw.random())
 
     async def _ask(self, messages: list[Message], tokens: int, **more: Any) -> str:
-        """Return what is answered. Raise aiohttp.ClientError where nothing is."""
+        """Return the answer. Raise aiohttp.ClientError where there is none."""
         body = {
             "model": "demo", "messages": messages, "max_tokens": tokens, "stream": True,
             "stream_options": {"include_usage": True}, **more,
@@ -139,7 +139,7 @@ async def _until_eof(url: str) -> None:
 
 @contextlib.contextmanager
 def running(url: str) -> Iterator[None]:
-    """Clients in a process of their own, which ends with this one."""
+    """Run the clients in a process of their own, which ends with this one."""
     argv = [sys.executable, "-m", __spec__.name, url]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True) as process:
         try:

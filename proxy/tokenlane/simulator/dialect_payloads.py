@@ -31,7 +31,7 @@ class MessageShapes(Shapes):
         self._prompt_tokens = prompt_tokens
 
     def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
-        """The answer to a request that does not stream."""
+        """Return the answer to a request that does not stream."""
         only = choices[0]
         message = {**self._head, "content": [{"type": "text", "text": only.text}]}
         message["model"] = self._model
@@ -40,7 +40,7 @@ class MessageShapes(Shapes):
         return _encode({**message, "usage": _message_usage(usage)})
 
     def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
-        """What comes with the first token."""
+        """Return what comes with the first token."""
         told = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
         message: dict[str, Any] = {
             **self._head, "content": [], "model": self._model, "stop_reason": None,
@@ -54,13 +54,13 @@ class MessageShapes(Shapes):
         ]
 
     def piece(self, index: int, text: str, **_: Any) -> bytes:
-        """A token's event."""
+        """Return a token's event."""
         delta = {"type": "text_delta", "text": text}
         event = {"type": "content_block_delta", "delta": delta, "index": 0}
         return _event("content_block_delta", event)
 
     def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
-        """What comes after the last token."""
+        """Return what comes after the last token."""
         assert usage is not None
         delta = {"stop_reason": _STOPS.get(choices[0].finish), "stop_sequence": None}
         told = {"type": "message_delta", "delta": delta, "usage": _message_usage(usage)}
@@ -71,20 +71,20 @@ class MessageShapes(Shapes):
         ]
 
     def failure(self, message: str) -> list[bytes]:
-        """The event of a dead engine."""
+        """Return the event of a dead engine."""
         error = {"type": "internal_error", "message": message}
         return [_event("error", {"type": "error", "error": error})]
 
 
 def counted(tokens: int) -> bytes:
-    """The answer of /v1/messages/count_tokens."""
+    """Return the answer of /v1/messages/count_tokens."""
     return _encode(
         {"input_tokens": tokens, "context_management": {"original_input_tokens": tokens}}
     )
 
 
 def _message_usage(usage: UsagePayload) -> dict[str, int]:
-    """vLLM counts the prompt in three parts where it reports its cache."""
+    """Return the usage: vLLM counts the prompt in three parts where it reports its cache."""
     told = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
     details = usage.prompt_tokens_details
     if details:
@@ -96,8 +96,8 @@ def _message_usage(usage: UsagePayload) -> dict[str, int]:
 
 
 class ResponseShapes(Shapes):
-    """Those of OpenAI's responses. body: the request, of which much is said again. output_tokens:
-    the most there will be."""
+    """The shapes of OpenAI's responses. body: the request, of which much is repeated.
+    output_tokens: the most there will be."""
 
     framed = False
 
@@ -112,11 +112,11 @@ class ResponseShapes(Shapes):
         self._number = 0
 
     def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
-        """The answer to a request that does not stream."""
+        """Return the answer to a request that does not stream."""
         return _encode(self._response(choices[0], usage))
 
     def head(self) -> list[bytes]:
-        """What comes before the first token."""
+        """Return what comes before the first token."""
         response = self._response(None, None)
         return [
             self._numbered(f"response.{word}", {"response": response})
@@ -124,7 +124,7 @@ class ResponseShapes(Shapes):
         ]
 
     def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
-        """What comes with the first token."""
+        """Return what comes with the first token."""
         part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
         place = {"content_index": 0, "item_id": self._item, "output_index": 0}
         return [
@@ -135,12 +135,12 @@ class ResponseShapes(Shapes):
         ]
 
     def piece(self, index: int, text: str, **_: Any) -> bytes:
-        """A token's event; each has a number of its own."""
+        """Return a token's event; each has a number of its own."""
         event = {"content_index": 0, "delta": text, "item_id": self._item, "logprobs": []}
         return self._numbered("response.output_text.delta", {**event, "output_index": 0})
 
     def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
-        """What comes after the last token."""
+        """Return what comes after the last token."""
         choice = choices[0]
         place: dict[str, Any] = {"content_index": 0, "item_id": self._item}
         item = self._output(choice)
@@ -156,7 +156,7 @@ class ResponseShapes(Shapes):
         ]
 
     def failure(self, message: str) -> list[bytes]:
-        """vLLM says nothing of a dead engine here: the connection breaks off."""
+        """Return nothing: vLLM breaks the connection off when its engine has died."""
         return []
 
     def _numbered(
@@ -200,7 +200,7 @@ class ResponseShapes(Shapes):
 
 
 def _response_usage(usage: UsagePayload) -> dict[str, Any]:
-    """This dialect's count of cached tokens is always reported."""
+    """Return the usage: this dialect always reports cached tokens."""
     details = usage.prompt_tokens_details
     cached = details.cached_tokens if details else 0
     created = (details.created_cache_tokens or 0) if details else 0

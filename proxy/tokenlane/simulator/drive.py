@@ -4,7 +4,7 @@ Invariants:
 - One timer, never one per sequence: what is due in the same millisecond happens in one wake-up.
 - The timer rounds up to the loop's millisecond, so a wake-up always finds something due; times
   of tokens are the engine's own and do not drift.
-- Whatever changed is told to its owner before the verb returns.
+- Owners are told of every change before the method returns.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ class Drive:
         self._stopped = False
 
     def submit(self, sequences: Iterable[Sequence], ready_s: float) -> None:
-        """New sequences, which leave the front end at `ready_s`."""
+        """Add sequences, which leave the front end at `ready_s`."""
         now = time.monotonic()
         for sequence in sequences:
             self._tell(self.engine.submit(sequence, now, ready_s))
         self._schedule(now)
 
     def abort(self, sequences: Iterable[Sequence]) -> None:
-        """Their client is gone."""
+        """Abort sequences whose client is gone."""
         now = time.monotonic()
         for sequence in sequences:
             if not sequence.done:
@@ -58,7 +58,7 @@ class Drive:
         return cleared
 
     def stop(self) -> None:
-        """The end of this engine; nothing more happens."""
+        """Stop the engine for good."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -55,7 +55,7 @@ _RESPONSE = "/v1/responses/"
 
 
 def _response_methods(path: str) -> tuple[str, ...] | None:
-    """Of a path that names a response; None of any other."""
+    """Return the methods of a path that names a response; None for any other."""
     _, slash, verb = path.removeprefix(_RESPONSE).partition("/")
     if not path.startswith(_RESPONSE) or (slash and verb != "cancel"):
         return None
@@ -109,7 +109,7 @@ def stats(replica: SimulatedReplica) -> Stats:
 
 
 class Endpoints:
-    """Of one replica. siblings: the fleet, this replica included."""
+    """The endpoints of one replica. siblings: the fleet, this replica included."""
 
     def __init__(self, replica: SimulatedReplica, siblings: Row[SimulatedReplica]) -> None:
         self._replica = replica
@@ -119,7 +119,7 @@ class Endpoints:
         self._methods = {path: methods for path, methods in _METHODS.items() if path not in lacked}
 
     async def handle(self, exchange: Exchange) -> None:
-        """One request."""
+        """Answer one request."""
         echo = exchange.request_id if self._replica.settings.echo_request_id else None
         reply = Reply(exchange, echo)
         path = exchange.path
@@ -149,7 +149,7 @@ class Endpoints:
                 reply.respond(error.status, JSON, error.body(dialect_of(path)))
 
     async def _fail(self, exchange: Exchange, reply: Reply, fault: Fault) -> bool:
-        """The faults that come before any answer; False: the fault comes later."""
+        """Apply the faults that come before any answer; False: the fault comes later."""
         if fault.kind not in ("hang", "close", "garbage", "status"):
             return False
         await exchange.read_body()
@@ -190,8 +190,8 @@ class Endpoints:
                 self._replica.in_flight -= 1
 
     async def _response(self, exchange: Exchange, reply: Reply) -> None:
-        """One that is kept. None is made in the background: none can be cancelled, or streamed
-        again (vLLM notices the latter when it has begun to answer)."""
+        """Answer a request about a stored response. None is made in the background: none can be
+        cancelled, or streamed again (vLLM notices the latter when it has begun to answer)."""
         await exchange.read_body()
         name, _, cancel = exchange.path.removeprefix(_RESPONSE).partition("/")
         answer = self._replica.stored.answer(name)
@@ -204,7 +204,7 @@ class Endpoints:
         reply.respond(200, JSON, answer)
 
     def _get(self, path: str, reply: Reply) -> None:
-        """What needs no body."""
+        """Answer a GET."""
         replica, settings = self._replica, self._replica.settings
         if path in ("/health", "/ping"):
             ill = replica.faults.active("unhealthy", time.monotonic()) is not None
@@ -217,7 +217,7 @@ class Endpoints:
             created = int(replica.drive.started_s)
             most = None if "max_model_len" in settings.lacked else settings.context_tokens
             model = settings.model
-            root = settings.folder or model  # as vLLM: what it was told to load
+            root = settings.folder or model  # as vLLM: the name it was told to load
             listed = payloads.models(model, root, created, most, replica.adapters)
             reply.respond(200, JSON, listed)
         elif path == "/metrics":
@@ -274,7 +274,7 @@ class Endpoints:
         reply.respond(200, JSON, msgspec.json.encode({"prompt": text}))
 
     async def _simulator(self, exchange: Exchange, reply: Reply) -> None:
-        """The switches."""
+        """Answer a request to the switches."""
         body = await exchange.read_body()
         if exchange.method not in _METHODS.get(exchange.path, ()):
             raise vllm_errors.made(404, "no such switch")

@@ -111,7 +111,7 @@ class Engine:
         return self._events[0][0] if self._events else None
 
     def submit(self, sequence: Sequence, now: float, ready_s: float = 0.0) -> list[Sequence]:
-        """A new sequence; until `ready_s` it is still in the front end."""
+        """Add a sequence; until `ready_s` it is still in the front end."""
         self._run(now)
         if ready_s <= now:
             self._queue(sequence, now)
@@ -125,7 +125,7 @@ class Engine:
         return self._take_changed()
 
     def abort(self, sequence: Sequence, now: float) -> list[Sequence]:
-        """The client is gone: what the sequence held is free at once."""
+        """Free what the sequence holds at once: its client is gone."""
         self._run(now)
         phase = sequence.phase
         if phase is SequencePhase.DONE:
@@ -139,7 +139,7 @@ class Engine:
         return self._take_changed()
 
     def clear_cache(self) -> bool:
-        """Forgets everything cached; False, and no change, while sequences run."""
+        """Forget everything cached; False, and no change, while sequences run."""
         cleared = self.cache.clear()
         if cleared and self.host_cache is not None:
             self.host_cache.clear()
@@ -173,7 +173,7 @@ class Engine:
         self._start(at_s)
 
     def _start(self, at_s: float) -> None:
-        """Starts whom it can. A sequence that ends at once comes back here: no nesting."""
+        """Start whom it can. A sequence that ends at once comes back here: no nesting."""
         if self._starting:
             return
         self._starting = True
@@ -195,7 +195,7 @@ class Engine:
         self._starting = False
 
     def _place(self, sequence: Sequence) -> bool:
-        """Takes the blocks of the whole sequence; False while there is no room."""
+        """Take the blocks of the whole sequence; False while there is no room."""
         width = self.settings.block_tokens
         limit_blocks = matchable_blocks(sequence.prompt_tokens, width)
         matched = self.cache.match(sequence.blocks, limit_blocks)

@@ -16,10 +16,10 @@ class ExecutionLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def taken(self, port: int, request_id: bytes, read_s: float) -> None:
-        """The replica on this port begins to work on the request. read_s: time.monotonic() at the
-        end of its body, the same clock in all processes of a machine."""
+        """Write that the replica on this port begins to work on the request. read_s:
+        time.monotonic() at the end of its body, the same clock in all processes of a machine."""
         os.write(self._fd, b"%d %b %.6f\n" % (port, request_id, read_s))
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Give the file back."""
         os.close(self._fd)

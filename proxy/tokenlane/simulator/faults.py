@@ -2,7 +2,7 @@
 
 Invariants:
 - A fault of one kind replaces the earlier one of that kind; `clear` takes them all away.
-- `count` faults are used up by requests, `for_s` faults by time; with neither they stay.
+- `count` faults end after so many requests, `for_s` faults after a time; others stay.
 - The clock is the caller's. What a fault does to sockets is the replica's business.
 """
 
@@ -14,7 +14,7 @@ Kind = Literal[
     "refuse", "kill", "hang", "close", "die-mid-stream", "stall", "status", "garbage", "abort",
     "error-event", "slow", "drain", "unhealthy",
 ]  # fmt: skip
-# Those a request meets, the first match wins; the others are a state of the whole replica.
+# Faults that a request meets, the first match wins; the others are a state of the whole replica.
 PER_REQUEST: tuple[Kind, ...] = (
     "hang", "close", "garbage", "status", "abort", "error-event", "die-mid-stream", "stall",
 )  # fmt: skip
@@ -60,7 +60,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paths: tuple[str, ...] = ()
 
     def hits(self, path: str) -> bool:
-        """Whether requests for this path meet the fault."""
+        """Return whether requests for this path meet the fault."""
         return path in self.paths or "*" in self.paths if self.paths else path in GENERATING
 
 
@@ -73,7 +73,7 @@ class Faults:
         self._until_s: dict[Kind, float] = {}
 
     def set(self, fault: Fault, now: float) -> None:
-        """Switches one on."""
+        """Switch one on."""
         self.clear(fault.kind)
         self._active[fault.kind] = fault
         if fault.count is not None:
@@ -82,7 +82,7 @@ class Faults:
             self._until_s[fault.kind] = now + fault.for_s
 
     def clear(self, kind: Kind | None = None) -> None:
-        """Switches one off, or all."""
+        """Switch one off, or all."""
         for table in (self._active, self._left, self._until_s):
             if kind is None:
                 table.clear()
@@ -90,7 +90,7 @@ class Faults:
                 table.pop(kind, None)
 
     def active(self, kind: Kind, now: float) -> Fault | None:
-        """The fault of this kind, if it is on."""
+        """Return the fault of this kind, if it is on."""
         if not self._active or kind not in self._active:
             return None
         if now >= self._until_s.get(kind, now + 1.0) or self._left.get(kind, 1) <= 0:
@@ -99,7 +99,7 @@ class Faults:
         return self._active[kind]
 
     def take(self, path: str, now: float) -> Fault | None:
-        """The fault that this request meets; counts it."""
+        """Return the fault that this request meets, and count it."""
         if not self._active:
             return None
         for kind in PER_REQUEST:
@@ -111,5 +111,5 @@ class Faults:
         return None
 
     def listed(self, now: float) -> list[Fault]:
-        """What is on."""
+        """Return the faults that are on."""
         return [fault for kind in list(self._active) if (fault := self.active(kind, now))]

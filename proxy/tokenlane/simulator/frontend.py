@@ -17,7 +17,7 @@ class FrontEnd:
         self._free_s = [0.0] * processes
 
     def enter(self, now: float, size_bytes: int) -> float:
-        """When a body that arrives now has been tokenized."""
+        """Return when a body that arrives now has been tokenized."""
         if self._bytes_per_s is None:
             return now
         end_s = max(now, self._free_s[0]) + size_bytes / self._bytes_per_s

@@ -38,7 +38,7 @@ class _Choice(msgspec.Struct, eq=False):
     after: bytes = b""
 
     def changed(self, sequence: Sequence) -> None:
-        """Told by the engine."""
+        """Called by the engine."""
         self.generation.changed(self, sequence)
 
 
@@ -72,7 +72,7 @@ class GeneratedAnswer:
     def add(
         self, prompt: SimulatedPrompt, answer: AnswerText, sequence: Sequence, quoted: list[bytes]
     ) -> None:
-        """One more choice."""
+        """Add a choice."""
         choice = _Choice(self, len(self.choices), prompt, answer, sequence)
         sequence.owner = choice
         self._quoted = quoted
@@ -81,23 +81,23 @@ class GeneratedAnswer:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Of all choices."""
+        """The sequences of all choices."""
         return [choice.sequence for choice in self.choices]
 
     @property
     def text(self) -> str:
-        """Of the first choice, as far as it has come."""
+        """The text of the first choice so far."""
         return self.choices[0].answer.text(self.choices[0].sequence.produced)
 
     async def ended(self) -> None:
-        """Waits for the sequences. Raises ReplicaError."""
+        """Wait for the sequences. Raise ReplicaError."""
         if self._pending or self._stopped:
             await self._done
         if self._rejected:
             raise vllm_errors.busy()
 
     def answer(self) -> None:
-        """Ends the answer, or gives all of it."""
+        """End the answer, or send all of it."""
         if self._stream:
             if not self._reply.begun:
                 self._begin()
@@ -106,7 +106,7 @@ class GeneratedAnswer:
             self._whole()
 
     def changed(self, choice: _Choice, sequence: Sequence) -> None:
-        """A sequence was queued, produced tokens or ended."""
+        """Note that a sequence was queued, produced tokens or ended."""
         if sequence.finish == "rejected":
             # One choice of several that is refused refuses the request.
             self._rejected = True
@@ -120,7 +120,7 @@ class GeneratedAnswer:
                 self._done.set_result(None)
 
     def _advance(self, choice: _Choice, sequence: Sequence) -> None:
-        """Sends what is new of a choice."""
+        """Send the new tokens of a choice."""
         reply = self._reply
         if not reply.begun:
             self._begin()
@@ -163,7 +163,7 @@ class GeneratedAnswer:
                 self._write(event)
 
     def _send_token(self, choice: _Choice, finish: str | None) -> None:
-        """One token's event; finish: it is the last."""
+        """Send one token's event; finish: it is the last."""
         fault = self._fault
         if fault and fault.after_bytes is None and self._tokens_sent >= fault.after_chunks:
             self._cut(fault)
@@ -197,7 +197,7 @@ class GeneratedAnswer:
             self._cut(fault)
             return
         usage = self._total(full=False) if self._usage else None
-        chat = self._job.dialect is Dialect.CHAT  # it has said all already
+        chat = self._job.dialect is Dialect.CHAT  # it has sent everything already
         for event in self._shapes.closing([] if chat else self._ended_choices(), usage):
             self._write(event)
         if fault is not None:
@@ -206,7 +206,7 @@ class GeneratedAnswer:
             self._reply.finish()
 
     def _write(self, event: bytes) -> None:
-        """An event; a fault that counts bytes cuts it where it says."""
+        """Write an event; a fault that counts bytes may cut it."""
         fault = self._fault
         if self._stopped:
             return
@@ -219,7 +219,7 @@ class GeneratedAnswer:
         self._reply.write(event)
 
     def _cut(self, fault: Fault) -> None:
-        """The failure itself. What is left of the sequences goes when the connection does."""
+        """Cut the answer. The remaining sequences end with the connection."""
         if self._stopped:
             return
         self._stopped = True
@@ -234,7 +234,7 @@ class GeneratedAnswer:
             self._done.set_result(None)
 
     def whole(self) -> bytes:
-        """The answer as one that is not a stream has it."""
+        """Return the answer as one that is not a stream has it."""
         choices = self._ended_choices()
         prompt_ids = self._job.prompts[0].id_list if self._ids and self._shapes.chat else None
         return self._shapes.whole(choices, self._total(full=True), prompt_ids)
@@ -266,7 +266,8 @@ class GeneratedAnswer:
         ]
 
     def _total(self, *, full: bool) -> UsagePayload:
-        """full: the answer that is not a stream names every field."""
+        """Return the usage of all choices. full: an answer that is not a stream names every
+        field."""
         chat = self._shapes.chat
         prompt_tokens = sum(prompt.tokens for prompt in self._job.prompts)
         output_tokens = sum(choice.sequence.produced for choice in self.choices)

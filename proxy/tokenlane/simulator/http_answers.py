@@ -47,26 +47,26 @@ class Reply:
         self.sent_bytes = 0
 
     def respond(self, status: int, content_type: Field | None, body: bytes, *more: Field) -> None:
-        """A whole answer."""
+        """Send a whole answer."""
         self.begun = True
         self._exchange.respond(status, self._fields(content_type, more), body)
 
     def begin(self, content_type: Field, *, length_bytes: int | None = None) -> None:
-        """The head of a 200 that comes in pieces."""
+        """Send the head of a 200 that comes in pieces."""
         self.begun = True
         self._exchange.begin(200, self._fields(content_type, ()), length_bytes=length_bytes)
 
     def write(self, payload: bytes) -> None:
-        """A piece."""
+        """Send a piece."""
         self.sent_bytes += len(payload)
         self._exchange.write(payload)
 
     def finish(self) -> None:
-        """A clean end."""
+        """End the answer cleanly."""
         self._exchange.finish()
 
     def die(self, *, reset: bool = False) -> None:
-        """What was written still arrives (not surely before a reset), then the connection ends."""
+        """Close the connection. Written bytes still arrive, though not surely before a reset."""
         if not reset:
             self._exchange.abort()
             return
@@ -74,7 +74,7 @@ class Reply:
         asyncio.get_running_loop().call_later(_RESET_DELAY_S, self._reset)
 
     def garbage(self) -> None:
-        """Bytes that are no HTTP, then the end."""
+        """Send bytes that are not HTTP, then close."""
         self._exchange.splice(b"\x00\x16garbage: not HTTP\x7f\r\n\r\n\xff\xfe")
         self._exchange.abort()
 

@@ -24,7 +24,7 @@ _VECTOR_SIZE = 8
 
 
 class Inference:
-    """Of one replica."""
+    """The inference of one replica."""
 
     def __init__(self, replica: SimulatedReplica) -> None:
         self._replica = replica
@@ -33,7 +33,8 @@ class Inference:
         self._ids = itertools.count(1)
 
     async def generate(self, exchange: Exchange, reply: Reply, fault: Fault | None) -> None:
-        """A chat, a completion, a message or a response, from its body to the end of its answer."""
+        """Serve a chat, a completion, a message or a response, from its body to the end of its
+        answer."""
         body = await exchange.read_body()
         read_s = time.monotonic()
         responses = dialect_of(exchange.path) is Dialect.RESPONSES
@@ -81,12 +82,12 @@ class Inference:
             drive.abort(generation.sequences)
 
     async def count(self, exchange: Exchange, reply: Reply) -> None:
-        """Tokens of a message's prompt. They use the front end alone."""
+        """Count the tokens of a message's prompt, which uses the front end alone."""
         job, _ = await self._tokenize(exchange.path, await exchange.read_body())
         reply.respond(200, JSON, dialect_payloads.counted(job.prompts[0].tokens))
 
     def _shapes(self, exchange: Exchange, job: Job) -> Shapes:
-        """How the answer is written."""
+        """Return how the answer is written."""
         model, created = job.body.model or self._settings.model, int(time.time())
         if job.dialect is Dialect.RESPONSES:
             name = job.body.request_id or "resp_" + self._new_id()
@@ -100,7 +101,8 @@ class Inference:
         return Shapes(chat=chat, id=name, created=created, model=model, says_usage=says_usage)
 
     async def embed(self, exchange: Exchange, reply: Reply) -> None:
-        """Vectors that depend on the ids alone. They use the front end and the prefill."""
+        """Answer with vectors that depend on the ids alone. It uses the front end and the
+        prefill."""
         body = await exchange.read_body()
         job, ready_s = await self._tokenize(exchange.path, body)
         name = self._request_id(exchange, job)
@@ -125,7 +127,7 @@ class Inference:
         reply.respond(200, JSON, answered)
 
     async def _tokenize(self, path: str, body: bytes) -> tuple[Job, float]:
-        """The job, and when the simulated front end is through with it."""
+        """Return the job, and when the simulated front end is through with it."""
         now = time.monotonic()
         front = self._replica.drive.front
         job = self._prompts.known(path, body)
@@ -137,7 +139,7 @@ class Inference:
         return await self._prompts.make(path, body, decoded), ready_s
 
     def _cached_ids(self, plan: PromptPlan) -> bytes:
-        """Packed ids that the plan's blocks are made of."""
+        """Return packed ids that the plan's blocks are made of."""
         if not plan.generated_blocks:
             return plan.prompt.ids
         return plan.prompt.ids + plan.answer.packed(plan.tokens - 1)
@@ -153,7 +155,7 @@ class Inference:
 
 
 def _vector(fingerprint: int, size: int) -> list[float]:
-    """Numbers in [-1, 1) from the fingerprint's bits."""
+    """Return numbers in [-1, 1) from the fingerprint's bits."""
     values = []
     for _ in range(size):
         fingerprint = (fingerprint * 6364136223846793005 + 1442695040888963407) % 2**64

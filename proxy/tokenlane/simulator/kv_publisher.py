@@ -26,9 +26,10 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class KvPublisher:
-    """Of one replica. lose: so many live messages more are dropped on their way (a replay has
-    them). silent: nothing is sent and no question is answered. answer_limit: messages of each
-    answer; what is over is dropped, the end marker too, as vLLM does where its socket is full."""
+    """The publisher of one replica. lose: so many live messages more are dropped on their way (a
+    replay has them). silent: nothing is sent and no question is answered. answer_limit: messages of
+    each answer; what is over is dropped, the end marker too, as vLLM does where its socket is
+    full."""
 
     def __init__(self, spelling: Spelling, host: str) -> None:
         self._spelling: Spelling = spelling
@@ -45,7 +46,7 @@ class KvPublisher:
         self.answer_limit = BUFFER_LIMIT_MESSAGES
 
     def start(self) -> None:
-        """Binds both sockets, at first to any free ports. Raises zmq.ZMQError."""
+        """Bind both sockets, at first to any free ports. Raises zmq.ZMQError."""
         context = self._context = zmq.Context()
         live = self._live = context.socket(zmq.PUB)
         replay = self._replay = zmq.asyncio.Socket(context, zmq.ROUTER)
@@ -61,7 +62,7 @@ class KvPublisher:
         self._task = asyncio.get_running_loop().create_task(self._answer(replay))
 
     async def stop(self) -> None:
-        """Closes the sockets; what was kept is gone, as with the process."""
+        """Close the sockets; what was kept is gone, as with the process."""
         context, task, sockets = self._context, self._task, (self._live, self._replay)
         self._context = self._live = self._replay = self._task = None
         self._number = 0
@@ -76,7 +77,7 @@ class KvPublisher:
             context.term()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """One message with these events."""
+        """Publish one message with these events."""
         payload = _encode([time.time(), spelled(events, self._spelling), 0])
         number, self._number = self._number, self._number + 1
         self.kept.append((number, payload))
@@ -100,7 +101,7 @@ class KvPublisher:
         }
 
     async def _answer(self, socket: zmq.asyncio.Socket) -> None:
-        """Replays for whoever asks."""
+        """Replay for whoever asks."""
         while True:
             who, *question = await socket.recv_multipart()
             if self.silent or not question:

@@ -18,7 +18,7 @@ class _Order(msgspec.Struct):
 
 
 def change(replica: SimulatedReplica, body: bytes, reply: Reply, path: str) -> None:
-    """`/v1/load_lora_adapter` and `/v1/unload_lora_adapter`. Raises ReplicaError."""
+    """Answer `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`. Raise ReplicaError."""
     try:
         order = msgspec.json.decode(body, type=_Order)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

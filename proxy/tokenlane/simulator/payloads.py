@@ -17,7 +17,7 @@ FINGERPRINT = f"vllm-{VERSION}-51b0a7e0"
 DONE = b"data: [DONE]\n\n"
 _MARK = "\u241f"
 _QUOTED_MARK = msgspec.json.encode(_MARK)
-# What vLLM says last of a whole answer, and of a message besides its text: null, all of it.
+# The last fields of vLLM's whole answers, and those of a message besides its text: all null.
 _NEVER_SET = ("kv_transfer_params", "ec_transfer_params", "metrics")
 _UNSAID = ("refusal", "annotations", "audio", "function_call", "reasoning")
 
@@ -114,7 +114,7 @@ class Shapes:
         self.says_usage = says_usage
 
     def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
-        """The answer to a request that does not stream."""
+        """Return the answer to a request that does not stream."""
         head = {"id": self.id, "object": "text_completion", "created": self.created}
         rest: dict[str, Any] = {
             "model": self.model, "choices": [self._choice(one) for one in choices],
@@ -140,14 +140,14 @@ class Shapes:
         }  # fmt: skip
 
     def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
-        """The first events of each choice of a chat: one."""
+        """Return the first events of each choice of a chat: one."""
         chunk = self._chunk([_ChatStreamChoice(index, _Delta("assistant", ""))], usage)
         chunk.prompt_token_ids = prompt_ids
         chunk.prompt_text = None
         return [_event(chunk)]
 
     def frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the JSON string of the text in a plain event."""
+        """Return what stands before and after the JSON string of the text in a plain event."""
         before, _, after = self.piece(index, _MARK).partition(_QUOTED_MARK)
         return before, after
 
@@ -162,7 +162,7 @@ class Shapes:
         usage: UsagePayload | UnsetType = UNSET,
         fingerprint: bool = False,
     ) -> bytes:
-        """An event with text. finish: it is the choice's last."""
+        """Return an event with text. finish: it is the choice's last."""
         choice: _ChatStreamChoice | _TextStreamChoice
         if self.chat:
             stop = UNSET if finish is None else None
@@ -175,22 +175,23 @@ class Shapes:
         return _event(chunk)
 
     def head(self) -> list[bytes]:
-        """The events that come before the first token."""
+        """Return the events that come before the first token."""
         return []
 
     def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
-        """The events that come after the last token."""
+        """Return the events that come after the last token."""
         if usage is None or not self.says_usage:
             return [DONE]
         return [self.usage(usage), DONE]
 
     def failure(self, message: str) -> list[bytes]:
-        """The events of a dead engine; none where the connection just ends."""
+        """Return the events of a dead engine; none where the connection just ends."""
         info = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return [b"data: %b\n\n" % json.dumps({"error": info}).encode(), DONE]
 
     def usage(self, usage: UsagePayload) -> bytes:
-        """The event after the last choice, where stream_options.include_usage asked for it."""
+        """Return the event after the last choice, where stream_options.include_usage asked for
+        it."""
         chunk = self._chunk([], usage)
         chunk.system_fingerprint = FINGERPRINT
         return _event(chunk)
@@ -206,7 +207,7 @@ class Shapes:
 def embeddings(
     name: str, created: int, model: str, vectors: list[list[float]], tokens: int
 ) -> bytes:
-    """The answer of /v1/embeddings."""
+    """Return the answer of /v1/embeddings."""
     rows = [
         {"index": index, "object": "embedding", "embedding": vector}
         for index, vector in enumerate(vectors)
@@ -219,7 +220,7 @@ def embeddings(
 def models(
     model: str, root: str, created: int, max_model_tokens: int | None, adapters: dict[str, str]
 ) -> bytes:
-    """The answer of /v1/models. adapters: by name, where each is from."""
+    """Return the answer of /v1/models. adapters: by name, where each is from."""
     permission = {
         "id": f"modelperm-{created:016x}", "object": "model_permission", "created": created,
         "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
@@ -239,6 +240,6 @@ def models(
 
 
 def tokens(ids: list[int], max_model_tokens: int, texts: list[str] | None) -> bytes:
-    """The answer of /tokenize."""
+    """Return the answer of /tokenize."""
     told = {"count": len(ids), "max_model_len": max_model_tokens}
     return msgspec.json.encode({**told, "tokens": ids, "token_strs": texts})

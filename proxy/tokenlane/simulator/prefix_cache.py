@@ -24,7 +24,7 @@ Blocks = tuple[bytes, ...]
 
 
 def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") -> Blocks:
-    """Chained 8-byte hashes of the full blocks of packed uint32 `ids`.
+    """Return chained 8-byte hashes of the full blocks of packed uint32 `ids`.
 
     parent: hash of the block before the first one; without it the salt starts the chain.
     """
@@ -39,7 +39,8 @@ def chain(ids: bytes, block_tokens: int, salt: str = "", parent: bytes = b"") ->
 
 
 def matchable_blocks(prompt_tokens: int, block_tokens: int) -> int:
-    """How many blocks of a prompt may be found: its last token is always computed, as in vLLM."""
+    """Return how many blocks of a prompt may be found: its last token is always computed, as in
+    vLLM."""
     return (prompt_tokens - 1) // block_tokens
 
 
@@ -55,11 +56,11 @@ class EndlessBlockCache:
         self._visible: set[bytes] = set()
 
     def __len__(self) -> int:
-        """Blocks in all states."""
+        """Return blocks in all states."""
         return len(self._visible) + self._private_blocks
 
     def match(self, blocks: Sequence[bytes], limit: int) -> int:
-        """How many leading blocks, at most `limit`, are visible."""
+        """Return how many leading blocks, at most `limit`, are visible."""
         return _longest_prefix(blocks, limit, self._visible.__contains__)
 
     def take(self, blocks: Sequence[bytes], private: int) -> bool:
@@ -70,15 +71,15 @@ class EndlessBlockCache:
         return True
 
     def publish(self, blocks: Sequence[bytes]) -> int:
-        """Private blocks have been computed: the same number becomes visible, still held.
-        Returns how many, the last of `blocks`, were not visible before."""
+        """Publish private blocks that have been computed: the same number becomes visible, still
+        held. Returns how many, the last of `blocks`, were not visible before."""
         self._private_blocks -= len(blocks)
         before = len(self._visible)
         self._visible.update(blocks)
         return len(self._visible) - before
 
     def release(self, blocks: Sequence[bytes], private: int) -> None:
-        """A sequence ends: visible blocks it held, in order, and private ones."""
+        """Release the blocks of a sequence that ended: visible ones, in order, and private ones."""
         self.used_blocks -= len(blocks) + private
         self._private_blocks -= private
 
@@ -160,7 +161,7 @@ class BoundedBlockCache(Generic[Block]):
         self.release(blocks, 0)
 
     def _hold(self, blocks: Sequence[Block]) -> int:
-        """Holds these blocks; returns how many of them are new."""
+        """Hold these blocks and return how many of them are new."""
         held, idle = self._held, self._idle
         before = len(held) + len(idle)
         for block in blocks:
@@ -173,7 +174,7 @@ class BoundedBlockCache(Generic[Block]):
 
 
 def _longest_prefix(blocks: Sequence[Block], limit: int, visible: Callable[[Block], bool]) -> int:
-    """By halving: of a sequence, a prefix is visible and nothing behind it."""
+    """Bisect the visible prefix: of a sequence, nothing behind it is visible."""
     low, high = 0, max(0, min(limit, len(blocks)))
     while low < high:
         middle = (low + high) // 2
@@ -187,7 +188,7 @@ def _longest_prefix(blocks: Sequence[Block], limit: int, visible: Callable[[Bloc
 def prefix_cache(
     capacity_blocks: int | None, on_evicted: Callable[[bytes], None] | None = None
 ) -> EndlessBlockCache | BoundedBlockCache[bytes]:
-    """A cache of so many blocks; None: one that never evicts."""
+    """Return a cache of so many blocks; None: one that never evicts."""
     if capacity_blocks is None:
         return EndlessBlockCache()
     return BoundedBlockCache(capacity_blocks, on_evicted)

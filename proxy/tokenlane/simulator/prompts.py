@@ -99,19 +99,19 @@ class Prompts:
         self._threads = ThreadPoolExecutor(settings.tokenize_threads, "simulator-tokenize")
 
     def close(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def known(self, path: str, body: bytes) -> Job | None:
-        """The job of a body seen before."""
+        """Return the job of a body seen before."""
         return self._jobs.get((path, body))
 
     def adapter(self, body: Body) -> str:
-        """The LoRA adapter that a request names; empty for the model itself."""
+        """Return the LoRA adapter that a request names; empty for the model itself."""
         return "" if body.model in (None, "", self.settings.model) else str(body.model)
 
     async def make(self, path: str, body: bytes, decoded: Body) -> Job:
-        """Tokenizes. Raises ReplicaError."""
+        """Tokenize. Raise ReplicaError."""
         if len(body) <= _INLINE_LIMIT_BYTES:
             job = self._make(path, body, decoded)
         else:
@@ -141,7 +141,7 @@ class Prompts:
     def _plans(
         self, path: str, body: Body, prompts: tuple[SimulatedPrompt, ...]
     ) -> Iterator[PromptPlan]:
-        """Each prompt, n times."""
+        """Plan each prompt n times."""
         for position, prompt in enumerate(prompts):
             tokens, finish = self._length(path, body, prompt)
             for copy in range(body.n or 1):
@@ -151,8 +151,8 @@ class Prompts:
                 yield PromptPlan(prompt, answer, tokens, finish, blocks)
 
     def _length(self, path: str, body: Body, prompt: SimulatedPrompt) -> tuple[int, str]:
-        """Tokens of the answer and why it ends. An answer asked for by length has that length:
-        a simulated model never ends early."""
+        """Return tokens of the answer and why it ends. An answer asked for by length has that
+        length: a simulated model never ends early."""
         asked, name = body.max_tokens, "max_tokens"
         dialect = dialect_of(path)
         limit = self.settings.context_tokens
@@ -176,14 +176,15 @@ class Prompts:
         return min(asked, room), "length"
 
     def _salt(self, body: Body) -> str:
-        """What keeps its blocks apart: vLLM's hashes know adapters too."""
+        """Return the salt that keeps its blocks apart: vLLM's hashes cover adapters too."""
         adapter, salt = self.adapter(body), body.cache_salt or ""
         return f"{adapter}\0{salt}" if adapter else salt
 
     def _generated(
         self, prompt: SimulatedPrompt, answer: AnswerText, tokens: int, salt: str
     ) -> Blocks:
-        """The last token of an answer is never fed back, so it is in no cache."""
+        """Return the ids that end up in the cache: the last token of an answer is never fed
+        back."""
         if not self.settings.cache_generated:
             return ()
         width = self.settings.block_tokens
@@ -215,7 +216,7 @@ class Prompts:
         return self.tokenizer.completion_ids(fields)
 
     def _check_ids(self, sequences: tuple[bytes, ...]) -> None:
-        """Ids from the client must be in the vocabulary."""
+        """Check that ids from the client are in the vocabulary."""
         for ids in sequences:
             highest = max(array("I", ids), default=0)
             if not self.tokenizer.encoder.token_strings(pack([highest]))[0]:
@@ -232,7 +233,7 @@ class Prompts:
 
 
 def forwarded_ids(decoded: Body) -> bytes | None:
-    """Ids that came with a chat request, in the place vLLM takes them from."""
+    """Return ids that came with a chat request, in the place vLLM takes them from."""
     given = (decoded.kv_transfer_params or {}).get("prompt_token_ids")
     if isinstance(given, list) and given and all(type(one) is int for one in given):
         try:
@@ -243,7 +244,7 @@ def forwarded_ids(decoded: Body) -> bytes | None:
 
 
 def has_text(path: str, decoded: Body) -> bool:
-    """Whether the front end has work with this request."""
+    """Return whether the front end has work with this request."""
     if path == _CHAT or dialect_of(path) is not Dialect.CHAT:
         return forwarded_ids(decoded) is None
     raw = bytes(decoded.input if path == _EMBEDDINGS else decoded.prompt)

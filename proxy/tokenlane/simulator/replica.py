@@ -1,4 +1,4 @@
-"""One simulated vLLM server: its port, its life, and what is wrong with it.
+"""One simulated vLLM server: its port, its lifecycle and its faults.
 
 Invariants:
 - A replica keeps its port for life: while it refuses connections the port stays reserved.
@@ -84,7 +84,7 @@ class SimulatedReplica:
     # Life
 
     async def start(self, handler: Handler, host: str, port: int) -> None:
-        """Takes the port (0: any) and listens."""
+        """Take the port (0: any) and listen."""
         self._handler = handler
         self._holder = _bound(host, port)
         self.host, self.port = host, self._holder.getsockname()[1]
@@ -95,7 +95,7 @@ class SimulatedReplica:
         await self._listen()
 
     async def stop(self) -> None:
-        """Closes everything."""
+        """Close everything."""
         holder, self._holder = self._holder, None
         self.clear_fault()
         for task in list(self._tasks):
@@ -109,7 +109,7 @@ class SimulatedReplica:
             holder.close()
 
     async def set_fault(self, fault: Fault) -> None:
-        """Switches a failure on. When this returns, the port is as the fault wants it."""
+        """Switch a failure on. When this returns, the port is as the fault wants it."""
         self.faults.set(fault, time.monotonic())
         timer = self._timers.pop(fault.kind, None)
         if timer is not None:
@@ -136,7 +136,7 @@ class SimulatedReplica:
         self._settle()
 
     def clear_fault(self, kind: Kind | None = None) -> None:
-        """Switches one failure off, or all."""
+        """Switch one failure off, or all."""
         self.faults.clear(kind)
         for name in list(self._timers) if kind is None else [kind]:
             timer = self._timers.pop(name, None)
@@ -147,7 +147,7 @@ class SimulatedReplica:
             self._keep(self._listen_again())
 
     async def never(self) -> None:
-        """Returns only when whoever waits is cancelled."""
+        """Wait until the caller is cancelled."""
         await asyncio.get_running_loop().create_future()
 
     def _settle(self) -> None:
@@ -194,7 +194,7 @@ class SimulatedReplica:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A bound socket. Several may be bound to a port, as long as one listens."""
+    """Return a bound socket. Several may be bound to a port, as long as one listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

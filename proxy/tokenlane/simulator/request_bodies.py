@@ -33,7 +33,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """What chat and completions share."""
+    """The fields that chats and completions share."""
 
     model: str | None = None
     stream: bool | None = False
@@ -68,7 +68,7 @@ _decoder = msgspec.json.Decoder(Body, strict=False)
 
 
 def decode(body: bytes, models: Sequence[str], dialect: Dialect = Dialect.CHAT) -> Body:
-    """The body of a request to one of these models."""
+    """Return the body of a request to one of these models."""
     try:
         decoded = _decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -78,7 +78,7 @@ def decode(body: bytes, models: Sequence[str], dialect: Dialect = Dialect.CHAT) 
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _not_json(body) from None
     if dialect is not Dialect.CHAT:
-        # Fields of other dialects are nothing to these.
+        # These models ignore the fields of other dialects.
         decoded.n, decoded.stream_options, decoded.return_token_ids = 1, None, False
     if dialect is Dialect.MESSAGES:
         _check_message(decoded)
@@ -100,13 +100,13 @@ def decode(body: bytes, models: Sequence[str], dialect: Dialect = Dialect.CHAT) 
 
 
 def check_model(decoded: Body, models: Sequence[str]) -> None:
-    """A model that is named must be one of these."""
+    """Check that a model that is named is one of these."""
     if decoded.model and decoded.model not in models:
         raise vllm_errors.unknown_model(models[0], decoded.model)
 
 
 def _check_message(decoded: Body) -> None:
-    """What Anthropic's dialect asks for in a body, as far as its types go."""
+    """Check the types of a body in Anthropic's dialect."""
     if decoded.model is None:
         raise vllm_errors.missing("body.model", "<dict of items>")
     if not decoded.model:
@@ -117,7 +117,7 @@ def _check_message(decoded: Body) -> None:
 
 
 def check_output(decoded: Body) -> None:
-    """What Anthropic's dialect asks for where an answer is generated."""
+    """Check what Anthropic's dialect needs to generate an answer."""
     if decoded.max_tokens is None:
         raise vllm_errors.missing("body.max_tokens", "<dict of items>")
     if decoded.max_tokens <= 0:
@@ -125,13 +125,13 @@ def check_output(decoded: Body) -> None:
 
 
 def check_input(raw: msgspec.Raw) -> None:
-    """A response's input, as far as its own type goes."""
+    """Check the type of a response's input."""
     if bytes(required(raw, "input")).lstrip()[:1] not in (b'"', b"["):
         raise vllm_errors.validation("Input should be a valid string", "body.input")
 
 
 def _not_json(body: bytes) -> vllm_errors.ReplicaError | vllm_errors.Unparsable:
-    """Why, and where, as the standard library's parser puts it."""
+    """Return the error of the standard library's parser for a body that is not JSON."""
     if not body:
         return vllm_errors.missing("body", "None")
     try:
@@ -149,14 +149,14 @@ def _not_json(body: bytes) -> vllm_errors.ReplicaError | vllm_errors.Unparsable:
 
 
 def required(raw: msgspec.Raw, name: str) -> msgspec.Raw:
-    """A field that must be there."""
+    """Return a field that must be there."""
     if not memoryview(raw).nbytes:
         raise vllm_errors.missing(f"body.{name}", "<dict of items>")
     return raw
 
 
 def check_messages(raw: msgspec.Raw) -> None:
-    """A chat's messages, as far as their own type goes."""
+    """Check the type of a chat's messages."""
     if not bytes(required(raw, "messages")).lstrip().startswith(b"["):
         text = (
             "{'type': 'list_type', 'loc': 'body.messages', 'msg': 'Input should be a valid list'}"
@@ -165,7 +165,7 @@ def check_messages(raw: msgspec.Raw) -> None:
 
 
 def check_prompt(raw: msgspec.Raw) -> None:
-    """A completion's prompt: present, and not empty."""
+    """Check that a completion's prompt is present and not empty."""
     value = bytes(raw).strip()
     if value in (b"", b'""', b"null"):
         text = "Either prompt or prompt_embeds must be provided and non-empty."

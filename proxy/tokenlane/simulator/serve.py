@@ -11,7 +11,7 @@ from tokenlane.simulator.simulated_fleet import SimulatedFleet
 
 
 async def serve(settings: SimulatorSettings, host: str, port: int, replicas: int) -> None:
-    """Runs until SIGTERM or SIGINT; says when each replica is ready."""
+    """Run until SIGTERM or SIGINT; print when each replica is ready."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -24,5 +24,5 @@ async def serve(settings: SimulatorSettings, host: str, port: int, replicas: int
 
 
 def run(settings: SimulatorSettings, host: str, port: int, replicas: int) -> None:
-    """As `serve`, from a process without a loop. Raises ConfigError, OSError."""
+    """As `serve`, from a process without a loop. Raise ConfigError, OSError."""
     uvloop.run(serve(settings, host, port, replicas))

@@ -19,7 +19,7 @@ from tokenlane.tokens.tokenizer import Tokenizer
 
 
 def load_tokenizer(settings: SimulatorSettings) -> Tokenizer:
-    """The tokenizer that a fleet with these settings speaks. Raises ConfigError."""
+    """Return the tokenizer that a fleet with these settings speaks. Raise ConfigError."""
     folder = Path(settings.folder) if settings.folder else demo_folder()
     return Tokenizer.load(settings.model, folder, fast=False)
 
@@ -50,7 +50,7 @@ class SimulatedFleet:
         await self.stop()
 
     async def start(self, count: int, first_port: int = 0, *, host: str = "127.0.0.1") -> list[str]:
-        """Starts replicas on `first_port` and the ports after it (0: any free ones); returns the
+        """Start replicas on `first_port` and the ports after it (0: any free ones); returns the
         base URLs of these."""
         started = []
         for offset in range(count):
@@ -65,7 +65,7 @@ class SimulatedFleet:
         return started
 
     async def stop(self) -> None:
-        """Closes every port and connection."""
+        """Close every port and connection."""
         for replica in self.replicas:
             await replica.stop()
         self.replicas.clear()
@@ -75,5 +75,5 @@ class SimulatedFleet:
             self._executions = None
 
     def stats(self) -> list[Stats]:
-        """Of each replica."""
+        """Return the stats of each replica."""
         return [stats(replica) for replica in self.replicas]

@@ -26,7 +26,7 @@ _LATENCY_S = (
 
 
 class Finished(Protocol):
-    """What is read of a sequence that ended."""
+    """The counts of a sequence that ended."""
 
     prompt_tokens: int
     produced: int
@@ -46,13 +46,13 @@ class SimulatedHistogram:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """Counts one value."""
+        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 def token_bounds(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, ... up to `most`."""
+    """Return 1, 2, 5, 10, ... up to `most`."""
     bounds = (float(step * 10**power) for power in range(len(str(most))) for step in (1, 2, 5))
     return tuple(bound for bound in bounds if bound <= most)
 
@@ -79,14 +79,14 @@ class EngineStats:
         self.decode_s = SimulatedHistogram(_LATENCY_S)
 
     def started(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """A sequence got its blocks."""
+        """Count a sequence that got its blocks."""
         self.sequences += 1
         self.queried_tokens += prompt_tokens
         self.hit_tokens += cached_tokens
         self.prefilled_tokens += prompt_tokens - cached_tokens
 
     def completed(self, sequence: Finished) -> None:
-        """A sequence came to its own end."""
+        """Count a sequence that finished."""
         self.finished[sequence.finish] += 1
         self.generated_tokens += sequence.produced
         self.prompt_tokens.observe(sequence.prompt_tokens)

@@ -24,20 +24,21 @@ class _Names(msgspec.Struct):
 
 
 class StoredResponses:
-    """Of one replica. on: it keeps any."""
+    """The stored responses of one replica. on: whether it keeps any."""
 
     def __init__(self, *, on: bool) -> None:
         self._on = on
         self._kept: FIFOCache[str, tuple[list[Item], bytes]] = FIFOCache(_LIMIT_COUNT)
 
     def whole(self, body: bytes) -> bytes:
-        """A request's body with all that came before in its `input`. Raises ReplicaError 404."""
+        """Return a request's body with all that came before in its `input`. Raise ReplicaError
+        404."""
         if b"previous_response_id" not in body:
             return body
         try:
             name = msgspec.json.decode(body, type=_Names).previous_response_id
         except msgspec.DecodeError:
-            return body  # reading it will say what is wrong
+            return body  # decoding it will report the error
         if name is None:
             return body
         before, _ = self._found(name)
@@ -47,11 +48,11 @@ class StoredResponses:
         return json.dumps(given).encode()
 
     def answer(self, name: str) -> bytes:
-        """The whole response of this name. Raises ReplicaError 404."""
+        """Return the whole response of this name. Raise ReplicaError 404."""
         return self._found(name)[1]
 
     def keep(self, name: str, body: bytes, text: str, answer: bytes) -> None:
-        """The response of this name: the whole body it answers, its text, and what was answered."""
+        """Keep a response under this name: the whole body it answers, its text, and the answer."""
         if not self._on:
             return
         given = json.loads(body)

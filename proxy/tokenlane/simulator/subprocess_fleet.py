@@ -3,7 +3,7 @@
 Invariants:
 - The child ends with its parent, however that ends: it holds the other end of a pipe, and stops
   when that closes.
-- A Ctrl-C at the terminal does not reach it: whoever started it stops it, last.
+- A Ctrl-C at the terminal does not reach it: its parent stops it, last.
 """
 
 import subprocess
@@ -32,13 +32,13 @@ class FleetProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running fleet."""
+        """The process id of the running fleet."""
         if self._process is None:
             raise ValueError("the fleet is not running")
         return self._process.pid
 
     def start(self) -> None:
-        """Begins, without waiting: for those who have something to do meanwhile."""
+        """Start without waiting, for callers that have something to do meanwhile."""
         self._process = subprocess.Popen(
             self._argv,
             stdin=subprocess.PIPE,

@@ -47,7 +47,7 @@ class AnswerText:
         self.indexes = indexes
 
     def text(self, tokens: int) -> str:
-        """The first `tokens` tokens decoded."""
+        """Return the first `tokens` tokens decoded."""
         if tokens != self._text_tokens:
             texts = self._table.texts
             self._text = "".join([texts[index] for index in self.indexes[:tokens]])
@@ -55,16 +55,16 @@ class AnswerText:
         return self._text
 
     def piece(self, position: int) -> str:
-        """One token decoded."""
+        """Return one token decoded."""
         return self._table.texts[self.indexes[position]]
 
     def ids(self, start: int, end: int) -> list[int]:
-        """Token ids of a part of the answer."""
+        """Return the token ids of a part of the answer."""
         ids = self._table.ids
         return [ids[index] for index in self.indexes[start:end]]
 
     def packed(self, tokens: int) -> bytes:
-        """The first `tokens` ids as packed uint32."""
+        """Return the first `tokens` ids as packed uint32."""
         return array("I", self.ids(0, tokens)).tobytes()
 
 
@@ -96,7 +96,7 @@ class TokenTable:
         self.texts.append(" " + text if text == word else text)
 
     def answer(self, fingerprint: int, seed: int, tokens: int) -> AnswerText:
-        """The answer to a prompt with this fingerprint."""
+        """Return the answer to a prompt with this fingerprint."""
         mixed = xxhash.xxh3_64_intdigest(fingerprint.to_bytes(8, "little"), seed % 2**63)
         size = len(self.ids)
         start, stride = mixed % size, (mixed >> 32) % (size - 1) + 1 if size > 1 else 0

@@ -41,8 +41,8 @@ class ReplicaError(TokenlaneError):
         self.param = param
 
     def body(self, dialect: Dialect = Dialect.CHAT) -> bytes:
-        """JSON, without a newline. Bodies of the wrong shape are refused before vLLM knows of
-        dialects."""
+        """Return JSON, without a newline. Bodies of the wrong shape are refused before vLLM knows
+        of dialects."""
         if dialect is Dialect.MESSAGES and self.kind != _PHRASES[400]:
             error = {"type": self.kind, "message": self.message}
             return msgspec.json.encode({"type": "error", "error": error})
@@ -51,49 +51,49 @@ class ReplicaError(TokenlaneError):
 
 
 class Unparsable(ReplicaError):
-    """A body that is no text: the web framework's own answer."""
+    """A body that is not text: the web framework's own answer."""
 
     def __init__(self) -> None:
         super().__init__("There was an error parsing the body")
 
     def body(self, dialect: Dialect = Dialect.CHAT) -> bytes:
-        """JSON, without a newline."""
+        """Return JSON, without a newline."""
         return detail(self.message)
 
 
 def detail(text: str) -> bytes:
-    """The body for what the web framework refuses by itself."""
+    """Return the body for what the web framework refuses by itself."""
     return msgspec.json.encode({"detail": text})
 
 
 def from_tokens(error: RequestError) -> ReplicaError:
-    """What the tokenizer refuses; vLLM's template and tokenizer errors name no field."""
+    """Return what the tokenizer refuses; vLLM's template and tokenizer errors name no field."""
     if error.param == "prompt":
         return validation("Input should be a valid list", "body.prompt")
     return ReplicaError(error.message, status=error.status)
 
 
 def unrenderable(model: str, reason: str) -> ReplicaError:
-    """What a text-only server, or this simulation of one, cannot render."""
+    """Return what a text-only server, or this simulation of one, cannot render."""
     if reason == "multimodal":
         return ReplicaError(f"{model} is not a multimodal model")
     return ReplicaError(f"The simulated replica cannot render this request ({reason}).")
 
 
 def parameter(text: str, name: str, value: float | None = None) -> ReplicaError:
-    """A field whose value vLLM itself checks."""
+    """Return the error for a field whose value vLLM itself checks."""
     extra = f"parameter={name}" if value is None else f"parameter={name}, value={value}"
     return ReplicaError(f"{text} ({extra})", param=name)
 
 
 def missing(where: str, given: str) -> ReplicaError:
-    """A required field."""
+    """Return the error for a required field that is missing."""
     text = f"{{'type': 'missing', 'loc': '{where}', 'msg': 'Field required', 'input': '{given}'}}"
     return validation(text, where)
 
 
 def validation(text: str, param: str | None = None) -> ReplicaError:
-    """A body of the wrong shape."""
+    """Return the error for a body of the wrong shape."""
     return ReplicaError(f"1 validation error:\n  {text}", kind="Bad Request", param=param)
 
 
@@ -104,19 +104,20 @@ def unknown_model(served: str, asked: str) -> ReplicaError:
 
 
 def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> ReplicaError:
-    """More prompt than context; see `tokenlane.protocols.context_window.too_long`."""
+    """Return the error for a prompt over the context; see
+    `tokenlane.protocols.context_window.too_long`."""
     error = context_window.too_long(limit_tokens, prompt_tokens, cut=cut)
     return ReplicaError(error.message, param=error.param)
 
 
 def no_output(asked_tokens: int) -> ReplicaError:
-    """A prompt that fills the context, or max_tokens below 1."""
+    """Return the error for a prompt that fills the context, or max_tokens below 1."""
     text = f"max_tokens must be at least 1, got {asked_tokens}."
     return parameter(text, "max_tokens", asked_tokens)
 
 
 def too_much_output(limit_tokens: int, asked_tokens: int, name: str = "max_tokens") -> ReplicaError:
-    """More output than context. name: of the field that says so."""
+    """Return the error for more output than context. name: of the field that asks for it."""
     text = (
         f"{name}={asked_tokens} cannot be greater than max_model_len={limit_tokens}. "
         "Please request fewer output tokens."
@@ -125,7 +126,7 @@ def too_much_output(limit_tokens: int, asked_tokens: int, name: str = "max_token
 
 
 def no_room(limit_tokens: int, prompt_tokens: int) -> ReplicaError:
-    """A response's prompt that fills the context."""
+    """Return the error for a response whose prompt fills the context."""
     text = (
         f"The engine prompt length {prompt_tokens} exceeds the max_model_len {limit_tokens}. "
         "Please reduce prompt."
@@ -134,19 +135,19 @@ def no_room(limit_tokens: int, prompt_tokens: int) -> ReplicaError:
 
 
 def unknown_response(name: str) -> ReplicaError:
-    """404: there is none, or it is on another server."""
+    """Return the 404 for a response that does not exist, or is on another server."""
     text = f"Response with id '{name}' not found."
     return ReplicaError(text, status=404, kind="invalid_request_error", param="response_id")
 
 
 def not_cancelled() -> ReplicaError:
-    """A response that was not made in the background."""
+    """Return the error for a response that was not made in the background."""
     text = "Cannot cancel a synchronous response."
     return ReplicaError(text, kind="invalid_request_error", param="response_id")
 
 
 def busy() -> ReplicaError:
-    """The queue limit."""
+    """Return the error for a full queue."""
     message = (
         "The engine is currently busy and cannot accept new requests. Please try again later or "
         "on a different instance."
@@ -155,11 +156,11 @@ def busy() -> ReplicaError:
 
 
 def engine_dead() -> ReplicaError:
-    """A dead engine core."""
+    """Return the error for a dead engine core."""
     message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
     return ReplicaError(message, status=500, kind="InternalServerError")
 
 
 def made(status: int, message: str) -> ReplicaError:
-    """Any status, for a failure switch."""
+    """Return an error with any status, for a failure switch."""
     return ReplicaError(message, status=status, kind=_PHRASES.get(status, "Error"))

@@ -124,7 +124,7 @@ def _buckets(histogram: SimulatedHistogram) -> list[tuple[str, float]]:
 
 
 def exposition(engine: Engine, started_s: float) -> bytes:
-    """The scrape, in Prometheus's text format."""
+    """Return the scrape, in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(engine, started_s))
     return generate_latest(registry)
