@@ -7,12 +7,12 @@ from tokenlane.admission.places import REQUESTS, TOKENS, Place
 
 
 def fits(held: int, more: int, limit: int) -> bool:
-    """Whether more may be held; of a limit of 0 anything, and one alone is never too much."""
+    """Return whether more may be held. A limit of 0 allows anything, and one alone always fits."""
     return not limit or not held or held + more <= limit
 
 
 def per_worker(limit: int, workers: int) -> int:
-    """One worker's part of a limit, at least 1; 0 stays 0, for none."""
+    """Return one worker's part of a limit, at least 1; 0 stays 0, for none."""
     return -(-limit // workers) if limit else 0
 
 
@@ -37,7 +37,7 @@ class TenantAccount:
         self.parents = Parents()
 
     def takes(self, tokens: int) -> bool:
-        """Whether it may have one more request, with so many tokens."""
+        """Return whether it may have one more request, with so many tokens."""
         if not self.shares:
             return fits(self.running, 1, self.limit) and fits(
                 self.tokens, tokens, self.limit_tokens

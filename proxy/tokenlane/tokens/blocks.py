@@ -96,7 +96,7 @@ def more_hashes(ids: bytes, block_tokens: int, after: bytes) -> bytes:
 
 
 def hashing_mark(block_tokens: int, salt: bytes = b"") -> bytes:
-    """The hash of a sample block: equal where prompts are hashed alike, on whatever machine."""
+    """Return the hash of a sample block: equal where prompts are hashed alike, on any machine."""
     return block_hashes(array("I", range(block_tokens)).tobytes(), block_tokens, salt)
 
 
