@@ -111,6 +111,53 @@ def test_what_counts_as_failed(bench: Bench, status: str, outcome: str, failed: 
     assert bool(bench.live().now.failed_per_s) == failed
 
 
+def test_what_happens_to_replicas_is_an_event(bench: Bench) -> None:
+    one, other = (url.partition("://")[2] for url in SETTINGS.backends)
+    good = Probe("ok", ("m",))
+    for slot in (0, 1):
+        bench.table.observe(slot, good)
+    bench.ticks()
+    assert bench.live().verdict.text == "all 2 up"
+    assert {row.text for row in bench.live().events} == {f"{one} is up", f"{other} is up"}
+    for _ in range(3):
+        bench.table.observe(0, Probe("refused"))
+    bench.segment.counter(families.REQUESTS, "/v1/completions", "200", "truncated", "m").inc(4)
+    bench.ticks()
+    live = bench.live()
+    assert live.verdict.text.startswith(f"1 of 2 up; {one} down since ")
+    assert live.verdict.text.endswith(", connection refused; 4 answers cut")
+    assert [(row.text, row.count) for row in live.events[:2]] == [
+        (f"{one} is down: connection refused", 0),
+        ("answers cut short", 4),
+    ]
+    # Full for a moment, or starting: no news, but to be seen.
+    bench.segment.gauge(families.LEFT_OUT, other, "full").set(1)
+    bench.ticks()
+    assert len(bench.live().events) == len(live.events)
+    assert [row.state for row in bench.live().replicas] == ["down", "full"]
+
+
+def test_a_slow_replica_is_named(bench: Bench) -> None:
+    one, other = (url.partition("://")[2] for url in SETTINGS.backends)
+    for slot in (0, 1):
+        bench.table.observe(slot, Probe("ok", ("m",)))
+    for _ in range(30):
+        bench.segment.histogram(families.TPOT, "m", one).observe(0.01)
+    bench.segment.histogram(families.TPOT, "m", other).observe(0.1)
+    bench.ticks()
+    assert "slower" not in bench.live().verdict.text  # one answer says little
+    for _ in range(5):
+        bench.segment.histogram(families.TPOT, "m", other).observe(0.1)
+    bench.ticks()
+    live = bench.live()
+    assert f"; {other} is " in live.verdict.text
+    assert live.verdict.text.endswith(" times slower")
+    assert [row.times_slower is not None for row in live.replicas] == [False, True]
+    bench.ticks(WINDOW_PERIODS + 1)
+    assert bench.live().verdict.text == "all 2 up"
+    assert bench.live().events[0].text == f"{other} is as fast as its like again"
+
+
 def test_loops_ladder_reasons_and_models(bench: Bench) -> None:
     segment = bench.segment
     segment.histogram(families.LOOP_STALL, "0").observe(0.04)

@@ -1,8 +1,11 @@
 """The live page: as files, and in a real browser in front of a real gateway."""
 
 import asyncio
+import contextlib
 import json
+import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,17 +61,33 @@ async def test_the_page_is_small_and_asks_nobody_else() -> None:
     assert size_bytes < LIMIT_BYTES
 
 
+PACE = ("--token-interval-s", "0.02")
+FLEETS: list[FleetProcess] = []
 ASK = {"model": "demo", "stream": True, "max_tokens": 3}
 SYSTEM = "You answer with care. " * 60
 
 needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="needs chromium")
 
 
+def killed(replica: str) -> None:
+    """Kill the process of a simulated replica (HOST:PORT) that has one for itself."""
+    (fleet,) = [one for one in FLEETS if one.urls[0].endswith(replica)]
+    os.kill(fleet.pid, signal.SIGKILL)
+
+
 @asynccontextmanager
-async def gateway() -> AsyncIterator[tuple[str, str, asyncio.subprocess.Process]]:
-    """URLs of the data and the admin port, and the process."""
-    with FleetProcess(2, free_ports(2)) as fleet:
-        backends = [word for url in fleet.urls for word in ("--backend", url)]
+async def gateway(
+    fleets: int = 1,
+) -> AsyncIterator[tuple[str, str, asyncio.subprocess.Process]]:
+    """URLs of the data and the admin port, and the process. fleets: processes of the two simulated
+    replicas."""
+    with contextlib.ExitStack() as stack:
+        each = 2 // fleets
+        FLEETS[:] = [
+            stack.enter_context(FleetProcess(each, free_ports(each), PACE)) for _ in range(fleets)
+        ]
+        urls = [url for fleet in FLEETS for url in fleet.urls]
+        backends = [word for url in urls for word in ("--backend", url)]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tokenlane", "serve", *backends,
             "--tokenizer", f"demo={demo_folder()}", "--port", "0", "--admin-port", "0",
@@ -109,7 +128,7 @@ async def test_the_page_in_a_browser() -> None:
         await chat(data)
         await page.until("document.querySelectorAll('#decisions details').length >= 2")
         text = await page.run("document.body.innerText")
-        for shown in ("affinity", "2 of 2 up", "token-input", "threads", "Loop lateness", "demo"):
+        for shown in ("affinity", "all 2 up", "token-input", "threads", "Loop lateness", "demo"):
             assert shown in text
         async with aiohttp.ClientSession(admin) as session, session.get("/live.json") as answer:
             live = json.loads(await answer.read())
@@ -145,6 +164,37 @@ async def test_the_page_in_a_browser() -> None:
         assert {url.removeprefix(admin).lstrip("/") for url in page.requests} <= {
             "", "style.css", "drawing.js", "page.js", "live.json",
         } | {url for url in page.requests if url.startswith("data:")}  # fmt: skip
+
+
+@needs_browser
+@pytest.mark.slow
+async def test_a_replica_that_dies_under_load_is_told_with_what_was_cut() -> None:
+    async with gateway(fleets=2) as (data, admin, _), browser.browser() as page:
+        await page.look()
+        await page.go(admin)
+        await page.until("document.querySelector('#verdict')?.textContent === 'all 2 up'")
+        async with aiohttp.ClientSession(data) as session:
+            body = ASK | {"max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}]}
+            streams = [await session.post("/v1/chat/completions", json=body) for _ in range(6)]
+            loop = asyncio.get_running_loop()
+            reading = [loop.create_task(one.read()) for one in streams]
+            doomed = streams[0].headers["x-tokenlane-replica"]
+            cut = sum(one.headers["x-tokenlane-replica"] == doomed for one in streams)
+            killed(doomed)
+            wanted = f"1 of 2 up; {doomed} down since "
+            shown = f"document.querySelector('#verdict').textContent.startsWith('{wanted}')"
+            await page.until(shown)
+            lost = f"{cut} answer{'s' if cut > 1 else ''} cut"
+            await page.until(f"document.querySelector('#verdict').textContent.endsWith('{lost}')")
+            for task, stream in zip(reading, streams, strict=True):
+                task.cancel()
+                stream.close()
+        sentence = await page.run("document.querySelector('#verdict').textContent")
+        assert ", connection refused; " in sentence
+        events = await page.run("document.querySelector('#happened').innerText")
+        assert f"{doomed} is down: connection refused" in events
+        assert f"answers cut short: {cut}" in events
+        assert page.complaints == []
 
 
 @needs_browser

@@ -11,6 +11,7 @@ from tokenlane.control.dashboard.live import (
     ConfigRow,
     Count,
     DecisionRow,
+    EventRow,
     FleetRow,
     Live,
     Numbers,
@@ -19,6 +20,7 @@ from tokenlane.control.dashboard.live import (
     ReplicaRow,
     RungRow,
     StallRow,
+    Verdict,
     WorkerRow,
 )
 from tokenlane.control.dashboard.screen import draw, number, percent, seconds, spark
@@ -56,6 +58,8 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
             file=name, loaded_at_s=0.0, reloads={"applied": 3, "unchanged": 0, "refused": 1},
             last=ReloadRow(outcome="refused", problems=[f"{name}:3: no"], restart=["tokens.fetch"]),
         ),
+        verdict=Verdict(text="3 of 3 up", level="good"),
+        events=[EventRow(at_s=0.0, text=f"{name} is down", level="warn")] * rows,
         fleet=FleetRow(
             name=name, store="down: no answer in time",
             peers=[
@@ -72,7 +76,7 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
 def test_a_screen() -> None:
     text = draw(live_of(), 120, 40, colour=False)
     for shown in (
-        "tokenlane 1.2.3  serving  http://127.0.0.1:8080  policy affinity  3 of 3 replicas up",
+        "tokenlane 1.2.3  serving  http://127.0.0.1:8080  policy affinity  3 worker(s)\n3 of 3 up",
         "requests 32 /s",
         "ttft 121 ms, p99 -",
         "cached 79 %",

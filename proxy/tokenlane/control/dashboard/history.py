@@ -19,6 +19,7 @@ from tokenlane import __version__
 from tokenlane.config import options
 from tokenlane.config.settings import Settings
 from tokenlane.control.dashboard import rows
+from tokenlane.control.dashboard.events import KEEP_S, EventLog
 from tokenlane.control.dashboard.live import (
     ConfigRow,
     DecisionRow,
@@ -29,9 +30,11 @@ from tokenlane.control.dashboard.live import (
     SettingRow,
 )
 from tokenlane.control.dashboard.rates import Reading, Window, ratio
+from tokenlane.control.dashboard.verdict import WHY, verdict
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import ReplicaState
+from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -41,6 +44,10 @@ PERIOD_S = 1.0
 WINDOW_PERIODS = 10
 HISTORY_PERIODS = 180
 DECISION_LIMIT = 40
+CUT = "answers cut short"
+LATELY_S = 300.0
+# Of what leaves out a replica that is up. It may also be full or starting: that is no news.
+_TROUBLES = (LeftOut.REFUSED, LeftOut.EJECTED)
 
 log = logging.getLogger("watch")
 
@@ -60,7 +67,12 @@ class RateHistory:
         self._series: dict[str, deque[float | None]] = {}
         self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
         self._numbers = count(1)
+        self._events = EventLog()
+        # By replica: state, why, since when (Unix time).
+        self._states: dict[str, tuple[str, str, float | None]] = {}
+        self._slow: dict[str, float] = {}
         self._read(time.monotonic())
+        self._notice_states(time.monotonic(), None)
 
     def configure(self, settings: Settings) -> None:
         """Other settings are in force."""
@@ -87,6 +99,7 @@ class RateHistory:
             ("late_worst_s", late.worst),
         ):
             self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS)).append(_short(value))
+        self._notice(last, at_s, time.time())
 
     def routed(self, samples: Iterable[RoutingSample]) -> None:
         """Takes samples of routed requests in."""
@@ -106,9 +119,12 @@ class RateHistory:
         fleet: dict[str, Any] | None = None,
     ) -> Live:
         """Everything, as it is now."""
-        window = self._window()
-        left = rows.left_out(window)
+        window, at_s = self._window(), self._readings[-1].at_s
+        replicas = [self._replica(replica, window) for replica in self._table.replicas]
+        cut, lately = (self._events.counted(CUT, at_s, of_s) for of_s in (KEEP_S, LATELY_S))
         return Live(
+            verdict=verdict(unready, replicas, cut, lately),
+            events=self._events.rows(at_s),
             version=__version__,
             url=url,
             policy=self._settings.routing.policy,
@@ -119,9 +135,7 @@ class RateHistory:
             period_s=PERIOD_S,
             now=self._now(window),
             series={name: list(points) for name, points in self._series.items()},
-            replicas=[
-                self._replica(replica, left.get(replica.id)) for replica in self._table.replicas
-            ],
+            replicas=replicas,
             workers=[rows.worker(one, window) for one in workers],
             stalls=rows.stalls(window),
             rungs=rows.rungs(window),
@@ -169,9 +183,46 @@ class RateHistory:
             late_worst_s=late.worst,
         )
 
-    def _replica(self, replica: ReplicaState, left: str | None) -> ReplicaRow:
-        load = self._board.load(replica.slot)
-        state = "draining" if replica.draining else left or "up" if replica.up else "down"
+    def _notice(self, last: Window, at_s: float, wall_s: float) -> None:
+        """Record what the last reading shows to have happened."""
+        if cut := int(last.count(families.REQUESTS.name, outcome="truncated")):
+            self._events.count(CUT, cut, at_s, wall_s)
+        slow = rows.times_slower(self._window())
+        for replica in slow.keys() - self._slow.keys():
+            text = f"{replica} is {slow[replica]:.0f} times slower than its like"
+            self._events.add(text, "warn", at_s, wall_s)
+        for replica in self._slow.keys() - slow.keys():
+            self._events.add(f"{replica} is as fast as its like again", "good", at_s, wall_s)
+        self._slow = slow
+        self._notice_states(at_s, wall_s)
+
+    def _notice_states(self, at_s: float, wall_s: float | None) -> None:
+        """Record which replicas are in another state than before. wall_s: None at the start."""
+        left = rows.left_out(self._window())
+        states: dict[str, tuple[str, str, float | None]] = {}
+        for replica in self._table.replicas:
+            state, why = self._state(replica, left)
+            before = self._states.get(replica.id, ("", "", None))
+            states[replica.id] = state, why, before[2] if before[0] == state else wall_s
+            if before[0] != state and wall_s is not None:
+                text = f"{replica.id} is {state}" + (f": {why}" if why else "")
+                self._events.add(text, "good" if state == "up" else "warn", at_s, wall_s)
+        self._states = states
+
+    def _state(self, replica: ReplicaState, left: dict[str, str]) -> tuple[str, str]:
+        """Return a replica's state in a word, and why it is not up."""
+        if replica.draining:
+            return "draining", ""
+        if not replica.up:
+            return "down", WHY.get(self._table.reasons.get(replica.id, ""), "")
+        why = left.get(replica.id)
+        return (why, LEFT_OUT_WORDS[LeftOut(why)]) if why in _TROUBLES else ("up", "")
+
+    def _replica(self, replica: ReplicaState, window: Window) -> ReplicaRow:
+        load, name = self._board.load(replica.slot), replica.id
+        state, why, since_s = self._states.get(name, ("down", "", None))
+        if state == "up":
+            state = rows.left_out(window).get(name, "up")
         blocks, block_tokens = replica.cache_blocks, replica.block_tokens
         hit_tokens, queried_tokens = self._hits(replica.id)
         return ReplicaRow(
@@ -187,6 +238,12 @@ class RateHistory:
             cache_tokens=blocks * block_tokens if blocks and block_tokens else None,
             hit_rate=ratio(hit_tokens, queried_tokens),
             ids=rows.ids(replica.proofs.values()),
+            since_s=since_s,
+            why=why,
+            requests_per_s=round(window.per_s(families.REPLICA_REQUESTS.name, replica=name), 3),
+            failed_per_s=round(window.per_s(families.UPSTREAM_FAILURES.name, replica=name), 3),
+            ttft_p50_s=window.spread(families.TTFT.name, replica=name).quantile(0.5),
+            times_slower=self._slow.get(name),
         )
 
     def _hits(self, replica: str) -> tuple[float, float]:

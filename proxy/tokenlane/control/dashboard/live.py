@@ -32,7 +32,9 @@ class Numbers(msgspec.Struct, kw_only=True):
 class ReplicaRow(msgspec.Struct, kw_only=True):
     """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own.
     ids: whether it has proven that it makes the gateway's ids, in words. peers_in_flight: of the
-    other gateways, as far as they said."""
+    other gateways, as far as they said. since_s: it is in this state since then (Unix time; null:
+    since before this gateway); why: of a state other than up. times_slower: than all replicas of
+    its model, where that is much. Rates and ttft_p50_s: of this gateway's requests there."""
 
     id: str
     state: str
@@ -46,6 +48,29 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     cache_tokens: int | None = None
     hit_rate: float | None = None
     ids: str = ""
+    since_s: float | None = None
+    why: str = ""
+    requests_per_s: float = 0.0
+    failed_per_s: float = 0.0
+    ttft_p50_s: float | None = None
+    times_slower: float | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the gateway is healthy, as a sentence. level: good, warn or bad."""
+
+    text: str = ""
+    level: str = "good"
+
+
+class EventRow(msgspec.Struct, kw_only=True):
+    """Something that happened. at_s: Unix time. count: of those like it, at_s being that of the
+    first; 0 where it stands for itself."""
+
+    at_s: float
+    text: str
+    level: str
+    count: int = 0
 
 
 class WorkerRow(msgspec.Struct, kw_only=True):
@@ -182,7 +207,8 @@ class FleetRow(msgspec.Struct, kw_only=True):
 
 class Live(msgspec.Struct, kw_only=True):
     """All of it. window_s: what rates and quantiles are over. series: by name, one point every
-    period_s seconds, the newest last. doubts: by model, why its ids may differ from vLLM's."""
+    period_s seconds, the newest last. events: of the last hour, the newest first. doubts: by model,
+    why its ids may differ from vLLM's."""
 
     version: str
     url: str
@@ -205,4 +231,6 @@ class Live(msgspec.Struct, kw_only=True):
     settings: list[SettingRow]
     config: ConfigRow | None = None
     fleet: FleetRow | None = None
+    verdict: Verdict = Verdict()
+    events: list[EventRow] = []
     doubts: dict[str, tuple[str, ...]] = {}

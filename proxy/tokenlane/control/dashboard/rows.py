@@ -25,6 +25,8 @@ from tokenlane.prompt import Rung
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.routing_sample import RoutingSample
 
+# Of fewer the median says little.
+_FEW_ANSWERS = 3
 # By its name: where it is not counted there are no rows.
 STALLS = "tokenlane_loop_stalls_total"
 
@@ -56,6 +58,21 @@ def ids(proofs: Iterable[Proof]) -> str:
     if refuted:
         return f"other: {', '.join(kind.label for kind in refuted)}"
     return "proven" if proven else "unproven"
+
+
+def times_slower(window: Window) -> dict[str, float]:
+    """Return by replica how many times as long as all of a model's its answers take, where that is
+    much: as the alert TokenlaneReplicaSlow has it."""
+    found: dict[str, float] = {}
+    for family, limit in ((families.TPOT.name, 3.0), (families.TTFT.name, 5.0)):
+        for model in window.values(family, "model"):
+            usual = window.spread(family, model=model).quantile(0.5)
+            for replica in window.values(family, "replica"):
+                own = window.spread(family, model=model, replica=replica)
+                median = own.quantile(0.5)
+                if usual and median and own.count >= _FEW_ANSWERS and median / usual > limit:
+                    found[replica] = max(found.get(replica, 0.0), median / usual)
+    return found
 
 
 def worker(one: WorkerProcess, window: Window) -> WorkerRow:

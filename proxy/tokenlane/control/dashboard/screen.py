@@ -96,15 +96,15 @@ def _table(head: str, rows: Iterable[Sequence[Piece]], right: str) -> list[Line]
 
 def _header(live: Live) -> list[Line]:
     now = live.now
-    up = sum(row.state == "up" for row in live.replicas)
     state = ("serving", "good") if live.unready is None else (_clean(live.unready), "bad")
     return [
         [
             (f"tokenlane {_clean(live.version)}  ", "bold"),
             state,
-            (f"  {_clean(live.url)}  policy {_clean(live.policy)}  {up} of ", ""),
-            (f"{len(live.replicas)} replicas up  {len(live.workers)} worker(s)", ""),
+            (f"  {_clean(live.url)}  policy {_clean(live.policy)}  ", ""),
+            (f"{len(live.workers)} worker(s)", ""),
         ],
+        [(_clean(live.verdict.text), live.verdict.level)],
         [
             (f"requests {number(now.requests_per_s)} /s  ", ""),
             (f"failed {number(now.failed_per_s)} /s  ", "bad" if now.failed_per_s else ""),
@@ -154,7 +154,9 @@ def _replicas(live: Live, limit: int) -> list[Line]:
     rows = [
         (
             (row.id, ""),
-            (row.state, _STATES.get(row.state, "")),
+            ("slow", "warn")
+            if row.state == "up" and row.times_slower
+            else (row.state, _STATES.get(row.state, "")),
             (number(row.in_flight), ""),
             (number(row.queued_tokens), ""),
             (number(row.running), ""),
@@ -191,6 +193,17 @@ def _peers(live: Live, limit: int) -> list[Line]:
         for row in live.fleet.peers[:limit]
     ]
     return [*lines, *_table("gateway|version|seen|in flight|queued|unknown", rows, "<<>>>>")]
+
+
+def _events(live: Live, limit: int) -> list[Line]:
+    """What happened in the last hour, the newest first."""
+    return [
+        [
+            (f"{_clock(row.at_s)}  ", "quiet"),
+            (_clean(row.text) + (f": {row.count}" if row.count else ""), row.level),
+        ]
+        for row in live.events[:limit]
+    ]
 
 
 def _loops(live: Live, limit: int) -> list[Line]:
@@ -248,7 +261,8 @@ def lines(live: Live, width: int, height: int) -> list[Line]:
     """The screen as pieces, not wider or higher than this."""
     few = max(height // 4, 3)
     made: list[Line] = [*_header(live), *_settings(live), [], *_sparks(live, width)]
-    for block in (_replicas(live, few), _peers(live, few), _loops(live, few), _ladder(live)):
+    blocks = (_replicas(live, few), _events(live, 3), _peers(live, few), _loops(live, few))
+    for block in (*blocks, _ladder(live)):
         if block:
             made += [[], *block]
     made += [[], *_decisions(live, height - len(made) - 2)]

@@ -92,9 +92,10 @@ function header() {
   const state = $("state");
   state.className = `pill ${live.unready ? "bad" : "good"}`;
   state.textContent = live.unready ?? "serving";
-  const up = live.replicas.filter((row) => row.state === "up").length;
+  $("verdict").className = live.verdict.level;
+  $("verdict").textContent = live.verdict.text;
   const facts = [
-    ["on", live.url], ["policy", live.policy], ["replicas", `${up} of ${live.replicas.length} up`],
+    ["on", live.url], ["policy", live.policy],
     ["workers", live.workers.length], ["connections", live.now.connections], ["up for", duration(live.uptime_s)],
   ];
   $("facts").replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
@@ -112,8 +113,11 @@ function replicas() {
   const usage = (row) => (row.kv_usage > 0.95 ? "bad" : row.kv_usage > 0.8 ? "warn" : "");
   table("replicas", [
     ["Replica", "head", (row) => row.id],
-    ["Health", "", (row) => word(row.state, level[row.state])],
+    ["Health", "", (row) => row.state === "up" && row.times_slower ? word("slow", "warn") : word(row.state, level[row.state])],
     ["Load", "full", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
+    ["Requests", "n", (row) => `${count(row.requests_per_s)} /s`],
+    ["Failed", "n", (row) => coloured(`${count(row.failed_per_s)} /s`, row.failed_per_s ? "bad" : "")],
+    ["TTFT p50", "n", (row) => coloured(time(row.ttft_p50_s), row.times_slower ? "warn" : "")],
     ["In flight", "n", (row) => count(row.in_flight)],
     ...(live.fleet ? [["Of others", "n", (row) => count(row.peers_in_flight)]] : []),
     ["Queued tokens", "n", (row) => count(row.queued_tokens)],
@@ -125,6 +129,12 @@ function replicas() {
     ["Ids", "full", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
+}
+
+function events() {
+  $("events").hidden = !live.events.length;
+  $("happened").replaceChildren(...live.events.slice(0, 12).map((row) => el("li", {},
+    el("time", { class: "quiet" }, clock(row.at_s)), coloured(` ${row.text}${row.count ? `: ${count(row.count)}` : ""}`, row.level))));
 }
 
 function peers() {
@@ -248,7 +258,7 @@ function settings() {
 // -- the loop --------------------------------------------------------------------------------
 
 function draw() {
-  for (const section of [header, tiles, replicas, peers, loops, ladder, routing, models, settings]) section();
+  for (const section of [header, tiles, replicas, events, peers, loops, ladder, routing, models, settings]) section();
 }
 
 async function look() {
