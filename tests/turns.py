@@ -11,7 +11,9 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-LIMIT_S = 0.05
+from tests.machine import slowness
+
+_LIMIT_S = 0.05
 
 
 @dataclass
@@ -22,6 +24,10 @@ class Turns:
     count: int = 0
     longest_s: float = 0.0
     whole_s: float = 0.0
+
+    def short(self) -> bool:
+        """No turn took 50 ms, or as much longer as this machine is slower."""
+        return self.longest_s < _LIMIT_S or self.longest_s < _LIMIT_S * slowness()
 
 
 @contextlib.asynccontextmanager

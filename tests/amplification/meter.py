@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tests.held import stolen_s
+from tests.machine import stolen_s
 from tests.raw import post
 from tests.turns import counted
 

@@ -13,6 +13,7 @@ import contextlib
 import pytest
 
 from tests.http.handlers import TEXT
+from tests.machine import slowness
 from tests.raw import (
     CHAT,
     DONE,
@@ -29,7 +30,7 @@ from tests.raw import (
     until,
 )
 from tests.support import gateway, serving
-from tests.turns import LIMIT_S, counted
+from tests.turns import counted
 from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import RequestError
 from tokenlane.http.request_body import DISCARD_LIMIT_BYTES
@@ -68,7 +69,7 @@ async def test_a_body_of_small_chunks_is_parsed_in_many_turns() -> None:
     for answer in answers[3:]:
         assert answer is not None
         assert answer.body == b"%d" % (24 * count)
-    assert turns.longest_s < LIMIT_S
+    assert turns.short(), turns
 
 
 async def test_what_is_pipelined_behind_small_chunks_is_answered() -> None:
@@ -109,7 +110,7 @@ async def test_a_body_that_is_nearly_all_framing_is_refused(piece: bytes) -> Non
             await client.gone()
             await sending
     assert (answer.status, answer.error["code"]) == (400, "chunked")
-    assert turns.longest_s < LIMIT_S
+    assert turns.short(), turns
 
 
 EXTENDED = b"40;" + b"e" * 900 + b"\r\n" + b"x" * 64 + b"\r\n"
@@ -225,8 +226,8 @@ async def test_a_stream_of_small_chunks_is_read_in_many_turns(
         async with counted() as turns:
             await client.send(post(path, chat(stream=True)))
             assert await taken(client) > len(chunk(piece)) * count
-    assert turns.longest_s < LIMIT_S
-    assert turns.whole_s < count * 20e-6
+    assert turns.short(), turns
+    assert turns.whole_s < count * 20e-6 * slowness()
 
 
 @pytest.mark.row("O11")
@@ -239,4 +240,4 @@ async def test_a_plain_answer_of_small_chunks_is_read_in_many_turns() -> None:
         async with counted() as turns:
             await client.send(post(CHAT, chat()))
             assert await taken(client) > 6 * 700_000
-    assert turns.longest_s < LIMIT_S
+    assert turns.short(), turns

@@ -13,7 +13,8 @@ SHOWN = {
     "proxy/tokenlane/control/peers/load_sharing.py": 2,  # how far gateways' clocks are apart
     "proxy/tokenlane/control/reload.py": 2,  # when settings were read
     "proxy/tokenlane/control/dashboard/screen.py": 1,
-    "proxy/tokenlane/control/dashboard/history.py": 1,
+    "proxy/tokenlane/control/dashboard/history.py": 2,  # when something happened, and now
+    "proxy/tokenlane/control/dashboard/verdict.py": 1,
     "proxy/tokenlane/gateway/request.py": 1,  # when a key expires is said in it
     "proxy/tokenlane/gateway/local_answers.py": 1,  # `created` in the list of models
     "proxy/tokenlane/gateway/route_samples.py": 1,
