@@ -214,7 +214,12 @@ END = chunk(b"\n\n" + TOKEN + DONE) + chunk(b"")
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 @pytest.mark.parametrize(
     ("piece", "count"),
-    [(b"x", 300_000), (b"data:\n", 400_000), (b"\n", 300_000), (b'data:{"abort"\n', 200_000)],
+    [
+        (b"x", 300_000),
+        (b"data:\n", 400_000),
+        (b"\n", 300_000),
+        (b'data:{"finish_reason":"abort"\n', 200_000),
+    ],
     ids=["no-newline", "lines", "newlines", "abort"],
 )
 async def test_a_stream_of_small_chunks_is_read_in_many_turns(

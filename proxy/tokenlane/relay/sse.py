@@ -86,14 +86,15 @@ class EventScanner:
 
     def _look(self, events: bytes) -> None:
         """Scan whole events (the first may be the end of one too long to carry)."""
+        lines = _data_lines(events)
         if self.tokens_seen:
-            self.token_events += sum(map(_may_be_token, _data_lines(events)))
+            self.token_events += sum(map(_may_be_token, lines))
         else:
-            self._open(_data_lines(events))
+            self._open(lines)
         if b"[DONE]" in events:
-            self.done = self.done or b"[DONE]" in _data_lines(events)
+            self.done = self.done or b"[DONE]" in lines
         if b'"error":' in events or b'"abort"' in events:
-            self.failed = self.failed or any(map(_is_failure, _data_lines(events)))
+            self.failed = self.failed or any(map(_is_failure, lines))
         if b'usage":' in events and (b'usage":{' in events or b'usage": {' in events):
             self._usage = events
 
@@ -127,14 +128,19 @@ def _is_token(data: bytes) -> bool:
         return False
     if b'"role":' in data and b'""' in data:
         return False
-    return b'"abort"' not in data or says_something(data)
+    return not _may_abort(data) or says_something(data)
 
 
 def _is_failure(data: bytes) -> bool:
     if data.startswith(b'{"error"'):
         return True
-    answer = read_answer(data) if b'"abort"' in data else None
+    answer = read_answer(data) if _may_abort(data) else None
     return answer is not None and answer.aborted
+
+
+def _may_abort(data: bytes) -> bool:
+    """Return whether an event is worth decoding for its finish reason."""
+    return b'"abort"' in data and b'finish_reason"' in data
 
 
 def _data_lines(events: bytes) -> list[bytes]:
