@@ -28,8 +28,12 @@ _SAMPLE = re.compile(
     r"(?:\{(.*)\})?[ \t]+(\S+)",
     re.MULTILINE,
 )
-# In a label's value quotes are escaped: what is found is a label. More digits are no count.
-_SIZE = re.compile(r'\b(block_size|num_gpu_blocks)="0*([1-9][0-9]{0,8})"')
+# In a label's value quotes are escaped: what is found is a label. More digits are no count. What
+# stands before it is looked at behind it: a pattern that begins with a word is searched for fast.
+_BLOCK_TOKENS, _CACHE_BLOCKS = (
+    re.compile(rf'{label}(?<!\w{label})="0*([1-9][0-9]{{0,8}})"')
+    for label in ("block_size", "num_gpu_blocks")
+)
 # Hundreds of engines' worth.
 _SAMPLES_LIMIT_COUNT = 10_000
 # Beyond it floats are no exact counts.
@@ -79,10 +83,10 @@ def parse_scrape(text: str) -> Scrape:
         elif name != _CONFIG:
             sums[name] += value
         else:
-            sizes = {label: int(digits) for label, digits in _SIZE.findall(label_text)}
-            block_tokens = block_tokens or sizes.get("block_size")
-            if "num_gpu_blocks" in sizes:
-                cache_blocks = (cache_blocks or 0) + sizes["num_gpu_blocks"]
+            if block_tokens is None and (found := _BLOCK_TOKENS.search(label_text)):
+                block_tokens = int(found[1])
+            if found := _CACHE_BLOCKS.search(label_text):
+                cache_blocks = (cache_blocks or 0) + int(found[1])
     return Scrape(
         running=int(min(sums[_RUNNING], _MOST)),
         waiting=int(min(sums[_WAITING], _MOST)),
