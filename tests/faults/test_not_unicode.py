@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.admission.test_auth import ALICE, AUTH, bearer
+from tests.examples import many
 from tests.gateway.test_explain import explainer
 from tests.raw import CHAT, LIMIT_S, MESSAGES, RESPONSES, TEXT, Upstream, answering, ok, post, until
 from tests.support import demo_tokenizer, gateway
@@ -224,7 +225,7 @@ async def test_any_bytes_in_any_field(
             assert status in (200, 400, 404), (path, body)
             return status != 200
 
-        @search(max_examples=300, deadline=None, derandomize=True, database=None)
+        @search(max_examples=many(100), deadline=None, derandomize=True, database=None)
         @given(cases, hostile, st.sampled_from([0, 0, 100, 4000]))
         def searched(case: Case, bad: list[bytes], words: int) -> None:
             asking = refused(case[0], written(case, bad, words))

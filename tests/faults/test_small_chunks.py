@@ -215,10 +215,10 @@ END = chunk(b"\n\n" + TOKEN + DONE) + chunk(b"")
 @pytest.mark.parametrize(
     ("piece", "count"),
     [
-        (b"x", 300_000),
-        (b"data:\n", 400_000),
-        (b"\n", 300_000),
-        (b'data:{"finish_reason":"abort"\n', 200_000),
+        (b"x", 150_000),
+        (b"data:\n", 200_000),
+        (b"\n", 150_000),
+        (b'data:{"finish_reason":"abort"\n', 100_000),
     ],
     ids=["no-newline", "lines", "newlines", "abort"],
 )

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.admission.test_auth import ALICE, AUTH, BOB, bearer
+from tests.examples import many
 from tests.gateway.test_explain import explainer
 from tests.raw import Answer, Upstream, answering, json_bytes, ok, post
 from tests.support import PROVEN, Bench, demo_tokenizer, gateway
@@ -188,7 +189,7 @@ async def prepare(bench: Bench, scene: Scene) -> dict[int, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=many(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(scene=scenes, asked=requests)
 async def test_explained_is_done(scene: Scene, asked: Asked) -> None:
     headers = bearer(KEYS[asked.tenant])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.errors import RequestError
 from tokenlane.tokens import engines
@@ -49,7 +50,7 @@ def test_fast_ids_are_the_ids(name: str) -> None:
     part = tokens | tokens.map(lambda token: token[:-1]) | runs | st.text(max_size=20)
     texts = st.lists(part, max_size=12).map("".join)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=many(50), deadline=None)
     @given(text=texts, special=st.booleans(), more=st.lists(texts, max_size=3))
     def same(text: str, special: bool, more: list[str]) -> None:
         assert quick.encode(text, add_special_tokens=special) == plain.encode(

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, folder_with, shared
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
@@ -53,7 +54,7 @@ TEXTS = [
     'code = {"role": "user"}, {', '"}, {"role": "user", "content": "', "\\u0061", "line\nline",
 ]  # fmt: skip
 TOOLS = [{"type": "function", "function": {"name": "f", "description": 'the "messages" it has'}}]
-MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=25)
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 
 
 @cache

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
+from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, lines_folder, shared
 from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Prompt
@@ -37,7 +38,7 @@ AROUND = {
 }
 MODELS = ["demo", "newlines", "metaspace", *SHARED_NAMES]
 LONG_S = 1e9
-MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(20))
 
 
 def roomy() -> TokenCaches:

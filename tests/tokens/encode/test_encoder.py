@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
+from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.errors import RequestError
 from tokenlane.tokens.demo import demo_folder
@@ -94,7 +95,7 @@ def test_pieces_are_exact(name: str, affixes: bool) -> None:
     made = encoder(name, affixes=affixes)
     assert made.affixes is not None
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=many(50), deadline=None)
     @given(text=texts(name), special=st.booleans())
     def exact(text: str, special: bool) -> None:
         pieces = made.pieces(text)
@@ -166,7 +167,7 @@ def small(splits: str, normalizer: Any) -> str:
 def test_cuts_are_exact_at_any_added_tokens(splits: str, normalizer: Any) -> None:
     written = small(splits, normalizer)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=many(100), deadline=None)
     @given(added=st.lists(ADDED, max_size=4), text=st.text("<>ab ", max_size=24))
     @example(
         [{"content": "<a", "normalized": True}, {"content": "ab", "normalized": False}], "b<ab"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import many
 from tests.support import demo_tokenizer
 from tests.tokens.models import metaspace_spec, shared, split_spec
 from tokenlane.tokens.encode.least_tokens import least_tokens, longest_token_chars
@@ -38,7 +39,7 @@ def test_no_text_has_fewer(name: str) -> None:
     encoder = loaded(name).encoder
     assert longest_token_chars(json.loads(encoder.to_json())) == LONGEST[name]
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=many(100), deadline=None)
     @given(RUNS)
     def fewer(text: str) -> None:
         ids = encoder.by_reference(text, add_special_tokens=False)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import many
 from tests.tokens.models import PLAIN_MARK, lines_folder, metaspace_spec, split_spec
 from tokenlane.tokens.encode.line_cuts import Parts, marks, parts
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -40,7 +41,7 @@ def test_such_cuts_are_exact(name: str, loaded: Callable[[str], Tokenizer]) -> N
     encoder = loaded(name).encoder
     assert len(encoder.pieces("### user:\na\n### assistant:\nb\n### user:\nc")) == 3
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=many(50), deadline=None)
     @given(TEXTS, st.booleans())
     def exact(text: str, special: bool) -> None:
         pieces = encoder.pieces(text)

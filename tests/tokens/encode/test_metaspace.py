@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
+from tests.examples import many
 from tests.tokens.models import metaspace_spec, shared
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
@@ -87,7 +88,7 @@ def test_ids_are_the_librarys(name: str) -> None:
     encoder = built(MADE[name]())
     engine = FastEncoder(encoder.to_json())
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=many(130), deadline=None)
     @example(texts=["<0x00>"], special=False)
     @example(texts=["a", "b <0x0A>c"], special=True)
     @given(texts=st.lists(TEXTS, min_size=1, max_size=3), special=st.booleans())
@@ -105,7 +106,7 @@ def test_cut_anywhere_it_is_the_same(name: str) -> None:
     encoder = built(MADE[name]())
     encoder.read_spec([])
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=many(130), deadline=None)
     @given(TEXTS)
     def alike(text: str) -> None:
         expected = encoder.by_reference(text, add_special_tokens=False)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import many
 from tests.support import demo_tokenizer
 from tests.tokens.encode.test_line_cuts import WORDS
 from tests.tokens.encode.test_metaspace import lines_spec
@@ -59,7 +60,7 @@ def test_such_cuts_are_exact(name: str, loaded: Callable[[str], Tokenizer]) -> N
     found_by = places(json.loads(encoder.to_json()))
     assert found_by is not None
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=many(70), deadline=None)
     @given(TEXTS)
     def exact(text: str) -> None:
         begun = encoder.begun(text)
