@@ -95,8 +95,8 @@ async def test_in_a_terminal_until_q() -> None:
         assert "\x1b[?1049h" in terminal.text
         terminal.text = ""
         await terminal.until("q quits")  # again, a second later
-    await terminal.until("no gateway answers")  # it went away: said, and tried again
-    assert "trying again" in terminal.text
+    await terminal.until("no gateway answers")
+    await terminal.until("trying again")  # it may be in a later read
     os.write(terminal.master, b"q")
     assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     await terminal.until("\x1b[?1049l")

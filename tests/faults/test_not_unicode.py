@@ -225,7 +225,7 @@ async def test_any_bytes_in_any_field(
             assert status in (200, 400, 404), (path, body)
             return status != 200
 
-        @search(max_examples=many(100), deadline=None, derandomize=True, database=None)
+        @search(max_examples=many(200), deadline=None, derandomize=True, database=None)
         @given(cases, hostile, st.sampled_from([0, 0, 100, 4000]))
         def searched(case: Case, bad: list[bytes], words: int) -> None:
             asking = refused(case[0], written(case, bad, words))
@@ -240,4 +240,4 @@ async def test_any_bytes_in_any_field(
         now = {one.process and one.process.pid for one in bench.tokens.processes._children}
         assert now == pids
         if rung != "none":
-            assert bench.metric(families.TOKENIZE, rung, "demo") > 10
+            assert bench.metric(families.TOKENIZE, rung, "demo") > 0
