@@ -23,8 +23,8 @@ from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.telemetry.metrics import families
 
-# Of a CPU. A worker that has nothing to do takes 1 % (heartbeats, gauges, a look at the listener), and
-# 6 % of a slow machine; one that spins takes all that it can get.
+# Of a CPU. A worker that has nothing to do takes 1 % (heartbeats, gauges, a look at the listener),
+# 6 % on a slow machine; one that spins takes all that it can get.
 SPIN_RATIO = 0.2
 COUNTED_S = 2.0
 

@@ -68,8 +68,8 @@ def tokenizer(name: str) -> Tokenizer:
 
 
 def service(name: str, cache_bytes: int = 64 << 20) -> TokenService:
-    """Return a service that encodes no opening on the loop, however fast the machine: what the short
-    rung makes of an opening leaves no body to go on from."""
+    """Return a service that encodes no opening on the loop, however fast the machine: what the
+    short rung makes of an opening leaves no body to go on from."""
     made = TokenSettings(cache_limit_bytes=cache_bytes, threads=1, stall_budget_s=1e-9)
     return TokenService(made, ModelTokenizers({"m": tokenizer(name)}), 16)
 
