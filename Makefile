@@ -23,6 +23,9 @@ help: ## say what can be made
 run: $(STAMP_RUN) ## gateway on 127.0.0.1:PORT in front of 4 simulated vLLM replicas
 	$(BIN)/python -m tokenlane demo --port $(PORT) --admin-port $(ADMIN_PORT) $(LOAD)
 
+run-fleet: $(STAMP_DEV) ## three gateways behind one port that share a store, and 4 simulated replicas
+	$(BIN)/python -m scripts.fleet_demo --port $(PORT) --admin-port $(ADMIN_PORT) $(ARGS)
+
 test: $(STAMP_DEV) ## the tests, on this Python
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 

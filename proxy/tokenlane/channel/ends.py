@@ -102,7 +102,7 @@ class WorkerEnd:
         return self._frames.offer(Learned(slot, blocks, tenant))
 
     def kept(self, name: str, slot: int, tenant: str) -> bool:
-        """Tell of a response that a replica made for a tenant; False if it was dropped."""
+        """Tell of a response that a replica made; False if it was dropped."""
         return self._frames.offer(Kept(name, slot, tenant))
 
     def whose_response(self, number: int, name: str) -> bool:

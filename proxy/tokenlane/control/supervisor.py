@@ -200,6 +200,8 @@ class Supervisor:
             on_proof=self._on_proof,
             on_places=self._sharing.reported,
             on_learned=self._sharing.prefixes.routed,
+            on_kept=self._sharing.responses.made,
+            whose_response=self._sharing.responses.find,
         )
         pool.start()
         try:
@@ -210,8 +212,7 @@ class Supervisor:
                     log.info("took over from %d workers whose supervisor had died", count)
                 if self._on_ready is not None:
                     self._on_ready(self._state.urls[0])
-                # What is loaded now lives as long as the process: without it a full pass of the
-                # collector is cheap, and comes soon enough to bound what is garbage in cycles.
+                # What is loaded now stays: without it the collector's full passes are cheap.
                 gc.collect()
                 gc.freeze()
                 await self._stop.wait()

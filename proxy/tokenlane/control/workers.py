@@ -48,7 +48,6 @@ from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState, ProofNews
-from tokenlane.routing.response_homes import ResponseHomes
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics.exposition import Totals
 from tokenlane.telemetry.metrics.segment import create_segment
@@ -85,6 +84,8 @@ class WorkerPool:
         on_proof: Callable[[ProofNews], None] = lambda _: None,
         on_places: Callable[[int, dict[str, tuple[int, int, int]]], None] = lambda *_: None,
         on_learned: Callable[[Learned], None] = lambda _: None,
+        on_kept: Callable[[str, int, str], None] = lambda *_: None,
+        whose_response: Callable[[str, Callable[[int, str], None]], None] = lambda *_: None,
     ) -> None:
         self._on_places = on_places
         self._on_learned = on_learned
@@ -105,7 +106,8 @@ class WorkerPool:
         self.stalls = StallLog()
         self.workers = [WorkerProcess(number) for number in range(settings.server.workers)]
         self.clean = True
-        self._kept = ResponseHomes()
+        self._on_kept = on_kept
+        self._whose_response = whose_response
         self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._questions = 0
         # By worker, what it says to the latest Reload.
@@ -290,8 +292,11 @@ class WorkerPool:
             end.close()
 
     def _tell_whose(self, worker: WorkerProcess, number: int, name: str) -> None:
-        if worker.end is not None:
-            worker.end.offer(ResponseOf(number, *self._kept.find(name)))
+        def tell(slot: int, tenant: str) -> None:
+            if worker.end is not None:
+                worker.end.offer(ResponseOf(number, slot, tenant))
+
+        self._whose_response(name, tell)
 
     def _received(self, worker: WorkerProcess, message: Up) -> None:
         match message:
@@ -307,7 +312,7 @@ class WorkerPool:
                 if self.started.done():
                     log.error("worker %d cannot start: %s", worker.number, reason)
             case Kept(name, slot, tenant):
-                self._kept.learn(name, slot, tenant)
+                self._on_kept(name, slot, tenant)
             case WhoseResponse(number, name):
                 # Behind what else has come: another worker told of it before this one was asked.
                 asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)

@@ -5,7 +5,7 @@ Invariants:
 - Where there are tenants, a response that is not known to be the asking tenant's is not there for
   it: nothing of the answer, nor the time it takes, says whether it is another's.
 - The control plane is told of each response before the client has its name, and knows what all
-  workers saw made. It is asked where this worker does not know.
+  workers saw made, and the other gateways. It is asked where this worker does not know.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class KeptResponses:
     def made(self, slot: int, tenant: str, name: str) -> None:
         """Note that a replica made a response for a request of this worker."""
         self.homes.learn(name, slot, tenant)
-        if tenant and len(name) <= NAME_LIMIT_CHARS:
+        if len(name) <= NAME_LIMIT_CHARS:
             self._tell(name, slot, tenant)
 
     def told(self, number: int, slot: int, tenant: str) -> None:

@@ -117,11 +117,10 @@ class Planner:
 
     async def _own(self, plan: Plan) -> None:
         """Raise RequestError 404 for a response that is not known to be this tenant's."""
-        if plan.tenant:
-            with AWAITING[INSPECT]:
-                owned = await self._kept.owns(plan.named, plan.tenant)
-            if not owned:
-                raise refusals.unknown_response(plan.named)
+        with AWAITING[INSPECT]:
+            owned = await self._kept.owns(plan.named, plan.tenant)
+        if plan.tenant and not owned:
+            raise refusals.unknown_response(plan.named)
 
     def _resolve(self, plan: Plan) -> None:
         """Find the model that is meant, and the shadow that gets a copy."""

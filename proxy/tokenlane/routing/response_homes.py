@@ -11,6 +11,7 @@ Invariants:
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from sys import getsizeof
 
 from tokenlane.routing.candidates import Eligible
@@ -65,6 +66,12 @@ class ResponseHomes:
             if name in slots:
                 return slots[name], tenant
         return -1, ""
+
+    def __iter__(self) -> Iterator[tuple[str, int, str]]:
+        """Yield each response's name, slot and tenant; of a tenant, the oldest first."""
+        for tenant, slots in self._slots.items():
+            for name, slot in slots.items():
+                yield name, slot, tenant
 
     def __len__(self) -> int:
         return self._count

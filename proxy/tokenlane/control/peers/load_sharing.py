@@ -37,6 +37,7 @@ from tokenlane.control.peers.peer_message import (
 from tokenlane.control.peers.peer_table import PeerTable
 from tokenlane.control.peers.place_ledger import Claims, PlaceLedger
 from tokenlane.control.peers.prefix_sharing import PrefixSharing
+from tokenlane.control.peers.response_sharing import ResponseSharing
 from tokenlane.control.peers.store_client import StoreClient, StoreError
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
@@ -45,6 +46,8 @@ from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import Sample
 
 RETRY_S = 0.2
+# Within so many of its intervals what one gateway says has reached the others.
+_NEWS_INTERVALS = 3
 _TIMER_S = 0.001  # a lease must not end just after we looked
 
 log = logging.getLogger("peers")
@@ -52,7 +55,8 @@ log = logging.getLogger("peers")
 
 class LoadSharing:
     """This gateway among the others. board: with a column for them, where there is a store.
-    follows: whether a slot's KV events are read. prefixes: what all of them routed."""
+    follows: whether a slot's KV events are read. prefixes: what all of them routed. responses: what
+    the replicas keep for any of them."""
 
     def __init__(
         self,
@@ -64,6 +68,8 @@ class LoadSharing:
     ) -> None:
         self._settings = settings.fleet
         self.prefixes = PrefixSharing(settings, state, fleet, follows)
+        wait_s = _NEWS_INTERVALS * settings.fleet.share_interval_s if settings.fleet.store else 0.0
+        self.responses = ResponseSharing(fleet, wait_s)
         self._state = state
         self._fleet = fleet
         self._board = board
@@ -112,8 +118,14 @@ class LoadSharing:
             while time.monotonic() - began_s < self._settings.lease_s:
                 began_s = time.monotonic()
                 places = self._own_places(began_s)
-                prefixes = self.prefixes.due(began_s)
-                news = self._own.due(self._own_loads(), places, began_s, time.time(), prefixes)
+                news = self._own.due(
+                    self._own_loads(),
+                    places,
+                    began_s,
+                    time.time(),
+                    self.prefixes.due(began_s),
+                    self.responses.due(),
+                )
                 message = encode(news) if news is not None else None
                 heard = await client.exchange(message)
                 self._sent_bytes += len(message or b"")
@@ -144,6 +156,7 @@ class LoadSharing:
         if not self._store_up:
             self._store_up = True
             self._places.connected(now_s)
+            self.responses.again()
             log.info("shares load with other gateways through the store")
         for entry in entries:
             self._received_bytes += len(entry)
@@ -155,9 +168,12 @@ class LoadSharing:
             self._take_places(message, now_s)
             if message.prefixes and message.gateway != self._gateway:
                 self.prefixes.heard(message.prefixes, self._slots)
+            if message.responses and message.gateway != self._gateway:
+                self.responses.heard(message.responses, self._slots)
             if peer is not None:
                 log.info("gateway %s is seen", peer.name)
                 self._own.again()
+                self.responses.again()
         self._place()
 
     def _lost(self, reason: str) -> None:

@@ -6,10 +6,11 @@ Invariants:
 - A gateway with nothing to tell says so often enough to keep its lease.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tokenlane.control.peers.peer_message import (
     NO_LOAD,
+    Home,
     Load,
     PeerMessage,
     packed,
@@ -41,6 +42,7 @@ class OwnNews:
         now_s: float,
         wall_s: float,
         prefixes: bytes = b"",
+        responses: Sequence[Home] = (),
     ) -> PeerMessage | None:
         """Return what is to be sent now; None if nothing is. It counts as sent."""
         told, told_places = self._told, self._told_places
@@ -56,17 +58,22 @@ class OwnNews:
                 sent_s=wall_s,
                 places={key: claim for key, claim in places.items() if claim != _NO_CLAIM},
                 prefixes=prefixes,
+                responses=responses,
             )
         changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
         changed += [(key, NO_LOAD) for key in told if key not in loads]
         claims = {
             key: claim for key, claim in places.items() if told_places.get(key, _NO_CLAIM) != claim
         }
-        if not (changed or claims or prefixes) and now_s - self._sent_s < self._beat_s:
+        if not (changed or claims or prefixes or responses) and now_s - self._sent_s < self._beat_s:
             return None
         self._sent_s = now_s
         return PeerMessage(
-            self._who.gateway, loads=packed(changed), places=claims, prefixes=prefixes
+            self._who.gateway,
+            loads=packed(changed),
+            places=claims,
+            prefixes=prefixes,
+            responses=responses,
         )
 
     def again(self) -> None:

@@ -8,10 +8,14 @@ Invariants:
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 import xxhash
+from msgspec import Meta
+
+from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 
 FORMAT = 1
 _MOST = 2**32 - 1
@@ -20,15 +24,20 @@ _LOAD = struct.Struct("<QII")
 # Requests and queued tokens. No struct: there are tens of thousands a second.
 Load = tuple[int, int]
 NO_LOAD: Load = (0, 0)
+# A stored response: its name, the replica that keeps it, whose it is.
+Home = tuple[
+    Annotated[str, Meta(max_length=NAME_LIMIT_CHARS)], int, Annotated[str, Meta(max_length=64)]
+]
 
 
 class PeerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gateway's news.
 
     gateway: of this process alone. loads: packed, by replica. places: of tenants, held (or claimed)
-    and wanted, by key. prefixes: that it routed (tokenlane.routing.shared_prefixes). whole: these
-    are all that it has; otherwise those that changed. leaves: it ends, and has nothing in flight
-    any more. In whole messages: name and version for people, sent_s by its wall clock (Unix time).
+    and wanted, by key. prefixes: that it routed (tokenlane.routing.shared_prefixes). responses:
+    that it knows of. whole: these loads and places are all that it has; otherwise those that
+    changed. leaves: it ends, and has nothing in flight any more. In whole messages: name and version for people, sent_s by its wall clock (Unix
+    time).
     """
 
     gateway: str
@@ -41,6 +50,7 @@ class PeerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     sent_s: float = 0.0
     places: dict[str, tuple[int, int]] = {}
     prefixes: bytes = b""
+    responses: Sequence[Home] = ()
 
 
 _decoder = msgspec.msgpack.Decoder(PeerMessage)
