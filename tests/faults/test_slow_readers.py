@@ -88,14 +88,14 @@ async def test_a_paused_replica_does_not_time_out() -> None:
     talker = Talker(events=500)
     settings = Settings(
         server=ServerSettings(write_high_water_bytes=32 * 1024),
-        upstream=UpstreamSettings(between_chunks_deadline_s=0.1),
+        upstream=UpstreamSettings(between_chunks_deadline_s=0.6),
     )
     async with Upstream(talker) as upstream:
         async with gateway(upstream.url, settings=settings, send_bytes=SMALL) as bench:
             client = await bench.client(receive_bytes=SMALL)
             await client.send(post(CHAT, chat(stream=True)))
             await stalled(talker)
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.7)
             answer = await client.answer()
             assert answer.whole
             assert len(answer.data) == 500 + 2
