@@ -12,7 +12,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated
 
 import aiohttp
@@ -199,7 +199,6 @@ class Prober:
 
     def __init__(
         self,
-        urls: Sequence[str],
         settings: ControlSettings,
         on_probe: Callable[[int, Probe], None],
         key: Secret | None = None,
@@ -208,19 +207,19 @@ class Prober:
         self._key, self._tls = key, tls
         self._settings = settings
         self._on_probe = on_probe
-        self._targets = {slot: _Target(url) for slot, url in enumerate(urls)}
+        self._targets: dict[int, _Target] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
         self.first_round = asyncio.Event()
 
     async def run(self) -> None:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
-        self._look()
         self._session = open_session(self._settings, self._key, self._tls)
         try:
             async with asyncio.TaskGroup() as self._group:
                 for slot in self._targets:
                     self._begin(slot)
+                self._look()
                 # A fleet may be empty for a while.
                 await asyncio.get_running_loop().create_future()
         finally:
@@ -260,7 +259,7 @@ class Prober:
         target.task = self._group.create_task(self._watch(slot, target), name=f"probe-{slot}")
 
     def _look(self) -> None:
-        if all(target.seen for target in self._targets.values()):
+        if self._group is not None and all(target.seen for target in self._targets.values()):
             self.first_round.set()
 
     @staticmethod

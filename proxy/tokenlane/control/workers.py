@@ -18,41 +18,20 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from tokenlane.channel import messages
 from tokenlane.channel.ends import SupervisorEnd
-from tokenlane.channel.messages import (
-    Beats,
-    Drain,
-    Explain,
-    Explained,
-    Failed,
-    FleetUpdate,
-    Hello,
-    Kept,
-    Learned,
-    Places,
-    ProofFound,
-    Reload,
-    Reloaded,
-    ResponseOf,
-    RoutedSamples,
-    Stalled,
-    Suspect,
-    Up,
-    WhoseResponse,
-    WorkerReady,
-)
+from tokenlane.channel.messages import Explain, Up
 from tokenlane.config.keyring import environment
 from tokenlane.config.secret import REPLICA_KEY_VARIABLE
 from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.errors import ConfigError
-from tokenlane.fleet_state import FleetState, ProofNews
+from tokenlane.fleet_state import FleetState
 from tokenlane.routing.response_homes import ResponseHomes
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics.exposition import Totals
 from tokenlane.telemetry.metrics.segment import create_segment
-from tokenlane.telemetry.routing_sample import RoutingSample
 
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
@@ -67,8 +46,9 @@ log = logging.getLogger("workers")
 class WorkerPool:
     """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor is
     added. keys: of clients; None where all may come in. `address`: host and port to serve
-    on. started: done once all were ready, or failed with ConfigError. stalls: what the
-    workers told of theirs."""
+    on. on_news: told the worker's number and each message that is not about the workers themselves.
+    started: done once all were ready, or failed with ConfigError. stalls: what the workers told of
+    theirs."""
 
     def __init__(
         self,
@@ -80,14 +60,8 @@ class WorkerPool:
         *,
         fleet: Callable[[], FleetState],
         keys: tuple[Key, ...] | None,
-        on_suspect: Callable[[int], None],
-        on_routed: Callable[[list[RoutingSample]], None] = lambda _: None,
-        on_proof: Callable[[ProofNews], None] = lambda _: None,
-        on_places: Callable[[int, dict[str, tuple[int, int, int]]], None] = lambda *_: None,
-        on_learned: Callable[[Learned], None] = lambda _: None,
+        on_news: Callable[[int, Up], None],
     ) -> None:
-        self._on_places = on_places
-        self._on_learned = on_learned
         self._argv = argv
         self._settings = settings
         self._keys = keys
@@ -96,9 +70,7 @@ class WorkerPool:
         self._board = SharedBoard(board_fd, None)
         self._totals = totals
         self._fleet = fleet
-        self._on_suspect = on_suspect
-        self._on_routed = on_routed
-        self._on_proof = on_proof
+        self._on_news = on_news
         self._draining = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -129,7 +101,7 @@ class WorkerPool:
         """Sends a snapshot to every worker."""
         for worker in self.workers:
             if worker.end is not None:
-                worker.end.send(FleetUpdate(state))
+                worker.end.send(messages.FleetUpdate(state))
 
     async def reload(self, settings: Settings, keys: tuple[Key, ...] | None) -> list[str]:
         """Tells every worker, and those that come; why some do not want it, in sentences.
@@ -143,7 +115,7 @@ class WorkerPool:
             if worker.end is not None:
                 if worker.state == "ready":
                     asked[worker.number] = loop.create_future()
-                worker.end.send(Reload(self._reload, settings, keys))
+                worker.end.send(messages.Reload(self._reload, settings, keys))
         if asked:
             await asyncio.wait(asked.values(), timeout=RELOAD_DEADLINE_S)
         for number, answer in asked.items():
@@ -175,7 +147,7 @@ class WorkerPool:
         for worker in self.workers:
             if worker.end is not None:
                 worker.state = "draining"
-                worker.end.send(Drain())
+                worker.end.send(messages.Drain())
 
     def kill(self) -> None:
         """Ends every worker at once, with whatever is in flight."""
@@ -257,14 +229,11 @@ class WorkerPool:
             theirs.close()
             os.close(metrics_fd)
         worker.process, worker.pid, worker.state = process, process.pid, "starting"
-        end = SupervisorEnd(
-            on_message=lambda message: self._received(worker, message),
-            on_lost=lambda: None,
-        )
+        end = SupervisorEnd(lambda message: self._received(worker, message))
         try:
-            await end.connect(ours)
+            await end.attach(ours)
             host, port = self._address
-            hello = Hello(
+            hello = messages.Hello(
                 worker=worker.number,
                 settings=self._settings,
                 metrics_fd=metrics_fd,
@@ -278,7 +247,7 @@ class WorkerPool:
             end.send(hello)
             worker.end = end
             if self._draining.is_set():
-                end.send(Drain())
+                end.send(messages.Drain())
             return await process.wait()
         finally:
             if process.returncode is None:
@@ -291,48 +260,42 @@ class WorkerPool:
 
     def _tell_whose(self, worker: WorkerProcess, number: int, name: str) -> None:
         if worker.end is not None:
-            worker.end.offer(ResponseOf(number, *self._kept.find(name)))
+            worker.end.offer(messages.ResponseOf(number, *self._kept.find(name)))
 
     def _received(self, worker: WorkerProcess, message: Up) -> None:
         match message:
-            case WorkerReady(doubts):
+            case messages.WorkerReady(doubts):
                 worker.doubts = doubts
                 if worker.state == "starting":
                     worker.state = "ready"
                 all_ready = all(other.state == "ready" for other in self.workers)
                 if all_ready and not self.started.done():
                     self.started.set_result(None)
-            case Failed(reason):
+            case messages.Failed(reason):
                 worker.reason = reason
                 if self.started.done():
                     log.error("worker %d cannot start: %s", worker.number, reason)
-            case Kept(name, slot, tenant):
+            case messages.Kept(name, slot, tenant):
                 self._kept.learn(name, slot, tenant)
-            case WhoseResponse(number, name):
+            case messages.WhoseResponse(number, name):
                 # Behind what else has come: another worker told of it before this one was asked.
                 asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)
-            case Learned():
-                self._on_learned(message)
+            case messages.Learned():
+                self._on_news(worker.number, message)
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)
-            case Reloaded(number, reason):
+            case messages.Reloaded(number, reason):
                 said = self._reloads.get(worker.number)
                 if said is not None and number == self._reload and not said.done():
                     said.set_result(reason)
-            case Explained(number, status, body):
+            case messages.Explained(number, status, body):
                 asked = self._asked.get(number)
                 if asked is not None and not asked.done():
                     asked.set_result((status, body))
-            case Suspect(slot):
-                self._on_suspect(slot)
-            case ProofFound(news):
-                self._on_proof(news)
-            case Places(places):
-                self._on_places(worker.number, places)
-            case RoutedSamples(samples):
-                self._on_routed(samples)
-            case Stalled(stall):
+            case messages.Stalled(stall):
                 self.stalls.stalled(stall)
-            case Beats(lateness):
+            case messages.Beats(lateness):
                 self.stalls.beats(worker.number, lateness)
+            case _:
+                self._on_news(worker.number, message)
