@@ -96,7 +96,7 @@ class Changes:
         if report.problems:
             message = f"The settings stay as they were: {'; '.join(report.problems)}."
             return refusal(422, message, "config_refused")
-        return answer(msgspec.to_builtins(report))
+        return answer(report)
 
     def _unknown(self) -> web.Response:
         known = ", ".join(member.id for member in self._roster.members) or "none"

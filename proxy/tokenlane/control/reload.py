@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -60,6 +59,16 @@ class ReloadReport(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+class ConfigRow(msgspec.Struct, frozen=True):
+    """Where settings are from, and what became of them. loaded_at_s: Unix time. reloads: how many,
+    by outcome."""
+
+    file: str | None
+    loaded_at_s: float
+    reloads: dict[str, int]
+    last: ReloadReport
 
 
 def read_all(settings: Settings) -> InForce:
@@ -173,15 +182,14 @@ class Reloader:
                     await self._counted("a file has changed")
             before = now
 
-    def row(self) -> dict[str, Any]:
-        """For `/status.json`."""
-        last = self.last or ReloadReport("applied")
-        return {
-            "file": str(self._file) if self._file is not None else None,
-            "loaded_at_s": round(self._loaded_at_s, 3),
-            "reloads": dict(self._counts),
-            "last": msgspec.to_builtins(last),
-        }
+    def row(self) -> ConfigRow:
+        """For people: the page, and `/status.json`."""
+        return ConfigRow(
+            str(self._file) if self._file is not None else None,
+            round(self._loaded_at_s, 3),
+            dict(self._counts),
+            self.last or ReloadReport("applied"),
+        )
 
     def samples(self) -> Iterator[Sample]:
         """For the control plane's metrics."""

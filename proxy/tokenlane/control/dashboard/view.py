@@ -17,7 +17,7 @@ from tokenlane import __version__
 from tokenlane.channel.messages import Explain
 from tokenlane.control import fleet_table
 from tokenlane.control.dashboard.history import RateHistory
-from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.live import FleetRow, Live
 from tokenlane.control.fleet_table import ADVICE, FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import Reloader
@@ -51,7 +51,7 @@ class View:
         roster: Roster,
         reloader: Reloader,
         more_samples: Sequence[Callable[[], Iterator[Sample]]] = (),
-        peers: Callable[[], dict[str, Any] | None] = lambda: None,
+        peers: Callable[[], FleetRow | None] = lambda: None,
     ) -> None:
         self._peers = peers
         self._state = state

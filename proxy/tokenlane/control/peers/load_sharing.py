@@ -15,7 +15,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 from urllib.parse import urlsplit
 
 from tokenlane import __version__
@@ -23,6 +22,7 @@ from tokenlane.admission.places import Place, place_limits
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import Portions
 from tokenlane.config.settings import Settings, Tenant
+from tokenlane.control.dashboard.live import FleetRow
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.own_news import OwnNews
@@ -227,19 +227,17 @@ class LoadSharing:
             self._board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
         self._table.changed.clear()
 
-    def row(self) -> dict[str, Any] | None:
+    def row(self) -> FleetRow | None:
         """The other gateways and the store, for people; None without one."""
         if not self._settings.store:
             return None
         now_s = time.monotonic()
-        return {
-            "store": "up" if self._store_up else f"down: {self._reason}",
-            "name": self._settings.name,
-            "peers": [
-                peer.row(now_s) | {"unknown_replicas": len(peer.loads.keys() - self._slots.keys())}
-                for peer in sorted(self._table.peers.values(), key=lambda one: one.name)
-            ],
-        }
+        peers = sorted(self._table.peers.values(), key=lambda one: one.name)
+        return FleetRow(
+            name=self._settings.name,
+            store="up" if self._store_up else f"down: {self._reason}",
+            peers=[peer.row(now_s, self._slots) for peer in peers],
+        )
 
     def samples(self) -> Iterator[Sample]:
         """For the metrics."""
