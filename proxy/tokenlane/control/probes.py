@@ -13,7 +13,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import aiohttp
 import msgspec
@@ -35,6 +35,7 @@ NUDGE_GAP_S = 0.1
 log = logging.getLogger("probes")
 
 
+_T = TypeVar("_T")
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
@@ -60,8 +61,8 @@ class _Answer(msgspec.Struct):
     count: int
 
 
-class _ProbeFailed(Exception):
-    """Why, as a word of PROBE_REASONS."""
+class ProbeFailed(Exception):
+    """An answer cannot be had; why, as a word of PROBE_REASONS."""
 
 
 def open_session(
@@ -92,50 +93,45 @@ def session_of(settings: Settings) -> aiohttp.ClientSession:
     return open_session(settings.control, replica_key(upstream), upstream_context(upstream))
 
 
-async def _get(
+async def body_of(
     session: aiohttp.ClientSession, url: str, limit_bytes: int = BODY_LIMIT_BYTES
 ) -> bytes:
-    """The body of a 200. _ProbeFailed otherwise."""
+    """Return the body of a 200. Raise ProbeFailed otherwise."""
     try:
         async with session.get(url, allow_redirects=False) as response:
             if response.status != 200:
-                raise _ProbeFailed("status")
+                raise ProbeFailed("status")
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > limit_bytes:
-                    raise _ProbeFailed("protocol")
+                    raise ProbeFailed("protocol")
             return bytes(body)
     except TimeoutError:
-        raise _ProbeFailed("timeout") from None
+        raise ProbeFailed("timeout") from None
     except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError):
-        raise _ProbeFailed("tls") from None
+        raise ProbeFailed("tls") from None
     except aiohttp.ClientConnectorError as error:
         refused = isinstance(error.os_error, ConnectionRefusedError)
-        raise _ProbeFailed("refused" if refused else "unreachable") from None
+        raise ProbeFailed("refused" if refused else "unreachable") from None
     except (aiohttp.ClientError, OSError, ValueError):
-        raise _ProbeFailed("protocol") from None
+        raise ProbeFailed("protocol") from None
 
 
-async def _models(session: aiohttp.ClientSession, url: str) -> list[_Card] | None:
+async def _said(
+    session: aiohttp.ClientSession, url: str, kind: type[_T], limit_bytes: int = BODY_LIMIT_BYTES
+) -> _T | None:
+    """Return what an answer says; None where it cannot be read."""
     try:
-        page = await _get(session, f"{url}/v1/models", MODELS_LIMIT_BYTES)
-        return msgspec.json.decode(page, type=_ModelList).data
-    except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(await body_of(session, url, limit_bytes), type=kind)
+    except (ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-async def _version(session: aiohttp.ClientSession, url: str) -> str:
-    try:
-        return msgspec.json.decode(await _get(session, f"{url}/version"), type=_Version).version
-    except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
-        return ""
 
 
 async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
     try:
-        page = await _get(session, f"{url}/metrics")
-    except _ProbeFailed:
+        page = await body_of(session, f"{url}/metrics")
+    except ProbeFailed:
         return None
     return parse_scrape(page.decode("utf-8", "replace"))
 
@@ -143,14 +139,18 @@ async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
 async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     """One look at a replica: its health first, and if that is good what else it says."""
     try:
-        await _get(session, f"{url}/health")
-    except _ProbeFailed as failed:
+        await body_of(session, f"{url}/health")
+    except ProbeFailed as failed:
         return Probe(str(failed))
-    cards, scrape, version = await asyncio.gather(
-        _models(session, url), _scrape(session, url), _version(session, url)
+    listed, scrape, about = await asyncio.gather(
+        _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES),
+        _scrape(session, url),
+        _said(session, f"{url}/version", _Version),
     )
-    if cards is None:
+    version = about.version if about is not None else ""
+    if listed is None:
         return Probe("ok", scrape=scrape, version=version)
+    cards = listed.data
     limits = [card.max_model_len for card in cards if card.max_model_len]
     return Probe(
         "ok",

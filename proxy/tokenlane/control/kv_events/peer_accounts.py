@@ -21,6 +21,7 @@ from aiohttp import web
 from tokenlane.config.secret import Secret
 from tokenlane.control.admin_answers import refusal
 from tokenlane.control.kv_events.account import AccountSnapshot, PublisherAccount
+from tokenlane.control.probes import ProbeFailed, body_of
 
 DEADLINE_S = 2.0
 CONNECT_DEADLINE_S = 0.5
@@ -81,16 +82,8 @@ async def _asked(
 ) -> AccountSnapshot | None:
     """What one peer says; None where it knows nothing that is of use."""
     try:
-        async with session.get(url, allow_redirects=False) as response:
-            if response.status != 200:
-                return None
-            body = bytearray()
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > limit_bytes:
-                    return None
-            return _decode(body)
-    except (aiohttp.ClientError, OSError, ValueError):
+        return _decode(await body_of(session, url, limit_bytes))
+    except (ProbeFailed, ValueError):
         return None
 
 
