@@ -182,7 +182,7 @@ async def test_a_worker_that_dies_at_its_start_is_tried_a_few_times() -> None:
 
 async def test_a_program_that_is_not_there() -> None:
     async with running("serves") as bench:
-        bench.pool._argv = ("/nonexistent",)
+        bench.pool.argv = ("/nonexistent",)
         with pytest.raises(ConfigError):
             await bench.pool.started
 

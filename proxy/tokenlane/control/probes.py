@@ -13,6 +13,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import aiohttp
@@ -193,20 +194,17 @@ class _Target:
         self.task: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class Prober:
     """Probes every replica, each on its own clock. `on_probe(slot, result)` runs on the loop.
     Replicas come and go by `add` and `remove`."""
 
-    def __init__(
-        self,
-        settings: ControlSettings,
-        on_probe: Callable[[int, Probe], None],
-        key: Secret | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._key, self._tls = key, tls
-        self._settings = settings
-        self._on_probe = on_probe
+    settings: ControlSettings
+    on_probe: Callable[[int, Probe], None]
+    key: Secret | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
         self._targets: dict[int, _Target] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -214,7 +212,7 @@ class Prober:
 
     async def run(self) -> None:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
-        self._session = open_session(self._settings, self._key, self._tls)
+        self._session = open_session(self.settings, self.key, self.tls)
         try:
             async with asyncio.TaskGroup() as self._group:
                 for slot in self._targets:
@@ -242,7 +240,7 @@ class Prober:
         self, settings: ControlSettings, key: Secret | None, tls: ssl.SSLContext | None
     ) -> None:
         """From the next probes on."""
-        self._settings, self._key, self._tls = settings, key, tls
+        self.settings, self.key, self.tls = settings, key, tls
         if self._session is not None and self._group is not None:
             self._group.create_task(self._retire(self._session, settings.probe_deadline_s))
             self._session = open_session(settings, key, tls)
@@ -274,14 +272,14 @@ class Prober:
         while True:
             target.nudge.clear()
             assert self._session is not None
-            self._on_probe(slot, await probe(self._session, target.url))
+            self.on_probe(slot, await probe(self._session, target.url))
             target.seen = True
             self._look()
             # Nudges from a busy gateway come by the thousand.
-            gap_s = min(NUDGE_GAP_S, self._settings.probe_interval_s)
+            gap_s = min(NUDGE_GAP_S, self.settings.probe_interval_s)
             await asyncio.sleep(gap_s)
             try:
-                async with asyncio.timeout(self._settings.probe_interval_s - gap_s):
+                async with asyncio.timeout(self.settings.probe_interval_s - gap_s):
                     await target.nudge.wait()
             except TimeoutError:
                 pass

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -89,26 +90,22 @@ def files_of(settings: Settings, file: Path | None) -> tuple[str, ...]:
     return tuple(name for name in named if name)
 
 
+@dataclass(eq=False)
 class Reloader:
     """Reads what was given again. check: raises ConfigError for settings that cannot be served.
     apply: puts them in force, or says why not (and then nothing is different)."""
 
-    def __init__(
-        self,
-        given: Given | None,
-        in_force: InForce,
-        check: Callable[[Settings], object],
-        apply: Callable[[InForce], Awaitable[list[str]]],
-    ) -> None:
-        self._given = given
-        self._check = check
-        self._apply = apply
+    given: Given | None
+    in_force: InForce
+    check: Callable[[Settings], object]
+    apply: Callable[[InForce], Awaitable[list[str]]]
+
+    def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
-        self._file = given.file if given is not None else None
-        self._read = stamps(files_of(in_force.settings, self._file))
+        self._file = self.given.file if self.given is not None else None
+        self._read = stamps(files_of(self.in_force.settings, self._file))
         self._counts = Counter(dict.fromkeys(OUTCOMES, 0))
         self._loaded_at_s = time.time()
-        self.in_force = in_force
         self.last: ReloadReport | None = None
 
     async def reload(self, why: str) -> ReloadReport:
@@ -130,12 +127,12 @@ class Reloader:
         return report
 
     async def _once(self) -> ReloadReport:
-        if self._given is None:
+        if self.given is None:
             return ReloadReport("refused", problems=("these settings came with the program",))
         seen = await asyncio.to_thread(stamps, self._read)
         now = self.in_force
         try:
-            found, new = await asyncio.to_thread(self._look, self._given, now.settings)
+            found, new = await asyncio.to_thread(self._look, self.given, now.settings)
         except ConfigError as error:
             self._read = seen
             return ReloadReport("refused", problems=tuple(error.problems))
@@ -153,7 +150,7 @@ class Reloader:
         if not different and self._read == held:
             return ReloadReport("unchanged", restart=found.restart)
         try:
-            problems = await self._apply(new)
+            problems = await self.apply(new)
         except ConfigError as error:  # a file that was there a moment ago
             problems = [str(error)]
         if problems:
@@ -165,7 +162,7 @@ class Reloader:
         """In a thread. Raises ConfigError."""
         loaded = given.read()
         try:
-            self._check(loaded.settings)
+            self.check(loaded.settings)
             found = changed(now, loaded.settings)
             return found, read_all(found.settings)
         except ConfigError as error:

@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
@@ -43,6 +44,7 @@ RELOAD_DEADLINE_S = 10.0
 log = logging.getLogger("workers")
 
 
+@dataclass(eq=False)
 class WorkerPool:
     """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor is
     added. keys: of clients; None where all may come in. `address`: host and port to serve
@@ -50,32 +52,23 @@ class WorkerPool:
     started: done once all were ready, or failed with ConfigError. stalls: what the workers told of
     theirs."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        settings: Settings,
-        address: tuple[str, int],
-        board_fd: int,
-        totals: Totals,
-        *,
-        fleet: Callable[[], FleetState],
-        keys: tuple[Key, ...] | None,
-        on_news: Callable[[int, Up], None],
-    ) -> None:
-        self._argv = argv
-        self._settings = settings
-        self._keys = keys
-        self._address = address
-        self._board_fd = board_fd
-        self._board = SharedBoard(board_fd, None)
-        self._totals = totals
-        self._fleet = fleet
-        self._on_news = on_news
+    argv: Sequence[str]
+    settings: Settings
+    address: tuple[str, int]
+    board_fd: int
+    totals: Totals
+    _: KW_ONLY
+    fleet: Callable[[], FleetState]
+    keys: tuple[Key, ...] | None
+    on_news: Callable[[int, Up], None]
+
+    def __post_init__(self) -> None:
+        self._board = SharedBoard(self.board_fd, None)
         self._draining = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stalls = StallLog()
-        self.workers = [WorkerProcess(number) for number in range(settings.server.workers)]
+        self.workers = [WorkerProcess(number) for number in range(self.settings.server.workers)]
         self.clean = True
         self._kept = ResponseHomes()
         self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
@@ -107,7 +100,7 @@ class WorkerPool:
         """Tells every worker, and those that come; why some do not want it, in sentences.
         Returns when all that serve have answered, or not within RELOAD_DEADLINE_S: a worker that
         is slow gets there, for nothing that it was told is lost."""
-        self._settings, self._keys = settings, keys
+        self.settings, self.keys = settings, keys
         self._reload += 1
         loop = asyncio.get_running_loop()
         asked = self._reloads = {}
@@ -174,7 +167,7 @@ class WorkerPool:
             except OSError as error:
                 log.error("worker %d cannot be started (%s)", worker.number, error.strerror)  # noqa: TRY400 - the sentence says it all
                 code = -1
-            self._totals.retire(worker.number)
+            self.totals.retire(worker.number)
             self._board.clear(worker.number)
             if self._draining.is_set():
                 self.clean = self.clean and code == 0
@@ -210,11 +203,11 @@ class WorkerPool:
         worker.reason = None
         ours, theirs = socket.socketpair()
         metrics_fd = create_segment()
-        fds = (theirs.fileno(), metrics_fd, self._board_fd)
+        fds = (theirs.fileno(), metrics_fd, self.board_fd)
         try:
-            self._totals.adopt(worker.number, metrics_fd)
+            self.totals.adopt(worker.number, metrics_fd)
             process = await asyncio.create_subprocess_exec(
-                *self._argv,
+                *self.argv,
                 str(theirs.fileno()),
                 pass_fds=fds,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -232,16 +225,16 @@ class WorkerPool:
         end = SupervisorEnd(lambda message: self._received(worker, message))
         try:
             await end.attach(ours)
-            host, port = self._address
+            host, port = self.address
             hello = messages.Hello(
                 worker=worker.number,
-                settings=self._settings,
+                settings=self.settings,
                 metrics_fd=metrics_fd,
-                board_fd=self._board_fd,
-                fleet=self._fleet(),
+                board_fd=self.board_fd,
+                fleet=self.fleet(),
                 host=host,
                 port=port,
-                keys=self._keys,
+                keys=self.keys,
             )
             # No await beyond this point: what changes after Hello must find this end in place.
             end.send(hello)
@@ -281,7 +274,7 @@ class WorkerPool:
                 # Behind what else has come: another worker told of it before this one was asked.
                 asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)
             case messages.Learned():
-                self._on_news(worker.number, message)
+                self.on_news(worker.number, message)
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)
@@ -298,4 +291,4 @@ class WorkerPool:
             case messages.Beats(lateness):
                 self.stalls.beats(worker.number, lateness)
             case _:
-                self._on_news(worker.number, message)
+                self.on_news(worker.number, message)
