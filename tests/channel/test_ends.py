@@ -64,12 +64,7 @@ class Log:
 
 
 def worker_end(log: Log) -> WorkerEnd:
-    return WorkerEnd(
-        on_fleet=log.add,
-        on_learned=log.add,
-        on_drain=lambda: log.add("drain"),
-        on_lost=lambda: log.add("lost"),
-    )
+    return WorkerEnd(log.add, lambda: log.add("lost"))
 
 
 def frame(message: Message) -> bytes:
@@ -80,33 +75,30 @@ def frame(message: Message) -> bytes:
 async def test_both_directions() -> None:
     above, below = Log(), Log()
     ours, theirs = socket.socketpair()
-    supervisor = SupervisorEnd(on_message=above.add, on_lost=lambda: above.add("lost"))
-    await supervisor.connect(ours)
+    supervisor = SupervisorEnd(above.add, lambda: above.add("lost"))
+    await supervisor.attach(ours)
     worker = worker_end(below)
     supervisor.send(HELLO)
     assert await worker.connect(theirs.detach()) == HELLO
 
-    worker.ready({"m": ("why",)})
-    assert worker.learned(2, b"12345678", "alice")
-    assert worker.suspect(0)
-    assert worker.routed([SAMPLE])
-    worker.failed("no tokenizer")
-    assert worker.stalled(STALL)
-    assert worker.beats(b"1234")
-    assert await above.until(7) == [
-        WorkerReady({"m": ("why",)}),
+    ready, failed = WorkerReady({"m": ("why",)}), Failed("no tokenizer")
+    worker.send(ready)
+    hints: list[Up] = [
         Learned(2, b"12345678", "alice"),
         Suspect(0),
         RoutedSamples([SAMPLE]),
-        Failed("no tokenizer"),
         Stalled(STALL),
         Beats(b"1234"),
     ]
+    assert all(map(worker.offer, hints))
+    worker.send(failed)
+    assert await above.until(7) == [ready, *hints, failed]
 
     supervisor.send(FleetUpdate(FLEET))
     assert supervisor.offer(Learned(1, b"abcdefgh", "bob"))
     supervisor.send(Drain())
-    assert await below.until(3) == [FLEET, (1, b"abcdefgh", "bob"), "drain"]
+    told = [FleetUpdate(FLEET), Learned(1, b"abcdefgh", "bob"), Drain()]
+    assert await below.until(3) == told
 
     worker.close()
     assert (await above.until(8))[7] == "lost"
@@ -131,7 +123,7 @@ async def test_any_cut_of_the_bytes(size: int) -> None:
             await loop.sock_sendall(ours, stream[at : at + size])
             await asyncio.sleep(0)
         await waiting
-        assert await below.until(3) == [(0, b"x" * 1000, ""), FLEET, "drain"]
+        assert await below.until(3) == [Learned(0, b"x" * 1000), FleetUpdate(FLEET), Drain()]
     assert (await below.until(4))[3] == "lost"
 
 
@@ -142,7 +134,7 @@ async def test_an_unknown_message_is_skipped(caplog: pytest.LogCaptureFixture) -
     unknown = msgspec.msgpack.encode({"type": "FromTheFuture"})
     ours.sendall(frame(HELLO) + len(unknown).to_bytes(4, "little") + unknown + frame(Drain()))
     await worker.connect(theirs.detach())
-    assert await below.until(1) == ["drain"]
+    assert await below.until(1) == [Drain()]
     assert "cannot be decoded" in caplog.text
     ours.close()
     await below.until(2)
@@ -170,8 +162,8 @@ async def test_end_before_hello() -> None:
 async def test_hints_are_dropped_when_nobody_reads_and_control_is_not() -> None:
     ours, theirs = socket.socketpair()
     above = Log()
-    supervisor = SupervisorEnd(on_message=above.add, on_lost=lambda: above.add("lost"))
-    await supervisor.connect(ours)
+    supervisor = SupervisorEnd(above.add, lambda: above.add("lost"))
+    await supervisor.attach(ours)
     blocks = bytes(64 * 1024)
     limit = BACKLOG_LIMIT_BYTES // len(blocks)
     taken = 0
@@ -184,8 +176,8 @@ async def test_hints_are_dropped_when_nobody_reads_and_control_is_not() -> None:
     assert len(await below.until(taken)) == taken
     assert supervisor.offer(Learned(0, blocks))
     supervisor.close()
-    await above.until(1)
-    await below.until(taken + 2)
+    assert (await below.until(taken + 2))[-1] == "lost"
+    assert not above.entries  # who hangs up has lost nothing
 
 
 def test_tags_are_told_apart() -> None:

@@ -96,7 +96,7 @@ def test_every_setting_of_a_simulated_replica_has_a_flag() -> None:
         (["simulate", "--port", "65535"], "do not make a range"),
         (["simulate", "--block-tokens", "many"], "block_tokens"),
         (["simulate", "--block-tokens", "0"], "block_tokens"),
-        (["top", "--admin", "127.0.0.1:8081"], "must look like http://HOST:PORT"),
+        (["top", "--admin", "ftp://127.0.0.1"], "must look like http://HOST:PORT"),
         (["demo", "--replicas", "0"], "--replicas must be at least 1"),
     ],
 )
@@ -186,7 +186,7 @@ def test_a_taken_port(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_flags_stand_where_they_like(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replicas", *words.split()]) == 1
-    assert "no gateway answers at 127.0.0.1:9" in capsys.readouterr().err
+    assert "no gateway answers at http://127.0.0.1:9" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -380,6 +380,6 @@ def test_healthcheck_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
         port = listener.getsockname()[1]
     assert main(["healthcheck", "--admin-port", str(port)]) == 1
     assert capsys.readouterr().err == (
-        f"not ready: no gateway answers at 127.0.0.1:{port} (Connection refused);"
+        f"not ready: no gateway answers at http://127.0.0.1:{port} (Connection refused);"
         " is it running, and is this its admin port?\n"
     )

@@ -71,7 +71,7 @@ async def opened() -> AsyncIterator[Plane]:
     state = GatewayState(SETTINGS, given_sources(SETTINGS))
     state.pool = WorkerPool(
         (), SETTINGS, ("127.0.0.1", 0), board_fd, totals,
-        fleet=lambda: table.state, keys=None, on_suspect=lambda _: None,
+        fleet=lambda: table.state, keys=None, on_news=lambda *_: None,
     )  # fmt: skip
     reloader = Reloader(None, read_all(SETTINGS), check_settings, refuse)
     roster = Roster(table, 8, board.load, lambda *_: None)

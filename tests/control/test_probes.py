@@ -183,7 +183,9 @@ async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> N
             again.set()
 
     slow = ControlSettings(probe_interval_s=3600, probe_deadline_s=10.0)
-    prober = Prober([url, dead], slow, on_probe)
+    prober = Prober(slow, on_probe)
+    prober.add(0, url)
+    prober.add(1, dead)
     running = asyncio.gather(prober.run())
     async with asyncio.timeout(20):
         await prober.first_round.wait()
@@ -198,7 +200,7 @@ async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> N
 
 
 async def test_prober_without_replicas_is_done_at_once() -> None:
-    prober = Prober([], SETTINGS, lambda _slot, _probe: None)
+    prober = Prober(SETTINGS, lambda _slot, _probe: None)
     running = asyncio.gather(prober.run())
     async with asyncio.timeout(20):
         await prober.first_round.wait()
@@ -216,7 +218,8 @@ async def test_replicas_come_and_go_while_others_are_probed() -> None:
         probed.set()
 
     often = ControlSettings(probe_interval_s=0.01, probe_deadline_s=10.0)
-    prober = Prober(["http://127.0.0.1:9"], often, on_probe)
+    prober = Prober(often, on_probe)
+    prober.add(0, "http://127.0.0.1:9")
     running = asyncio.gather(prober.run())
     async with asyncio.timeout(20):
         await prober.first_round.wait()

@@ -46,7 +46,7 @@ class Scene:
 
     @property
     def counts(self) -> dict[str, int]:
-        counts: dict[str, int] = self.reloader.row()["reloads"]
+        counts: dict[str, int] = self.reloader.row().reloads
         return counts
 
 
@@ -87,7 +87,7 @@ async def test_a_broken_file_is_refused_with_its_line_and_all_stays(
     assert sentence in report.problems[0]
     assert sentence in caplog.text
     assert (scene.reloader.in_force, scene.applied) == (before, [])
-    assert scene.reloader.row()["last"]["problems"] == report.problems
+    assert scene.reloader.row().last.problems == report.problems
     assert [
         cells for family, _, cells in scene.reloader.samples() if "successful" in family.name
     ] == [[0.0]]
@@ -145,7 +145,7 @@ async def test_keys_are_read_anew_with_the_settings_the_same(scene: Scene) -> No
 async def test_settings_that_came_with_the_program_stay(scene: Scene) -> None:
     reloader = Reloader(None, scene.reloader.in_force, check_settings, scene._apply)
     assert (await reloader.reload("SIGHUP")).outcome == "refused"
-    assert reloader.row()["file"] is None
+    assert reloader.row().file is None
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tokenlane.channel.messages import Explain
+from tokenlane.channel.messages import Explain, Suspect, Up
 from tokenlane.config.settings import ServerSettings, Settings
 from tokenlane.control.workers import WorkerPool
 from tokenlane.errors import ConfigError
@@ -22,6 +22,9 @@ from tokenlane.telemetry.metrics.exposition import Totals
 SCRIPT = """
 import asyncio, os, sys
 from tokenlane.channel.ends import WorkerEnd
+from tokenlane.channel.messages import (
+    Beats, Drain, Explain, Explained, Failed, FleetUpdate, Learned, Stalled, Suspect, WorkerReady,
+)
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics.segment import MetricsSegment
@@ -29,30 +32,33 @@ from tokenlane.telemetry.stalls.stall import Stall
 
 async def main(behaviour, descriptor):
     drained = asyncio.Event()
-    end = WorkerEnd(
-        on_fleet=lambda state: end.learned(state.version, b"12345678", ""),
-        on_learned=lambda slot, blocks, tenant: end.suspect(slot),
-        on_drain=drained.set,
-        on_lost=drained.set,
-        on_explain=lambda asked: (
-            None
-            if behaviour == "deaf"
-            else end.explained(asked.number, 200, asked.headers[0][1] + asked.body)
-        ),
-    )
+
+    def received(message):
+        match message:
+            case FleetUpdate(state):
+                end.offer(Learned(state.version, b"12345678"))
+            case Learned(slot):
+                end.offer(Suspect(slot))
+            case Explain(headers, body, number=number) if behaviour != "deaf":
+                end.send(Explained(number, 200, headers[0][1] + body))
+            case Drain():
+                drained.set()
+
+    end = WorkerEnd(received, drained.set)
     hello = await end.connect(descriptor)
     MetricsSegment(hello.metrics_fd).counter(families.RETRIES, "x").inc()
     SharedBoard(hello.board_fd, hello.worker).add(0, 1, 5)
     if behaviour == "refuses":
-        end.failed("there is no tokenizer")
+        end.send(Failed("there is no tokenizer"))
         end.close()
         return 2
     if behaviour == "dies":
         os._exit(3)
-    end.stalled(Stall(worker=hello.worker, at_s=1.0, began_s=1.0, length_s=0.1, cause="gc"))
-    end.beats(bytes(400))
-    end.ready({"m": ("why",)})
-    end.suspect(1000 + hello.worker)
+    stall = Stall(worker=hello.worker, at_s=1.0, began_s=1.0, length_s=0.1, cause="gc")
+    end.offer(Stalled(stall))
+    end.offer(Beats(bytes(400)))
+    end.send(WorkerReady({"m": ("why",)}))
+    end.offer(Suspect(1000 + hello.worker))
     if behaviour == "deaf":
         await asyncio.Event().wait()
     await drained.wait()
@@ -79,12 +85,13 @@ class Bench:
             self.totals,
             fleet=lambda: FleetState(1, ()),
             keys=None,
-            on_suspect=self.on_suspect,
+            on_news=self.on_news,
         )
 
-    def on_suspect(self, slot: int) -> None:
-        self.suspects.append(slot)
-        self.more.set()
+    def on_news(self, worker: int, news: Up) -> None:
+        if isinstance(news, Suspect):
+            self.suspects.append(news.slot)
+            self.more.set()
 
     async def until(self, enough: Callable[[list[int]], bool]) -> None:
         while not enough(self.suspects):
@@ -175,7 +182,7 @@ async def test_a_worker_that_dies_at_its_start_is_tried_a_few_times() -> None:
 
 async def test_a_program_that_is_not_there() -> None:
     async with running("serves") as bench:
-        bench.pool._argv = ("/nonexistent",)
+        bench.pool.argv = ("/nonexistent",)
         with pytest.raises(ConfigError):
             await bench.pool.started
 

@@ -19,6 +19,7 @@ from tests.support import demo_tokenizer
 from tokenlane.config import loading as configuration
 from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import Settings, TokenSettings
+from tokenlane.config.settings_file import SettingsFile
 from tokenlane.errors import ConfigError, ConfigProblems, RequestError
 from tokenlane.http.chunked import ChunkedReader, ChunkError
 from tokenlane.http.framing import origin_form
@@ -170,7 +171,7 @@ def yaml(data: bytes) -> None:
     except UnicodeDecodeError:
         return
     try:
-        configuration.load_text(text, _FILE)
+        configuration._sound(configuration._looked(SettingsFile.of(_FILE, text)))
     except ConfigError as refused:
         _holds(bool(str(refused)))
 
@@ -180,7 +181,7 @@ def config(data: bytes) -> None:
     its type, or refused with a sentence for each mistake."""
     values = tree(data)
     try:
-        loaded = configuration.load_values(values, _FILE)
+        loaded = configuration._sound(configuration._looked(SettingsFile(_FILE, values)))
     except ConfigProblems as refused:
         _holds(all(problem.startswith("file") for problem in refused.problems))
         return

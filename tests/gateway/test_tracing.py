@@ -13,8 +13,8 @@ from tests.raw import Upstream, answering, json_bytes, ok, post, stream
 from tests.support import demo_tokenizer, gateway
 from tokenlane.config.settings import TracingSettings
 from tokenlane.errors import ConfigError
-from tokenlane.telemetry.log.access_log import LineCounts
 from tokenlane.telemetry.log.lines import Entry
+from tokenlane.telemetry.queued_writer import LineCounts
 from tokenlane.telemetry.tracing.exporter import Tracer
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -18,10 +18,9 @@ SHOWN = {
     "proxy/tokenlane/gateway/request.py": 1,  # when a key expires is said in it
     "proxy/tokenlane/gateway/local_answers.py": 1,  # `created` in the list of models
     "proxy/tokenlane/gateway/route_samples.py": 1,
-    "proxy/tokenlane/telemetry/log/access_log.py": 1,
     "proxy/tokenlane/telemetry/metrics/processes.py": 1,  # when a process was started
+    "proxy/tokenlane/telemetry/queued_writer.py": 1,
     "proxy/tokenlane/telemetry/stalls/monitor.py": 1,  # when a stall was
-    "proxy/tokenlane/telemetry/tracing/exporter.py": 1,
     "proxy/tokenlane/tokens/chat/harmony.py": 1,  # the date that gpt-oss is told
     "proxy/tokenlane/tokens/chat/template.py": 1,  # what a chat template may print
 }

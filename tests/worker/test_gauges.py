@@ -14,7 +14,7 @@ from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment, SegmentReader, create_segment
 from tokenlane.tokens.caches.lru import CacheCounts
 from tokenlane.worker import gauges as worker_gauges
-from tokenlane.worker.gauges import AcceptGrowth, CacheGrowth, Gauges
+from tokenlane.worker.gauges import Gauges, write_accepts, write_cache
 
 
 async def test_what_the_kernel_holds_and_drops_is_written() -> None:
@@ -32,7 +32,6 @@ async def test_what_the_kernel_holds_and_drops_is_written() -> None:
     with contextlib.ExitStack() as held, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
-        growth = AcceptGrowth(segment, listener)
         assert written() == [0, 0]
         for _ in range(5):
             client = held.enter_context(socket.socket())
@@ -40,7 +39,7 @@ async def test_what_the_kernel_holds_and_drops_is_written() -> None:
             client.connect_ex(listener.getsockname())
         await until(lambda: look(listener).dropped >= 3)
         for _ in range(2):
-            growth.write()
+            write_accepts(segment, listener)
         waiting, dropped = written()
         assert waiting == 2
         assert 3 <= dropped <= look(listener).dropped
@@ -49,10 +48,10 @@ async def test_what_the_kernel_holds_and_drops_is_written() -> None:
 
 def test_a_cache_is_written_by_its_growth() -> None:
     descriptor = create_segment()
-    growth, reader = CacheGrowth(MetricsSegment(descriptor)), SegmentReader(descriptor)
+    segment, reader = MetricsSegment(descriptor), SegmentReader(descriptor)
     os.close(descriptor)
     for evictions in (3, 3, 5):
-        growth.write("segment", CacheCounts(2, 100, evictions * 10, 1, evictions))
+        write_cache(segment, "segment", CacheCounts(2, 100, evictions * 10, 1, evictions))
     written = {
         family: cells[0] for family, labels, cells in reader.samples() if labels == ("segment",)
     }

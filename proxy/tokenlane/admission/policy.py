@@ -97,10 +97,6 @@ class Admission:
         shares: bool = False,
     ) -> None:
         self._shares = shares
-        self._workers = workers
-        self._tenants = tenants
-        self._limit = self._limit_tokens = self._queue_limit = self._long_tokens = 0
-        self._lead_s = 0.0
         self._accounts: dict[str, TenantAccount] = {}
         self._lines: dict[tuple[str, int], ClassQueue] = {}
         # By class, lines with something waiting; the first is next.

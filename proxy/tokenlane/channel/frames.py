@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -23,22 +23,25 @@ _LENGTH_BYTES = 4
 log = logging.getLogger("channel")
 
 _encode_into = msgspec.msgpack.Encoder().encode_into
-_T = TypeVar("_T")
+_In = TypeVar("_In")
+_Out = TypeVar("_Out", bound=Message)
 
 
-class Frames(asyncio.Protocol):
-    """One end: frames in, messages out to a callback."""
+class Frames(asyncio.Protocol, Generic[_In, _Out]):
+    """One end: frames in, messages out to a callback. on_lost: the other end is gone. Called once,
+    and not if this side closed the channel."""
 
     def __init__(
         self,
-        decode: Callable[[bytes | memoryview], _T],
-        on_message: Callable[[_T], None],
+        decode: Callable[[bytes | memoryview], _In],
+        on_message: Callable[[_In], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._decode = decode
         self._on_message = on_message
         self._on_lost = on_lost
         self._buffer = bytearray()
+        self._closing = False
         self.transport: asyncio.Transport | None = None
 
     async def attach(self, end: socket.socket) -> None:
@@ -58,7 +61,8 @@ class Frames(asyncio.Protocol):
             size = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "little")
             if size > FRAME_LIMIT_BYTES:
                 log.error("frame of %d bytes refused; channel closed", size)
-                self.close()
+                assert self.transport is not None
+                self.transport.close()
                 return
             end = at + _LENGTH_BYTES + size
             if len(buffer) < end:
@@ -75,9 +79,10 @@ class Frames(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        self._on_lost()
+        if not self._closing:
+            self._on_lost()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: _Out) -> None:
         """Send a message. Does nothing if the other side is gone."""
         if self.transport is None:
             return
@@ -86,7 +91,7 @@ class Frames(asyncio.Protocol):
         frame[:_LENGTH_BYTES] = (len(frame) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little")
         self.transport.write(frame)
 
-    def offer(self, message: Message) -> bool:
+    def offer(self, message: _Out) -> bool:
         """Send unless the other side is behind. Return False if the message was dropped."""
         if self.behind:
             return False
@@ -101,5 +106,6 @@ class Frames(asyncio.Protocol):
 
     def close(self) -> None:
         """Close once everything sent has been written."""
+        self._closing = True
         if self.transport is not None:
             self.transport.close()

@@ -1,15 +1,18 @@
 """How a verb asks a running gateway: the address of its admin port, and one exchange with it."""
 
 import argparse
+import json
 import os
 from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlsplit
 
 from tokenlane.config.keyring import admin_token
 from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
+from tokenlane.runtime.ports import url_of
 
-Address = tuple[str, int]
 # The address that reaches a listener on all addresses of this machine.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -18,22 +21,35 @@ class Unreachable(Exception):
     """No gateway answers; one sentence for the operator."""
 
 
+class Refused(Exception):
+    """The gateway answers with an error; its sentence. status: HTTP's."""
+
+    def __init__(self, status: int, answer: bytes) -> None:
+        try:
+            why = json.loads(answer)["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            why = f"status {status}"
+        super().__init__(why)
+        self.status = status
+
+
 def admin_flag(parser: argparse.ArgumentParser, about: str) -> None:
     """Add `--admin`: the port's URL, instead of the address in the settings."""
     parser.add_argument("--admin", metavar="URL", help=about)
 
 
-def address(url: str | None, admin: AdminSettings) -> Address:
-    """Return the admin port's address: from the URL, or else from the settings. Raise
+def address(url: str | None, admin: AdminSettings) -> str:
+    """Return the admin port's URL: the one given, or else that of the settings. Raise
     ConfigError."""
-    port = admin.port
     if not url:
-        return _ANY.get(admin.host, admin.host), port
+        return url_of(_ANY.get(admin.host, admin.host), admin.port)
     try:
         parts = urlsplit(url if "//" in url else f"//{url}")
-        if parts.scheme not in {"", "http"} or not parts.hostname:
+        scheme = parts.scheme or "http"
+        if scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError
-        return parts.hostname, parts.port or port
+        port = parts.port or (443 if scheme == "https" else admin.port)
+        return url_of(parts.hostname, port, scheme) + parts.path.rstrip("/")
     except ValueError:
         raise ConfigError(f"--admin {url!r}: must look like http://HOST:PORT") from None
 
@@ -54,28 +70,36 @@ def shown_if_readable(admin: AdminSettings) -> dict[str, str]:
 
 
 def ask(
-    where: Address,
+    where: str,
     method: str,
     path: str,
     *,
     timeout_s: float,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
-) -> tuple[int, bytes]:
-    """Return the answer's status and body. Raise Unreachable."""
+) -> Any:
+    """Return the answer, decoded. Follows no redirects, and no proxy of the environment. Raise
+    Unreachable or Refused."""
     import http.client  # noqa: PLC0415 - with TLS and e-mail behind it: most verbs ask nobody
 
-    host, port = where
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    at = urlsplit(where)
+    secure = at.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(at.netloc, timeout=timeout_s)
     try:
-        connection.request(method, path, body, headers or {})
+        connection.request(method, at.path + path, body, headers or {})
         response = connection.getresponse()
-        return response.status, response.read()
+        status, answer = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "strerror", None) or error
         raise Unreachable(
-            f"no gateway answers at {host}:{port} ({why});"
-            " is it running, and is this its admin port?"
+            f"no gateway answers at {where} ({why}); is it running, and is this its admin port?"
         ) from None
     finally:
         connection.close()
+    if status >= HTTPStatus.MULTIPLE_CHOICES:
+        raise Refused(status, answer)
+    try:
+        return json.loads(answer)
+    except ValueError:
+        raise Refused(status, answer) from None

@@ -6,7 +6,6 @@ Invariants:
 """
 
 import asyncio
-import json
 import platform
 import resource
 from collections.abc import Callable, Collection, Mapping
@@ -147,14 +146,13 @@ def _running(settings: Settings) -> str:
     else an empty text."""
     admin = settings.admin
     try:
-        _, answer = admin_client.ask(
+        told = admin_client.ask(
             admin_client.address(None, admin), "GET", "/status.json",
             timeout_s=RUNNING_TIMEOUT_S, headers=admin_client.shown_if_readable(admin),
         )  # fmt: skip
-        told = json.loads(answer)
         serves = urlsplit(told["url"]).port == settings.server.port
         return f"tokenlane {told['version']}, process {told['pid']}" if serves else ""
-    except (admin_client.Unreachable, ValueError, KeyError, TypeError):
+    except (admin_client.Unreachable, admin_client.Refused, ValueError, KeyError, TypeError):
         return ""
 
 

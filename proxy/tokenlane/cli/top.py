@@ -13,19 +13,16 @@ import shutil
 import sys
 import termios
 import tty
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TextIO
-from urllib.parse import urlsplit
 
 import msgspec
 
+from tokenlane.cli.admin_client import Refused, Unreachable, ask
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw
-from tokenlane.errors import ConfigError
 
 PERIOD_S = 1.0
 DEADLINE_S = 5.0
@@ -36,47 +33,25 @@ _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-class Unreachable(Exception):
-    """No numbers to be had; one sentence with the next step."""
-
-
 def fetch(url: str, headers: Mapping[str, str]) -> Live:
     """Return the current `/live.json`. Raise Unreachable."""
-    request = urllib.request.Request(f"{url}/live.json", headers=dict(headers))  # noqa: S310 - as below
     try:
-        # Neither redirects to files nor a proxy of the environment: the address was checked.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=DEADLINE_S) as answer:
-            return msgspec.json.decode(answer.read(), type=Live)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == HTTPStatus.UNAUTHORIZED:
+        told = ask(url, "GET", "/live.json", timeout_s=DEADLINE_S, headers=headers)
+        return msgspec.convert(told, Live)
+    except Refused as error:
+        if error.status == HTTPStatus.UNAUTHORIZED:
             raise Unreachable(
                 f"{url} wants the admin token: --admin-token-file, or {ADMIN_TOKEN_VARIABLE}"
             ) from None
-        raise Unreachable(
-            f"{url} answers with status {error.code}: is it the admin port of a gateway?"
-        ) from None
-    except (OSError, ValueError, msgspec.DecodeError) as error:
-        reason = getattr(error, "reason", error)
-        why = getattr(reason, "strerror", None) or reason
-        raise Unreachable(
-            f"no gateway answers at {url} ({why}); is it running, and is this its admin port?"
-        ) from None
-
-
-def check_url(url: str) -> str:
-    """Return an admin URL without a slash at its end. Raise ConfigError if it is none."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise ConfigError(f"--admin {url} must look like http://HOST:PORT")
-    return url.rstrip("/")
+        why = f"answers with status {error.status}"
+    except msgspec.ValidationError:
+        why = "answers with other numbers"
+    raise Unreachable(f"{url} {why}: is it the admin port of a gateway?")
 
 
 def top(url: str, headers: Mapping[str, str], *, once: bool) -> int:
     """Show the gateway behind this admin URL until `q`; the exit code. headers: with the admin
     token, where there is one."""
-    url = check_url(url)
     interactive = sys.stdin.isatty() and sys.stdout.isatty() and not once
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     if not interactive:

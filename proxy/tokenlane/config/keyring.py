@@ -76,38 +76,23 @@ def replica_key(
     settings: UpstreamSettings, environ: Mapping[str, str] = os.environ
 ) -> Secret | None:
     """Return the key shown to replicas instead of clients' keys. Raise ConfigError."""
-    return _secret(
-        settings.api_key_file,
-        "upstream.api_key_file",
-        environ.get(REPLICA_KEY_VARIABLE, ""),
-        REPLICA_KEY_VARIABLE,
-        "the replicas' key",
-    )
+    setting = "upstream.api_key_file", settings.api_key_file
+    return _secret("the replicas' key", *setting, REPLICA_KEY_VARIABLE, environ)
 
 
 def admin_token(settings: AdminSettings, environ: Mapping[str, str] = os.environ) -> Secret | None:
     """Return the token that changes over the admin port must show; None: changes are off. Raise
     ConfigError."""
-    return _secret(
-        settings.token_file,
-        "admin.token_file",
-        environ.get(ADMIN_TOKEN_VARIABLE, ""),
-        ADMIN_TOKEN_VARIABLE,
-        "the admin token",
-    )
+    setting = "admin.token_file", settings.token_file
+    return _secret("the admin token", *setting, ADMIN_TOKEN_VARIABLE, environ)
 
 
 def store_password(
     settings: FleetSettings, environ: Mapping[str, str] = os.environ
 ) -> Secret | None:
     """Return the password for the store that gateways share. Raise ConfigError."""
-    return _secret(
-        settings.password_file,
-        "fleet.password_file",
-        environ.get(STORE_PASSWORD_VARIABLE, ""),
-        STORE_PASSWORD_VARIABLE,
-        "the store's password",
-    )
+    setting = "fleet.password_file", settings.password_file
+    return _secret("the store's password", *setting, STORE_PASSWORD_VARIABLE, environ)
 
 
 def environment(*needed: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -117,12 +102,14 @@ def environment(*needed: str, environ: Mapping[str, str] = os.environ) -> dict[s
     return {name: value for name, value in environ.items() if name not in kept_back}
 
 
-def _secret(file: str, setting: str, value: str, variable: str, what: str) -> Secret | None:
-    """Out of the file that a setting names, else the value of a variable."""
-    source, text = variable, value
+def _secret(
+    what: str, setting: str, file: str, variable: str, environ: Mapping[str, str]
+) -> Secret | None:
+    """Return what is in the file that a setting names, else the value of a variable."""
+    source, text = variable, environ.get(variable, "")
     if file:
         source, text = file, _text(Path(file), setting).strip()
-    elif not value:
+    elif not text:
         return None
     if _TOKEN.fullmatch(text) is None:
         raise ConfigError(f"{source}: {what} must be one line of printable ASCII")

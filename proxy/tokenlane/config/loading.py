@@ -90,16 +90,6 @@ def look(
     return _looked(SettingsFile.read(path) if path is not None else None, flags, environ)
 
 
-def load_text(text: str, path: Path) -> LoadedSettings:
-    """As `load`, for the text of a file."""
-    return _sound(_looked(SettingsFile.of(path, text)))
-
-
-def load_values(values: dict[Any, Any], path: Path) -> LoadedSettings:
-    """As `load`, for the values of a file."""
-    return _sound(_looked(SettingsFile(path, values)))
-
-
 def _sound(found: LoadedSettings) -> LoadedSettings:
     if found.problems:
         raise ConfigProblems(list(found.problems))

@@ -10,47 +10,21 @@ import asyncio
 import gzip
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
 
 from aiohttp import web
 
 from tokenlane.channel.messages import Explain
 from tokenlane.control.admin_answers import answer, refusal, takes_gzip
-from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.page import page_routes
 from tokenlane.control.dashboard.stall_page import page, wants_page
-from tokenlane.telemetry.metrics.exposition import CONTENT_TYPE, Exposition
+from tokenlane.control.dashboard.view import View
+from tokenlane.telemetry.metrics.exposition import CONTENT_TYPE
 
 # Travels to a worker in one frame of the channel.
 EXPLAIN_LIMIT_BYTES = 8 * 1024 * 1024
 
 
-class ControlView(Protocol):
-    """What the admin port shows. All of it answers at once, from memory."""
-
-    exposition: Exposition
-
-    def unready(self) -> str | None:
-        """Why the gateway cannot serve, as one sentence; None if it can."""
-
-    def status(self) -> dict[str, Any]:
-        """The gateway as JSON: version, workers, replicas, settings in force."""
-
-    def replicas(self) -> list[dict[str, Any]]:
-        """The replicas as JSON: state, load, models."""
-
-    def live(self) -> Live:
-        """What the page for people shows."""
-
-    def stalls(self) -> dict[str, Any]:
-        """The last stalls and how late the loops were, as JSON."""
-
-    async def explain(self, question: Explain) -> tuple[int, bytes]:
-        """Where a request would go: status and JSON. TimeoutError, ConnectionError."""
-        ...
-
-
-def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Application:
+def admin_app(view: View, more: Iterable[web.RouteDef] = ()) -> web.Application:
     """The application behind the admin port. more: routes besides those that show."""
 
     async def metrics(request: web.Request) -> web.Response:
@@ -95,7 +69,7 @@ def admin_app(view: ControlView, more: Iterable[web.RouteDef] = ()) -> web.Appli
     return app
 
 
-async def explain(view: ControlView, request: web.Request) -> web.Response:
+async def explain(view: View, request: web.Request) -> web.Response:
     """Answer where the request in the body would go."""
     body = await request.read()
     headers = tuple(

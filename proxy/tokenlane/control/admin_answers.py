@@ -1,9 +1,9 @@
 """What the admin port answers with: JSON, and errors in OpenAI's shape."""
 
-import json
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from tokenlane.errors import error_body
@@ -11,8 +11,8 @@ from tokenlane.errors import error_body
 
 def answer(value: Any, status: int = 200) -> web.Response:
     """A value as JSON."""
-    text = json.dumps(value, indent=2) + "\n"
-    return web.Response(text=text, status=status, content_type="application/json")
+    body = msgspec.json.format(msgspec.json.encode(value)) + b"\n"
+    return web.Response(body=body, status=status, content_type="application/json")
 
 
 def refusal(

@@ -6,6 +6,7 @@ Invariants:
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -28,21 +29,15 @@ class _Added(msgspec.Struct, forbid_unknown_fields=True):
     url: str
 
 
+@dataclass(eq=False)
 class Changes:
     """The verbs. access: says to whom. in_flight: requests, by slot. reload: reads the settings
     anew."""
 
-    def __init__(
-        self,
-        roster: Roster,
-        access: AdminAccess,
-        in_flight: Callable[[int], int],
-        reload: Callable[[], Awaitable[ReloadReport]],
-    ) -> None:
-        self._roster = roster
-        self._access = access
-        self._in_flight = in_flight
-        self._reload = reload
+    roster: Roster
+    access: AdminAccess
+    in_flight: Callable[[int], int]
+    reload: Callable[[], Awaitable[ReloadReport]]
 
     def routes(self) -> list[web.RouteDef]:
         """For the admin port."""
@@ -55,7 +50,7 @@ class Changes:
 
     def _guarded(self, handler: _Handler) -> _Handler:
         async def guarded(request: web.Request) -> web.Response:
-            refused = self._access.change_refused(request)
+            refused = self.access.change_refused(request)
             if refused is not None:
                 log.warning("%s %s was refused", request.method, request.rel_url.path)
                 return refused
@@ -69,13 +64,13 @@ class Changes:
             "url": member.url,
             "origin": member.origin,
             "draining": member.draining,
-            "in_flight_requests": self._in_flight(member.slot),
+            "in_flight_requests": self.in_flight(member.slot),
         }
 
     async def _add(self, request: web.Request) -> web.Response:
         try:
             wanted = msgspec.json.decode(await request.read(), type=_Added)
-            member, is_new = self._roster.add(wanted.url)
+            member, is_new = self.roster.add(wanted.url)
         except (msgspec.DecodeError, UnicodeDecodeError):
             message = 'The body must be {"url": "http://HOST:PORT"}.'
             return refusal(400, message, "invalid_body")
@@ -84,20 +79,20 @@ class Changes:
         return answer(self._row(member), 201 if is_new else 200)
 
     async def _drain(self, request: web.Request) -> web.Response:
-        member = self._roster.drain(request.match_info["id"])
+        member = self.roster.drain(request.match_info["id"])
         return self._unknown() if member is None else answer(self._row(member))
 
     async def _remove(self, request: web.Request) -> web.Response:
-        member = self._roster.remove(request.match_info["id"])
+        member = self.roster.remove(request.match_info["id"])
         return self._unknown() if member is None else answer({**self._row(member), "removed": True})
 
     async def _reloaded(self, _: web.Request) -> web.Response:
-        report = await self._reload()
+        report = await self.reload()
         if report.problems:
             message = f"The settings stay as they were: {'; '.join(report.problems)}."
             return refusal(422, message, "config_refused")
-        return answer(msgspec.to_builtins(report))
+        return answer(report)
 
     def _unknown(self) -> web.Response:
-        known = ", ".join(member.id for member in self._roster.members) or "none"
+        known = ", ".join(member.id for member in self.roster.members) or "none"
         return refusal(404, f"There is no such replica. Known: {known}.", "unknown_replica")

@@ -19,6 +19,7 @@ from tokenlane.control.replica_metrics import Scrape
 from tokenlane.control.restart_signs import Signs, is_other_process, is_same_process, latest
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState, ProofNews, ReplicaState
+from tokenlane.runtime.ports import url_of
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -162,9 +163,8 @@ def base_url(backend: str) -> str:
         raise ConfigError(
             f"{backend!r} must end after its port; did you mean {parts.scheme}://{parts.netloc}?"
         )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{host}:{port}"
+    return url_of(parts.hostname, port, parts.scheme)
 
 
 def host_of(backend: str) -> str:
@@ -230,9 +230,7 @@ class FleetTable:
         """Whether the replica gets nothing new from now on."""
         track = self._tracks.get(slot)
         if track is not None and track.state.draining != draining:
-            state = msgspec.structs.replace(track.state, draining=draining)
-            self._tracks[slot] = msgspec.structs.replace(track, state=state)
-            self._next()
+            self._replace(track, msgspec.structs.replace(track.state, draining=draining))
 
     def observe(self, slot: int, probe: Probe) -> ReplicaChange:
         """Takes one probe's result in."""
@@ -259,9 +257,7 @@ class FleetTable:
         track = self._tracks.get(slot)
         if track is None or cache_blocks <= (track.state.cache_blocks or 0) * _GROWTH:
             return ReplicaChange.NONE
-        state = msgspec.structs.replace(track.state, cache_blocks=cache_blocks)
-        self._tracks[slot] = msgspec.structs.replace(track, state=state)
-        self._next()
+        self._replace(track, msgspec.structs.replace(track.state, cache_blocks=cache_blocks))
         return ReplicaChange.SHAPE
 
     def proof(self, news: ProofNews) -> bool:
@@ -272,9 +268,12 @@ class FleetTable:
         state = track.state.with_news(news)
         if state is track.state:
             return False
-        self._tracks[news.slot] = msgspec.structs.replace(track, state=state)
-        self._next()
+        self._replace(track, state)
         return True
+
+    def _replace(self, track: Track, state: ReplicaState) -> None:
+        self._tracks[state.slot] = msgspec.structs.replace(track, state=state)
+        self._next()
 
     def _next(self) -> None:
         self._state = FleetState(self._state.version + 1, self.replicas)

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
 
 import aiohttp
 import msgspec
@@ -35,6 +36,7 @@ NUDGE_GAP_S = 0.1
 log = logging.getLogger("probes")
 
 
+_T = TypeVar("_T")
 _Name = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
@@ -60,8 +62,8 @@ class _Answer(msgspec.Struct):
     count: int
 
 
-class _ProbeFailed(Exception):
-    """Why, as a word of PROBE_REASONS."""
+class ProbeFailed(Exception):
+    """An answer cannot be had; why, as a word of PROBE_REASONS."""
 
 
 def open_session(
@@ -92,50 +94,45 @@ def session_of(settings: Settings) -> aiohttp.ClientSession:
     return open_session(settings.control, replica_key(upstream), upstream_context(upstream))
 
 
-async def _get(
+async def body_of(
     session: aiohttp.ClientSession, url: str, limit_bytes: int = BODY_LIMIT_BYTES
 ) -> bytes:
-    """The body of a 200. _ProbeFailed otherwise."""
+    """Return the body of a 200. Raise ProbeFailed otherwise."""
     try:
         async with session.get(url, allow_redirects=False) as response:
             if response.status != 200:
-                raise _ProbeFailed("status")
+                raise ProbeFailed("status")
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > limit_bytes:
-                    raise _ProbeFailed("protocol")
+                    raise ProbeFailed("protocol")
             return bytes(body)
     except TimeoutError:
-        raise _ProbeFailed("timeout") from None
+        raise ProbeFailed("timeout") from None
     except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError):
-        raise _ProbeFailed("tls") from None
+        raise ProbeFailed("tls") from None
     except aiohttp.ClientConnectorError as error:
         refused = isinstance(error.os_error, ConnectionRefusedError)
-        raise _ProbeFailed("refused" if refused else "unreachable") from None
+        raise ProbeFailed("refused" if refused else "unreachable") from None
     except (aiohttp.ClientError, OSError, ValueError):
-        raise _ProbeFailed("protocol") from None
+        raise ProbeFailed("protocol") from None
 
 
-async def _models(session: aiohttp.ClientSession, url: str) -> list[_Card] | None:
+async def _said(
+    session: aiohttp.ClientSession, url: str, kind: type[_T], limit_bytes: int = BODY_LIMIT_BYTES
+) -> _T | None:
+    """Return what an answer says; None where it cannot be read."""
     try:
-        page = await _get(session, f"{url}/v1/models", MODELS_LIMIT_BYTES)
-        return msgspec.json.decode(page, type=_ModelList).data
-    except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(await body_of(session, url, limit_bytes), type=kind)
+    except (ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
         return None
-
-
-async def _version(session: aiohttp.ClientSession, url: str) -> str:
-    try:
-        return msgspec.json.decode(await _get(session, f"{url}/version"), type=_Version).version
-    except (_ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
-        return ""
 
 
 async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
     try:
-        page = await _get(session, f"{url}/metrics")
-    except _ProbeFailed:
+        page = await body_of(session, f"{url}/metrics")
+    except ProbeFailed:
         return None
     return parse_scrape(page.decode("utf-8", "replace"))
 
@@ -143,14 +140,18 @@ async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
 async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     """One look at a replica: its health first, and if that is good what else it says."""
     try:
-        await _get(session, f"{url}/health")
-    except _ProbeFailed as failed:
+        await body_of(session, f"{url}/health")
+    except ProbeFailed as failed:
         return Probe(str(failed))
-    cards, scrape, version = await asyncio.gather(
-        _models(session, url), _scrape(session, url), _version(session, url)
+    listed, scrape, about = await asyncio.gather(
+        _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES),
+        _scrape(session, url),
+        _said(session, f"{url}/version", _Version),
     )
-    if cards is None:
+    version = about.version if about is not None else ""
+    if listed is None:
         return Probe("ok", scrape=scrape, version=version)
+    cards = listed.data
     limits = [card.max_model_len for card in cards if card.max_model_len]
     return Probe(
         "ok",
@@ -193,34 +194,30 @@ class _Target:
         self.task: asyncio.Task[None] | None = None
 
 
+@dataclass(eq=False)
 class Prober:
     """Probes every replica, each on its own clock. `on_probe(slot, result)` runs on the loop.
     Replicas come and go by `add` and `remove`."""
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        settings: ControlSettings,
-        on_probe: Callable[[int, Probe], None],
-        key: Secret | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self._key, self._tls = key, tls
-        self._settings = settings
-        self._on_probe = on_probe
-        self._targets = {slot: _Target(url) for slot, url in enumerate(urls)}
+    settings: ControlSettings
+    on_probe: Callable[[int, Probe], None]
+    key: Secret | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        self._targets: dict[int, _Target] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
         self.first_round = asyncio.Event()
 
     async def run(self) -> None:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
-        self._look()
-        self._session = open_session(self._settings, self._key, self._tls)
+        self._session = open_session(self.settings, self.key, self.tls)
         try:
             async with asyncio.TaskGroup() as self._group:
                 for slot in self._targets:
                     self._begin(slot)
+                self._look()
                 # A fleet may be empty for a while.
                 await asyncio.get_running_loop().create_future()
         finally:
@@ -243,7 +240,7 @@ class Prober:
         self, settings: ControlSettings, key: Secret | None, tls: ssl.SSLContext | None
     ) -> None:
         """From the next probes on."""
-        self._settings, self._key, self._tls = settings, key, tls
+        self.settings, self.key, self.tls = settings, key, tls
         if self._session is not None and self._group is not None:
             self._group.create_task(self._retire(self._session, settings.probe_deadline_s))
             self._session = open_session(settings, key, tls)
@@ -260,7 +257,7 @@ class Prober:
         target.task = self._group.create_task(self._watch(slot, target), name=f"probe-{slot}")
 
     def _look(self) -> None:
-        if all(target.seen for target in self._targets.values()):
+        if self._group is not None and all(target.seen for target in self._targets.values()):
             self.first_round.set()
 
     @staticmethod
@@ -275,14 +272,14 @@ class Prober:
         while True:
             target.nudge.clear()
             assert self._session is not None
-            self._on_probe(slot, await probe(self._session, target.url))
+            self.on_probe(slot, await probe(self._session, target.url))
             target.seen = True
             self._look()
             # Nudges from a busy gateway come by the thousand.
-            gap_s = min(NUDGE_GAP_S, self._settings.probe_interval_s)
+            gap_s = min(NUDGE_GAP_S, self.settings.probe_interval_s)
             await asyncio.sleep(gap_s)
             try:
-                async with asyncio.timeout(self._settings.probe_interval_s - gap_s):
+                async with asyncio.timeout(self.settings.probe_interval_s - gap_s):
                     await target.nudge.wait()
             except TimeoutError:
                 pass

@@ -14,8 +14,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -62,6 +62,16 @@ class ReloadReport(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
+class ConfigRow(msgspec.Struct, frozen=True):
+    """Where settings are from, and what became of them. loaded_at_s: Unix time. reloads: how many,
+    by outcome."""
+
+    file: str | None
+    loaded_at_s: float
+    reloads: dict[str, int]
+    last: ReloadReport
+
+
 def read_all(settings: Settings) -> InForce:
     """What the settings' files hold. Raises ConfigError."""
     replica_key(settings.upstream)  # workers read it themselves: no message carries it
@@ -80,26 +90,22 @@ def files_of(settings: Settings, file: Path | None) -> tuple[str, ...]:
     return tuple(name for name in named if name)
 
 
+@dataclass(eq=False)
 class Reloader:
     """Reads what was given again. check: raises ConfigError for settings that cannot be served.
     apply: puts them in force, or says why not (and then nothing is different)."""
 
-    def __init__(
-        self,
-        given: Given | None,
-        in_force: InForce,
-        check: Callable[[Settings], object],
-        apply: Callable[[InForce], Awaitable[list[str]]],
-    ) -> None:
-        self._given = given
-        self._check = check
-        self._apply = apply
+    given: Given | None
+    in_force: InForce
+    check: Callable[[Settings], object]
+    apply: Callable[[InForce], Awaitable[list[str]]]
+
+    def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
-        self._file = given.file if given is not None else None
-        self._read = stamps(files_of(in_force.settings, self._file))
+        self._file = self.given.file if self.given is not None else None
+        self._read = stamps(files_of(self.in_force.settings, self._file))
         self._counts = Counter(dict.fromkeys(OUTCOMES, 0))
         self._loaded_at_s = time.time()
-        self.in_force = in_force
         self.last: ReloadReport | None = None
 
     async def reload(self, why: str) -> ReloadReport:
@@ -121,12 +127,12 @@ class Reloader:
         return report
 
     async def _once(self) -> ReloadReport:
-        if self._given is None:
+        if self.given is None:
             return ReloadReport("refused", problems=("these settings came with the program",))
         seen = await asyncio.to_thread(stamps, self._read)
         now = self.in_force
         try:
-            found, new = await asyncio.to_thread(self._look, self._given, now.settings)
+            found, new = await asyncio.to_thread(self._look, self.given, now.settings)
         except ConfigError as error:
             self._read = seen
             return ReloadReport("refused", problems=tuple(error.problems))
@@ -144,7 +150,7 @@ class Reloader:
         if not different and self._read == held:
             return ReloadReport("unchanged", restart=found.restart)
         try:
-            problems = await self._apply(new)
+            problems = await self.apply(new)
         except ConfigError as error:  # a file that was there a moment ago
             problems = [str(error)]
         if problems:
@@ -156,7 +162,7 @@ class Reloader:
         """In a thread. Raises ConfigError."""
         loaded = given.read()
         try:
-            self._check(loaded.settings)
+            self.check(loaded.settings)
             found = changed(now, loaded.settings)
             return found, read_all(found.settings)
         except ConfigError as error:
@@ -173,15 +179,14 @@ class Reloader:
                     await self._counted("a file has changed")
             before = now
 
-    def row(self) -> dict[str, Any]:
-        """For `/status.json`."""
-        last = self.last or ReloadReport("applied")
-        return {
-            "file": str(self._file) if self._file is not None else None,
-            "loaded_at_s": round(self._loaded_at_s, 3),
-            "reloads": dict(self._counts),
-            "last": msgspec.to_builtins(last),
-        }
+    def row(self) -> ConfigRow:
+        """For people: the page, and `/status.json`."""
+        return ConfigRow(
+            str(self._file) if self._file is not None else None,
+            round(self._loaded_at_s, 3),
+            dict(self._counts),
+            self.last or ReloadReport("applied"),
+        )
 
     def samples(self) -> Iterator[Sample]:
         """For the control plane's metrics."""

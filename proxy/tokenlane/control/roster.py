@@ -11,6 +11,7 @@ Invariants:
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -28,6 +29,7 @@ API = "api"
 log = logging.getLogger("fleet")
 
 
+@dataclass(eq=False)
 class Roster:
     """Adds to and takes from a table. sources: the order in which they are asked; static and api
     come first. load: what all workers have in flight in a slot.
@@ -35,23 +37,17 @@ class Roster:
     on_change: told once after each change: slots that are new, slots that are gone.
     """
 
-    def __init__(
-        self,
-        table: FleetTable,
-        slot_limit: int,
-        load: Callable[[int], Load],
-        on_change: Callable[[list[int], list[int]], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._table = table
-        self._slot_limit = slot_limit
-        self._load = load
-        self._on_change = on_change
-        self._clock = clock
-        urls = [replica.url for replica in table.replicas]
+    table: FleetTable
+    slot_limit: int
+    load: Callable[[int], Load]
+    on_change: Callable[[list[int], list[int]], object]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        urls = [replica.url for replica in self.table.replicas]
         self._sources: dict[str, tuple[str, ...]] = {STATIC: tuple(urls), API: ()}
         self._members = {
-            one.slot: Member(one.slot, one.id, one.url, STATIC) for one in table.replicas
+            one.slot: Member(one.slot, one.id, one.url, STATIC) for one in self.table.replicas
         }
         self._dismissed: frozenset[str] = frozenset()
         self._retired_s: dict[int, float] = {}
@@ -84,7 +80,7 @@ class Roster:
         url = base_url(backend)
         there = self.member(url.partition("://")[2])
         if there is None and self._place() is None:
-            raise ConfigError(f"the fleet is full: no more than {self._slot_limit} replicas")
+            raise ConfigError(f"the fleet is full: no more than {self.slot_limit} replicas")
         if there is not None and there.url != url:
             raise ConfigError(f"{there.id} is in the fleet already, as {there.url}")
         self._dismissed -= {url}
@@ -92,7 +88,7 @@ class Roster:
             self._sources[API] += (url,)
         if there is not None:
             self._members[there.slot] = msgspec.structs.replace(there, held=False, leaving=False)
-            self._table.drain(there.slot, False)
+            self.table.drain(there.slot, False)
             self._settle(always=True)
         else:  # before those that a source names and that wait for a place
             slot = self._enter(url, wanted(self._sources)[url])
@@ -105,9 +101,9 @@ class Roster:
         if member is None:
             return None
         member = self._members[member.slot] = msgspec.structs.replace(member, held=True)
-        self._table.drain(member.slot, True)
+        self.table.drain(member.slot, True)
         log.info("replica %s drains, as requested", id_)
-        self._on_change([], [])
+        self.on_change([], [])
         return member
 
     def remove(self, id_: str) -> Member | None:
@@ -120,7 +116,7 @@ class Roster:
             self._dismissed |= {member.url}
         log.info("replica %s is removed, as requested", id_)
         self._forget(member)
-        self._on_change([], [member.slot])
+        self.on_change([], [member.slot])
         return member
 
     def sweep(self) -> None:
@@ -128,13 +124,13 @@ class Roster:
         gone = [
             one
             for one in self._members.values()
-            if one.leaving and not self._load(one.slot).requests
+            if one.leaving and not self.load(one.slot).requests
         ]
         for member in gone:
             log.info("replica %s has left", member.id)
             self._forget(member)
         if gone:
-            self._on_change([], [member.slot for member in gone])
+            self.on_change([], [member.slot for member in gone])
         if self._full:
             self._settle()
 
@@ -150,12 +146,12 @@ class Roster:
                 held = member.held and not leaving
                 member = msgspec.structs.replace(member, leaving=leaving, held=held)
                 self._members[slot] = member
-                self._table.drain(slot, member.draining)
+                self.table.drain(slot, member.draining)
                 log.info("replica %s %s", member.id, "leaves" if leaving else "stays after all")
         new = [entered, *(self._enter(url, source) for url, source in plan.add)]
         added = [slot for slot in new if slot is not None]
         if always or added or plan.stay or plan.leave:
-            self._on_change(added, [])
+            self.on_change(added, [])
 
     def _enter(self, url: str, source: str) -> int | None:
         slot = self._place()
@@ -165,7 +161,7 @@ class Roster:
             self._full = True
             return None
         try:
-            state = self._table.add(slot, url)
+            state = self.table.add(slot, url)
         except ConfigError as error:  # another scheme with the same host and port
             log.warning("%s of %s is left out: %s", url, source, error)
             return None
@@ -177,16 +173,16 @@ class Roster:
 
     def _place(self) -> int | None:
         """A slot that nothing is left in: low numbers first, which the board reads fastest."""
-        now_s = self._clock()
-        for slot in range(self._slot_limit):
+        now_s = self.clock()
+        for slot in range(self.slot_limit):
             if slot in self._members:
                 continue
             left_s = self._retired_s.get(slot)
-            if left_s is None or (now_s - left_s >= QUARANTINE_S and not self._load(slot).requests):
+            if left_s is None or (now_s - left_s >= QUARANTINE_S and not self.load(slot).requests):
                 return slot
         return None
 
     def _forget(self, member: Member) -> None:
         del self._members[member.slot]
-        self._retired_s[member.slot] = self._clock()
-        self._table.remove(member.slot)
+        self._retired_s[member.slot] = self.clock()
+        self.table.remove(member.slot)

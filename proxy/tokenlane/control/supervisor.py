@@ -22,6 +22,8 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
+from tokenlane.channel import messages
+from tokenlane.channel.messages import Up
 from tokenlane.config.keyring import replica_key
 from tokenlane.config.settings import Settings
 from tokenlane.config.tls import upstream_context
@@ -44,7 +46,7 @@ from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.tokenizers.resolution import ask, discover, given_sources, with_folders
 from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
-from tokenlane.fleet_state import ProofNews, adapter_bases
+from tokenlane.fleet_state import adapter_bases
 from tokenlane.runtime import orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
@@ -68,7 +70,7 @@ class Supervisor:
         settings: Settings,
         say: Callable[[str], None],
         argv: Sequence[str] = WORKER_ARGV,
-        on_ready: Callable[[str], None] | None = None,
+        on_ready: Callable[[str], None] = lambda _: None,
         given: Given | None = None,
     ) -> None:
         self._say = say
@@ -81,7 +83,12 @@ class Supervisor:
         self._board_fd = create_board(SLOT_LIMIT, settings.server.workers, peers=shares)
         board = SharedBoard(self._board_fd, None)
         self._state = GatewayState(settings, given_sources(settings))
-        self._prober: Prober | None = None
+        self._prober = Prober(
+            settings.control, self._on_probe,
+            replica_key(settings.upstream), upstream_context(settings.upstream),
+        )  # fmt: skip
+        for replica in self._table.replicas:
+            self._prober.add(replica.slot, replica.url)
         self._roster = Roster(self._table, SLOT_LIMIT, board.load, self._on_members)
         self._reloader = Reloader(given, read_all(settings), check_settings, self._apply)
         self._access = AdminAccess(
@@ -154,15 +161,8 @@ class Supervisor:
             await self._discovery.close()
 
     async def _with_probes(self, address: tuple[str, int]) -> int:
-        settings = self._state.settings
-        prober = self._prober = Prober(
-            (), settings.control, self._on_probe,
-            replica_key(settings.upstream), upstream_context(settings.upstream),
-        )  # fmt: skip
-        for replica in self._table.replicas:
-            prober.add(replica.slot, replica.url)
         tasks = [
-            self._keep("prober", prober.run()),
+            self._keep("prober", self._prober.run()),
             self._keep("kv-events", self._kv.run()),
             self._keep("files", self._reloader.watch()),
             self._keep("peers", self._sharing.run()),
@@ -171,22 +171,21 @@ class Supervisor:
         try:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._state.settings.control.probe_deadline_s
-            await unless(self._stop, prober.first_round.wait(), deadline_s)
+            await unless(self._stop, self._prober.first_round.wait(), deadline_s)
             adapters = adapter_bases(self._table.replicas)
             served = [one for one in models(self._table.replicas) if one not in adapters]
             sources = await discover(self._state.settings, served, self._table.roots)
             self._state.sources = await ask(self._state.settings, sources, self._table.replicas)
-            return await self._with_workers(address, prober)
+            return await self._with_workers(address)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            if self._publish_timer is not None:
-                self._publish_timer.cancel()
-            if self._watch_timer is not None:
-                self._watch_timer.cancel()
+            for timer in (self._publish_timer, self._watch_timer):
+                if timer is not None:
+                    timer.cancel()
 
-    async def _with_workers(self, address: tuple[str, int], prober: Prober) -> int:
+    async def _with_workers(self, address: tuple[str, int]) -> int:
         pool = self._state.pool = WorkerPool(
             self._argv,
             with_folders(self._state.settings, self._state.sources),
@@ -195,13 +194,7 @@ class Supervisor:
             self._totals,
             fleet=lambda: self._table.state,
             keys=self._reloader.in_force.keys,
-            on_suspect=prober.nudge,
-            on_routed=self._view.watch.routed,
-            on_proof=self._on_proof,
-            on_places=self._sharing.reported,
-            on_learned=self._sharing.prefixes.routed,
-            on_kept=self._sharing.responses.made,
-            whose_response=self._sharing.responses.find,
+            on_news=self._on_news,
         )
         pool.start()
         try:
@@ -210,9 +203,9 @@ class Supervisor:
                 notify("READY=1", f"STATUS=serves on {self._state.urls[0]}")
                 if count := orphans.dismiss(address[1]):
                     log.info("took over from %d workers whose supervisor had died", count)
-                if self._on_ready is not None:
-                    self._on_ready(self._state.urls[0])
-                # What is loaded now stays: without it the collector's full passes are cheap.
+                self._on_ready(self._state.urls[0])
+                # What is loaded now lives as long as the process: without it a full pass of the
+                # collector is cheap, and comes soon enough to bound what is garbage in cycles.
                 gc.collect()
                 gc.freeze()
                 await self._stop.wait()
@@ -262,8 +255,7 @@ class Supervisor:
         self._state.settings = settings
         self._table.settings = settings.control
         self._view.watch.configure(settings)
-        if self._prober is not None:
-            self._prober.configure(settings.control, *upstream)
+        self._prober.configure(settings.control, *upstream)
         self._roster.want(STATIC, settings.backends)
         self._discovery.configure(settings.discovery)
         return []
@@ -303,9 +295,16 @@ class Supervisor:
         if self._table.learned(slot, cache_blocks) is ReplicaChange.SHAPE:
             self._publish()
 
-    def _on_proof(self, news: ProofNews) -> None:
-        if self._table.proof(news):
-            self._publish()
+    def _on_news(self, worker: int, message: Up) -> None:
+        match message:
+            case messages.Suspect(slot):
+                self._prober.nudge(slot)
+            case messages.ProofFound(news) if self._table.proof(news):
+                self._publish()
+            case messages.RoutedSamples(samples):
+                self._view.watch.routed(samples)
+            case _:
+                self._sharing.told(worker, message)
 
     def _on_members(self, added: list[int], gone: list[int]) -> None:
         """Slots that have another replica now, or none any more."""
@@ -313,13 +312,12 @@ class Supervisor:
         failures = self._state.probe_failures
         for key in [key for key in failures if key[0] not in there]:
             del failures[key]
-        if self._prober is not None:
-            for slot in gone:
-                self._prober.remove(slot)
-            for slot in added:
-                replica = self._table.get(slot)
-                assert replica is not None
-                self._prober.add(slot, replica.url)
+        for slot in gone:
+            self._prober.remove(slot)
+        for slot in added:
+            replica = self._table.get(slot)
+            assert replica is not None
+            self._prober.add(slot, replica.url)
         self._publish()
 
     def _publish(self) -> None:
@@ -334,7 +332,7 @@ class Supervisor:
 def serve(
     settings: Settings,
     say: Callable[[str], None],
-    on_ready: Callable[[str], None] | None = None,
+    on_ready: Callable[[str], None] = lambda _: None,
     given: Given | None = None,
 ) -> int:
     """Runs a gateway in this process until a signal; its exit code. ConfigError at the start.

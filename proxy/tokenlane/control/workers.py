@@ -15,43 +15,23 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
+from tokenlane.channel import messages
 from tokenlane.channel.ends import SupervisorEnd
-from tokenlane.channel.messages import (
-    Beats,
-    Drain,
-    Explain,
-    Explained,
-    Failed,
-    FleetUpdate,
-    Hello,
-    Kept,
-    Learned,
-    Places,
-    ProofFound,
-    Reload,
-    Reloaded,
-    ResponseOf,
-    RoutedSamples,
-    Stalled,
-    Suspect,
-    Up,
-    WhoseResponse,
-    WorkerReady,
-)
+from tokenlane.channel.messages import Explain, Up
 from tokenlane.config.keyring import environment
 from tokenlane.config.secret import REPLICA_KEY_VARIABLE
 from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.errors import ConfigError
-from tokenlane.fleet_state import FleetState, ProofNews
+from tokenlane.fleet_state import FleetState
 from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics.exposition import Totals
 from tokenlane.telemetry.metrics.segment import create_segment
-from tokenlane.telemetry.routing_sample import RoutingSample
 
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
@@ -63,51 +43,32 @@ RELOAD_DEADLINE_S = 10.0
 log = logging.getLogger("workers")
 
 
+@dataclass(eq=False)
 class WorkerPool:
     """All workers. `argv`: the command that becomes a worker, to which the channel's descriptor is
     added. keys: of clients; None where all may come in. `address`: host and port to serve
-    on. started: done once all were ready, or failed with ConfigError. stalls: what the
-    workers told of theirs."""
+    on. on_news: told the worker's number and each message that is not about the workers themselves.
+    started: done once all were ready, or failed with ConfigError. stalls: what the workers told of
+    theirs."""
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        settings: Settings,
-        address: tuple[str, int],
-        board_fd: int,
-        totals: Totals,
-        *,
-        fleet: Callable[[], FleetState],
-        keys: tuple[Key, ...] | None,
-        on_suspect: Callable[[int], None],
-        on_routed: Callable[[list[RoutingSample]], None] = lambda _: None,
-        on_proof: Callable[[ProofNews], None] = lambda _: None,
-        on_places: Callable[[int, dict[str, tuple[int, int, int]]], None] = lambda *_: None,
-        on_learned: Callable[[Learned], None] = lambda _: None,
-        on_kept: Callable[[str, int, str], None] = lambda *_: None,
-        whose_response: Callable[[str, Callable[[int, str], None]], None] = lambda *_: None,
-    ) -> None:
-        self._on_places = on_places
-        self._on_learned = on_learned
-        self._argv = argv
-        self._settings = settings
-        self._keys = keys
-        self._address = address
-        self._board_fd = board_fd
-        self._board = SharedBoard(board_fd, None)
-        self._totals = totals
-        self._fleet = fleet
-        self._on_suspect = on_suspect
-        self._on_routed = on_routed
-        self._on_proof = on_proof
+    argv: Sequence[str]
+    settings: Settings
+    address: tuple[str, int]
+    board_fd: int
+    totals: Totals
+    _: KW_ONLY
+    fleet: Callable[[], FleetState]
+    keys: tuple[Key, ...] | None
+    on_news: Callable[[int, Up], None]
+
+    def __post_init__(self) -> None:
+        self._board = SharedBoard(self.board_fd, None)
         self._draining = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stalls = StallLog()
-        self.workers = [WorkerProcess(number) for number in range(settings.server.workers)]
+        self.workers = [WorkerProcess(number) for number in range(self.settings.server.workers)]
         self.clean = True
-        self._on_kept = on_kept
-        self._whose_response = whose_response
         self._asked: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self._questions = 0
         # By worker, what it says to the latest Reload.
@@ -131,13 +92,13 @@ class WorkerPool:
         """Sends a snapshot to every worker."""
         for worker in self.workers:
             if worker.end is not None:
-                worker.end.send(FleetUpdate(state))
+                worker.end.send(messages.FleetUpdate(state))
 
     async def reload(self, settings: Settings, keys: tuple[Key, ...] | None) -> list[str]:
         """Tells every worker, and those that come; why some do not want it, in sentences.
         Returns when all that serve have answered, or not within RELOAD_DEADLINE_S: a worker that
         is slow gets there, for nothing that it was told is lost."""
-        self._settings, self._keys = settings, keys
+        self.settings, self.keys = settings, keys
         self._reload += 1
         loop = asyncio.get_running_loop()
         asked = self._reloads = {}
@@ -145,7 +106,7 @@ class WorkerPool:
             if worker.end is not None:
                 if worker.state == "ready":
                     asked[worker.number] = loop.create_future()
-                worker.end.send(Reload(self._reload, settings, keys))
+                worker.end.send(messages.Reload(self._reload, settings, keys))
         if asked:
             await asyncio.wait(asked.values(), timeout=RELOAD_DEADLINE_S)
         for number, answer in asked.items():
@@ -177,7 +138,7 @@ class WorkerPool:
         for worker in self.workers:
             if worker.end is not None:
                 worker.state = "draining"
-                worker.end.send(Drain())
+                worker.end.send(messages.Drain())
 
     def kill(self) -> None:
         """Ends every worker at once, with whatever is in flight."""
@@ -204,7 +165,7 @@ class WorkerPool:
             except OSError as error:
                 log.error("worker %d cannot be started (%s)", worker.number, error.strerror)  # noqa: TRY400 - the sentence says it all
                 code = -1
-            self._totals.retire(worker.number)
+            self.totals.retire(worker.number)
             self._board.clear(worker.number)
             if self._draining.is_set():
                 self.clean = self.clean and code == 0
@@ -240,11 +201,11 @@ class WorkerPool:
         worker.reason = None
         ours, theirs = socket.socketpair()
         metrics_fd = create_segment()
-        fds = (theirs.fileno(), metrics_fd, self._board_fd)
+        fds = (theirs.fileno(), metrics_fd, self.board_fd)
         try:
-            self._totals.adopt(worker.number, metrics_fd)
+            self.totals.adopt(worker.number, metrics_fd)
             process = await asyncio.create_subprocess_exec(
-                *self._argv,
+                *self.argv,
                 str(theirs.fileno()),
                 pass_fds=fds,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -259,28 +220,25 @@ class WorkerPool:
             theirs.close()
             os.close(metrics_fd)
         worker.process, worker.pid, worker.state = process, process.pid, "starting"
-        end = SupervisorEnd(
-            on_message=lambda message: self._received(worker, message),
-            on_lost=lambda: None,
-        )
+        end = SupervisorEnd(lambda message: self._received(worker, message))
         try:
-            await end.connect(ours)
-            host, port = self._address
-            hello = Hello(
+            await end.attach(ours)
+            host, port = self.address
+            hello = messages.Hello(
                 worker=worker.number,
-                settings=self._settings,
+                settings=self.settings,
                 metrics_fd=metrics_fd,
-                board_fd=self._board_fd,
-                fleet=self._fleet(),
+                board_fd=self.board_fd,
+                fleet=self.fleet(),
                 host=host,
                 port=port,
-                keys=self._keys,
+                keys=self.keys,
             )
             # No await beyond this point: what changes after Hello must find this end in place.
             end.send(hello)
             worker.end = end
             if self._draining.is_set():
-                end.send(Drain())
+                end.send(messages.Drain())
             return await process.wait()
         finally:
             if process.returncode is None:
@@ -291,53 +249,35 @@ class WorkerPool:
                 said.set_result("")  # its successor begins with them
             end.close()
 
-    def _tell_whose(self, worker: WorkerProcess, number: int, name: str) -> None:
-        def tell(slot: int, tenant: str) -> None:
-            if worker.end is not None:
-                worker.end.offer(ResponseOf(number, slot, tenant))
-
-        self._whose_response(name, tell)
-
     def _received(self, worker: WorkerProcess, message: Up) -> None:
         match message:
-            case WorkerReady(doubts):
+            case messages.WorkerReady(doubts):
                 worker.doubts = doubts
                 if worker.state == "starting":
                     worker.state = "ready"
                 all_ready = all(other.state == "ready" for other in self.workers)
                 if all_ready and not self.started.done():
                     self.started.set_result(None)
-            case Failed(reason):
+            case messages.Failed(reason):
                 worker.reason = reason
                 if self.started.done():
                     log.error("worker %d cannot start: %s", worker.number, reason)
-            case Kept(name, slot, tenant):
-                self._on_kept(name, slot, tenant)
-            case WhoseResponse(number, name):
-                # Behind what else has come: another worker told of it before this one was asked.
-                asyncio.get_running_loop().call_soon(self._tell_whose, worker, number, name)
-            case Learned():
-                self._on_learned(message)
+            case messages.Learned():
+                self.on_news(worker.number, message)
                 for other in self.workers:
                     if other is not worker and other.end is not None:
                         other.end.offer(message)
-            case Reloaded(number, reason):
+            case messages.Reloaded(number, reason):
                 said = self._reloads.get(worker.number)
                 if said is not None and number == self._reload and not said.done():
                     said.set_result(reason)
-            case Explained(number, status, body):
+            case messages.Explained(number, status, body):
                 asked = self._asked.get(number)
                 if asked is not None and not asked.done():
                     asked.set_result((status, body))
-            case Suspect(slot):
-                self._on_suspect(slot)
-            case ProofFound(news):
-                self._on_proof(news)
-            case Places(places):
-                self._on_places(worker.number, places)
-            case RoutedSamples(samples):
-                self._on_routed(samples)
-            case Stalled(stall):
+            case messages.Stalled(stall):
                 self.stalls.stalled(stall)
-            case Beats(lateness):
+            case messages.Beats(lateness):
                 self.stalls.beats(worker.number, lateness)
+            case _:
+                self.on_news(worker.number, message)

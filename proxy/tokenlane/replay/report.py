@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.replay.baselines import BASELINES
@@ -37,7 +39,7 @@ class ReplayReport(NamedTuple):
         """Replays the trace once for each policy. Raises ConfigError for an unknown name."""
         policies = {}
         for name in names:
-            own = RoutingSettings(**{**_fields(settings), "policy": name})
+            own = msgspec.structs.replace(settings, policy=name)
             rule = BASELINES.get(name)
             if gateways is None:
                 policies[name] = replay(trace, shape, own, rule)
@@ -58,13 +60,9 @@ class ReplayReport(NamedTuple):
         policies = {}
         for name, served in self.policies.items():
             figures = Figures.of(served, self.shape.replicas)
-            policies[name] = {
-                "hit": figures.hit,
+            policies[name] = figures._asdict() | {
                 "hit_of_pooled": _ratio(figures.hit, self.pooled_bound_hit),
-                "ttft_mean_s": figures.ttft_mean_s,
-                "ttft_p99_s": figures.ttft_p99_s,
                 "ttft_of_oracle": figures.ttft_mean_s / best.ttft_mean_s,
-                "imbalance_60s": figures.imbalance_60s,
             }
         seen: dict[str, Any] = (
             {} if self.trace.seen_hit is None else {"seen_hit": self.trace.seen_hit}
@@ -148,7 +146,3 @@ class ReplayReport(NamedTuple):
 def _ratio(hit: float, bound: float) -> float | None:
     """None where nothing could have been hit."""
     return hit / bound if bound else None
-
-
-def _fields(settings: RoutingSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__struct_fields__}

@@ -19,20 +19,18 @@ class CandidateSample(msgspec.Struct, frozen=True, array_like=True):
     others: int = 0
 
 
-class RoutingSample(msgspec.Struct, frozen=True):
-    """One request that was routed, for people to look at.
+class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of a request that was routed.
 
-    at_s: Unix time of its end. candidates: the cheapest first, a few of them. exact: the prompt was
-    known by its ids. cached_tokens: predicted, actual_cached_tokens: as the replica reported it.
-    ttft_s: only of streams. rung: None where no ids were asked for.
+    at_s: Unix time of its end. candidate_count: replicas that might have got it. exact: the prompt
+    was known by its ids. cached_tokens: predicted, actual_cached_tokens: as the replica reported
+    it. ttft_s: only of streams. rung: None where no ids were asked for.
     """
 
     at_s: float
     model: str
     policy: str
     reason: str
-    slot: int
-    candidates: tuple[CandidateSample, ...]
     candidate_count: int
     exact: bool
     prompt_tokens: int
@@ -44,3 +42,11 @@ class RoutingSample(msgspec.Struct, frozen=True):
     duration_s: float
     status: int
     outcome: str
+
+
+class RoutingSample(RoutedRequest, frozen=True, kw_only=True):
+    """One request that was routed, for people to look at. slot: of its replica. candidates: the
+    cheapest first, a few of them."""
+
+    slot: int
+    candidates: tuple[CandidateSample, ...]

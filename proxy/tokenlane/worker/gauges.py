@@ -3,95 +3,73 @@ elsewhere.
 
 Invariants:
 - A sample costs the same however busy the worker is, and is never taken on a request's path.
-- Counts kept elsewhere only grow; this adds their growth since the last sample.
+- Counts kept elsewhere only grow, and the counters follow them.
 """
 
 import socket
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any
 
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
 from tokenlane.routing.candidates import SEEN_BY_WORKERS
 from tokenlane.runtime import accept_queue
 from tokenlane.runtime.cgroup import MemoryWatch
-from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
+from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.departures import KEPT_S, Departures, Labels, labels_of
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment
+from tokenlane.telemetry.queued_writer import LineCounts, QueuedWriter
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.caches.lru import CacheCounts
 from tokenlane.worker.memory_account import memory_parts
 
-_Writer = TypeVar("_Writer", AccessLog, Tracer)
 
-
-class CacheGrowth:
-    """Counts of the token caches, written as metrics."""
-
-    def __init__(self, segment: MetricsSegment) -> None:
-        self._segment = segment
-        self._before: dict[str, CacheCounts] = {}
-
-    def write(self, cache: str, now: CacheCounts) -> None:
-        """Write the current counts of a kind of cache."""
-        segment = self._segment
-        before = self._before.get(cache, CacheCounts())
-        self._before[cache] = now
-        segment.gauge(families.CACHE_ENTRIES, cache).set(now.entries)
-        segment.counter(families.CACHE_HITS, cache).inc(now.hits - before.hits)
-        segment.counter(families.CACHE_MISSES, cache).inc(now.misses - before.misses)
-        segment.counter(families.CACHE_EVICTIONS, cache).inc(now.evictions - before.evictions)
-
-
-class LineGrowth(Generic[_Writer]):
+class LineGrowth:
     """Counts of what a writer off the loop (access log, traces) wrote and lost. Both exist from the
     start, since 0 is a value too."""
 
     def __init__(
-        self, segment: MetricsSegment, writer: _Writer | None, done: Family, lost: Family
+        self, segment: MetricsSegment, writer: QueuedWriter[Any] | None, done: Family, lost: Family
     ) -> None:
-        self.writer: _Writer | None = writer
-        self._before = LineCounts()
-        self._done = segment.counter(done)
-        self._full = segment.counter(lost, "full")
-        self._failed = segment.counter(lost, "failed")
+        self.writer = writer
+        # Of the writers before this one.
+        self._before = [0, 0, 0]
+        self._counters = (
+            segment.counter(done), segment.counter(lost, "full"), segment.counter(lost, "failed"),
+        )  # fmt: skip
 
-    def follow(self, writer: _Writer | None) -> None:
+    def follow(self, writer: QueuedWriter[Any] | None) -> None:
         """Follow another writer, whose counts begin at zero."""
         self.write()
+        self._before = self._totals()
         self.writer = writer
-        self._before = LineCounts()
 
     def write(self) -> None:
         """Write the current counts."""
-        if self.writer is None:
-            return
-        before, now = self._before, self.writer.counts()
-        self._before = now
-        self._done.inc(now.written - before.written)
-        self._full.inc(now.full - before.full)
-        self._failed.inc(now.failed - before.failed)
+        for counter, total in zip(self._counters, self._totals()):
+            counter.reach(total)
+
+    def _totals(self) -> list[int]:
+        counts = self.writer.counts() if self.writer is not None else LineCounts()
+        return [before + now for before, now in zip(self._before, counts)]
 
 
-class AcceptGrowth:
-    """The listener's queue, written as metrics. listener: it may be closed before the last look."""
+def write_cache(segment: MetricsSegment, cache: str, now: CacheCounts) -> None:
+    """Write the counts of a kind of token cache."""
+    segment.gauge(families.CACHE_ENTRIES, cache).set(now.entries)
+    segment.counter(families.CACHE_HITS, cache).reach(now.hits)
+    segment.counter(families.CACHE_MISSES, cache).reach(now.misses)
+    segment.counter(families.CACHE_EVICTIONS, cache).reach(now.evictions)
 
-    def __init__(self, segment: MetricsSegment, listener: socket.socket) -> None:
-        self._listener = listener
-        self._waiting = segment.gauge(families.ACCEPT_QUEUE)
-        self._drops = segment.counter(families.ACCEPT_DROPS)
-        self._dropped = 0
 
-    def write(self) -> None:
-        """Write the current counts."""
-        now = accept_queue.look(self._listener)
-        self._waiting.set(now.waiting)
-        if now.dropped > self._dropped:
-            self._drops.inc(now.dropped - self._dropped)
-            self._dropped = now.dropped
+def write_accepts(segment: MetricsSegment, listener: socket.socket) -> None:
+    """Write the listener's queue. listener: it may be closed before the last look."""
+    now = accept_queue.look(listener)
+    segment.gauge(families.ACCEPT_QUEUE).set(now.waiting)
+    segment.counter(families.ACCEPT_DROPS).reach(now.dropped)
 
 
 class Gauges:
@@ -111,10 +89,9 @@ class Gauges:
         self._segment = segment
         self._forget = forget
         self._departures = Departures(KEPT_S)
-        self._accepts = AcceptGrowth(segment, listener)
+        self._listener = listener
         self._gateway = gateway
         self._server = server
-        self._caches = CacheGrowth(segment)
         self.access = LineGrowth(segment, access, families.ACCESS_LINES, families.ACCESS_DROPPED)
         self._traces = LineGrowth(
             segment, tracer, families.TRACES_EXPORTED, families.TRACES_DROPPED
@@ -131,7 +108,7 @@ class Gauges:
         gateway.router.sweep(time.monotonic())
         idle = gateway.fleet.idle_connections
         self._connections.set(len(self._server.connections))
-        self._accepts.write()
+        write_accepts(segment, self._listener)
         self._server.state.body_memory.short = self._memory.short()
         self._upstream_idle.set(idle)
         self._upstream_busy.set(gateway.fleet.open_connections - idle)
@@ -141,7 +118,7 @@ class Gauges:
         self._left_out()
         self._depart()
         for cache, counts in gateway.tokens.cache_counts().items():
-            self._caches.write(cache, counts)
+            write_cache(segment, cache, counts)
         self.access.write()
         self._traces.write()
         self._account()

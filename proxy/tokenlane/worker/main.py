@@ -24,8 +24,9 @@ import uvloop
 
 from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.admission.queue import AdmissionQueue
+from tokenlane.channel import messages
 from tokenlane.channel.ends import WorkerEnd
-from tokenlane.channel.messages import Explain, Hello, Reload
+from tokenlane.channel.messages import Down, Hello, Reload
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState
 from tokenlane.gateway.explain import Explainer
@@ -69,19 +70,14 @@ class Worker:
         self._waiting: FleetState | None = None
         # What is known of caches is taken in piece by piece, a turn of the loop for each.
         self._changes: deque[CacheChange] = deque()
-        self._end = WorkerEnd(
-            on_fleet=self._fleet,
-            on_learned=self._learned,
-            on_response_of=self._response_of,
-            on_cached=self._cached,
-            on_drain=self._drain.set,
-            on_lost=self._lost,
-            on_explain=self._explain,
-            on_reload=self._reload,
-            on_portions=lambda portions: self._places.portions(portions),  # noqa: PLW0108 - made below
+        end = self._end = WorkerEnd(self._received, self._lost)
+        self._places = PlaceReports(
+            self._admission_queue, lambda places: end.send(messages.Places(places))
         )
-        self._places = PlaceReports(self._admission_queue, self._end.places)
-        self._kept = KeptResponses(self._end.kept, self._end.whose_response)
+        self._kept = KeptResponses(
+            lambda name, slot, tenant: end.offer(messages.Kept(name, slot, tenant)),
+            lambda number, name: end.offer(messages.WhoseResponse(number, name)),
+        )
         self._in_force: WorkerReload | None = None
         # Of a worker that does not serve yet, the last one.
         self._reload_waiting: Reload | None = None
@@ -102,7 +98,7 @@ class Worker:
             listener = reuse_port_socket(hello.host, hello.port)
             self._port = hello.port
         except (ConfigError, OSError) as error:
-            self._end.failed(str(error))
+            self._end.send(messages.Failed(str(error)))
             self._end.close()
             return 2
         return await self._serve(hello, listener, resources, tokenizers)
@@ -116,8 +112,9 @@ class Worker:
         recorder = Recorder(segment, settings.prices, resources.access, resources.tracer)
         gateway = self._gateway = self._compose(hello, resources, tokenizers, recorder)
         explainer = self._explainer = Explainer(
-            gateway.fleet, gateway.router, gateway.planner, self._end.explained
-        )
+            gateway.fleet, gateway.router, gateway.planner,
+            lambda *answer: self._end.send(messages.Explained(*answer)),
+        )  # fmt: skip
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
@@ -145,7 +142,8 @@ class Worker:
         )  # fmt: skip
         if settings.fleet.store:
             self._places.start()
-        self._end.ready({name: one.doubts for name, one in tokenizers.items() if one.doubts})
+        doubts = {name: one.doubts for name, one in tokenizers.items() if one.doubts}
+        self._end.send(messages.WorkerReady(doubts))
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
         await self._until_drained(gauges, recorder, monitor)
@@ -168,7 +166,7 @@ class Worker:
     ) -> None:
         while not self._drain.is_set():
             self._sample(gauges, recorder)
-            self._end.beats(monitor.sample())
+            self._end.offer(messages.Beats(monitor.sample()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SAMPLE_PERIOD_S):
                     await self._drain.wait()
@@ -176,7 +174,11 @@ class Worker:
     def _compose(
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
-        self._board = SharedBoard(hello.board_fd, hello.worker)
+        end, self._board = self._end, SharedBoard(hello.board_fd, hello.worker)
+
+        def learned(slot: int, blocks: bytes, tenant: str) -> None:
+            end.offer(messages.Learned(slot, blocks, tenant))
+
         # Other workers, or other gateways, want to know.
         told = hello.settings.server.workers > 1 or bool(hello.settings.fleet.store)
         return Gateway(
@@ -184,9 +186,9 @@ class Worker:
             tokenizers,
             self._board,
             recorder,
-            on_routed=self._end.learned if told else None,
-            on_suspect=self._end.suspect,
-            on_proof=self._end.proof,
+            on_routed=learned if told else None,
+            on_suspect=lambda slot: end.offer(messages.Suspect(slot)),
+            on_proof=lambda news: end.send(messages.ProofFound(news)),
             share=(hello.worker, hello.settings.server.workers),
             kept=self._kept,
             authenticator=Authenticator(resources.keys, recorder.unauthorized)
@@ -203,7 +205,7 @@ class Worker:
             hello.worker,
             histogram=segment.histogram(families.LOOP_STALL, str(hello.worker)),
             in_hand=lambda: in_hand(gateway.in_hand),
-            on_stall=self._end.stalled,
+            on_stall=lambda stall: self._end.offer(messages.Stalled(stall)),
         )
 
     def _sample(self, gauges: Gauges, recorder: Recorder) -> None:
@@ -211,10 +213,34 @@ class Worker:
             gauges.sample()
             samples = recorder.take_samples(_SHOWN_COUNT)
             if samples:
-                self._end.routed(samples)
+                self._end.offer(messages.RoutedSamples(samples))
 
     def _admission_queue(self) -> AdmissionQueue | None:
         return self._gateway.admission_queue if self._gateway is not None else None
+
+    def _received(self, message: Down) -> None:
+        gateway = self._gateway
+        match message:
+            case messages.FleetUpdate(state):
+                self._fleet(state)
+            case messages.Learned(slot, blocks, tenant):
+                if gateway is not None:
+                    gateway.router.learn(slot, blocks, time.monotonic(), tenant)
+            case messages.ResponseOf(number, slot, tenant):
+                self._kept.told(number, slot, tenant)
+            case messages.Cached(change):
+                self._changes.append(change)
+                if len(self._changes) == 1 and gateway is not None:
+                    asyncio.get_running_loop().call_soon(self._take_change)
+            case messages.Explain():
+                if self._explainer is not None:
+                    self._explainer.ask(message)
+            case messages.Reload():
+                self._reload(message)
+            case messages.Portions(portions):
+                self._places.portions(portions)
+            case messages.Drain():
+                self._drain.set()
 
     def _fleet(self, state: FleetState) -> None:
         if self._gateway is None:
@@ -223,27 +249,11 @@ class Worker:
             self._gateway.update(state)
             self._gateway.prover.update(state)
 
-    def _learned(self, slot: int, blocks: bytes, tenant: str) -> None:
-        if self._gateway is not None:
-            self._gateway.router.learn(slot, blocks, time.monotonic(), tenant)
-
-    def _response_of(self, number: int, slot: int, tenant: str) -> None:
-        self._kept.told(number, slot, tenant)
-
-    def _cached(self, change: CacheChange) -> None:
-        self._changes.append(change)
-        if len(self._changes) == 1 and self._gateway is not None:
-            asyncio.get_running_loop().call_soon(self._take_change)
-
     def _take_change(self) -> None:
         assert self._gateway is not None
         self._gateway.router.cached(self._changes.popleft())
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
-
-    def _explain(self, question: Explain) -> None:
-        if self._explainer is not None:
-            self._explainer.ask(question)
 
     def _reload(self, message: Reload) -> None:
         if self._in_force is None:
@@ -254,7 +264,7 @@ class Worker:
         task.add_done_callback(self._reloading.discard)
 
     async def _reloaded(self, in_force: WorkerReload, message: Reload) -> None:
-        self._end.reloaded(message.number, await in_force.apply(message))
+        self._end.send(messages.Reloaded(message.number, await in_force.apply(message)))
 
     def _lost(self) -> None:
         if self._in_force is None:

@@ -6,12 +6,11 @@ Invariants:
 - A part with a limit is never above it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenlane.gateway.request import Gateway
 from tokenlane.http.server import HttpServer
-from tokenlane.telemetry.log.access_log import AccessLog
-from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.telemetry.queued_writer import QueuedWriter
 
 
 class Part(NamedTuple):
@@ -24,8 +23,8 @@ class Part(NamedTuple):
 def memory_parts(
     gateway: Gateway,
     server: HttpServer,
-    access: AccessLog | None,
-    tracer: Tracer | None,
+    access: QueuedWriter[Any] | None,
+    tracer: QueuedWriter[Any] | None,
 ) -> dict[str, Part]:
     """Return the parts by name (metric label)."""
     bodies, homes = server.state.body_memory, gateway.kept.homes

@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 import logging
+from dataclasses import KW_ONLY, dataclass
 
 from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.channel.messages import Reload
@@ -33,30 +34,23 @@ def _sink(settings: LogSettings) -> tuple[object, ...]:
     return *kind, settings.queue_limit_lines
 
 
+@dataclass(eq=False)
 class WorkerReload:
     """What a worker was started with, and the parts that a reload replaces. loaded: the current
     settings."""
 
-    def __init__(
-        self,
-        number: int,
-        settings: Settings,
-        resources: Resources,
-        *,
-        gateway: Gateway,
-        server: HttpServer,
-        recorder: Recorder,
-        gauges: Gauges,
-    ) -> None:
-        self._number = number
-        self._gateway = gateway
-        self._server = server
-        self._recorder = recorder
-        self._gauges = gauges
+    number: int
+    settings: Settings
+    resources: Resources
+    _: KW_ONLY
+    gateway: Gateway
+    server: HttpServer
+    recorder: Recorder
+    gauges: Gauges
+
+    def __post_init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
-        self._stamps = stamps(tls_files(settings.server, settings.upstream))
-        self.settings = settings
-        self.resources = resources
+        self._stamps = stamps(tls_files(self.settings.server, self.settings.upstream))
 
     async def apply(self, reload: Reload) -> str:
         """Apply new settings. Return "" or the sentence that says why they are refused."""
@@ -91,19 +85,19 @@ class WorkerReload:
                 renew(now.server_tls, settings.server)
         if _sink(settings.log) != _sink(was.log):
             off = settings.log.access == "off"
-            access = None if off else AccessLog(settings.log, self._number)
+            access = None if off else AccessLog(settings.log, self.number)
         made = now._replace(keys=reload.keys, replica_key=key, upstream_tls=upstream, access=access)
         return made, seen
 
     def _put(self, settings: Settings, made: Resources) -> None:
         """Swap everything in one turn of the loop. Raise before anything has changed."""
-        recorder = self._recorder
+        recorder = self.recorder
         authenticator = (
             Authenticator(made.keys, recorder.unauthorized) if made.keys is not None else None
         )
-        self._gateway.configure(settings, authenticator, made.replica_key, made.upstream_tls)
-        self._server.configure(settings.server, dropped_fields(made.keys, made.replica_key))
+        self.gateway.configure(settings, authenticator, made.replica_key, made.upstream_tls)
+        self.server.configure(settings.server, dropped_fields(made.keys, made.replica_key))
         recorder.configure(settings.prices, made.access, settings.log)
         if made.access is not self.resources.access:
-            self._gauges.access.follow(made.access)
+            self.gauges.access.follow(made.access)
         self.settings = settings

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tokenlane.control.dashboard.live import (
     CandidateRow,
-    ConfigRow,
     Count,
     DecisionRow,
     EventRow,
@@ -16,7 +15,6 @@ from tokenlane.control.dashboard.live import (
     Live,
     Numbers,
     PeerRow,
-    ReloadRow,
     ReplicaRow,
     RungRow,
     StallRow,
@@ -24,6 +22,7 @@ from tokenlane.control.dashboard.live import (
     WorkerRow,
 )
 from tokenlane.control.dashboard.screen import draw, number, percent, seconds, spark
+from tokenlane.control.reload import ConfigRow, ReloadReport
 
 
 def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
@@ -56,7 +55,7 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
         bails=[], models=[], decisions=[decision] * rows, settings=[],
         config=ConfigRow(
             file=name, loaded_at_s=0.0, reloads={"applied": 3, "unchanged": 0, "refused": 1},
-            last=ReloadRow(outcome="refused", problems=[f"{name}:3: no"], restart=["tokens.fetch"]),
+            last=ReloadReport("refused", (), ("tokens.fetch",), (f"{name}:3: no",)),
         ),
         verdict=Verdict(text="3 of 3 up", level="good"),
         events=[EventRow(at_s=0.0, text=f"{name} is down", level="warn")] * rows,
@@ -104,7 +103,7 @@ def test_what_became_of_reloads() -> None:
     ):
         assert shown in text
     assert live.config is not None
-    live.config.reloads = {"applied": 0, "unchanged": 0, "refused": 0}
+    live.config.reloads.clear()
     assert "reloads" not in draw(live, 120, 40, colour=False)
 
 

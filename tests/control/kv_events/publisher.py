@@ -10,6 +10,7 @@ import msgspec
 
 from tests.simulator.client import TEXT, Client
 from tests.support import demo_tokenizer
+from tokenlane.channel.messages import Cached
 from tokenlane.config.settings import KvEventSettings, RoutingSettings, Settings
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.subscribers import KvEvents
@@ -34,9 +35,9 @@ class Follower:
         self.changes: list[CacheChange] = []
         self.behind = False
 
-    def cached(self, change: CacheChange) -> None:
-        self.changes.append(change)
-        self.truth.apply(change)
+    def send(self, message: Cached) -> None:
+        self.changes.append(message.change)
+        self.truth.apply(message.change)
 
     def held(self, slot: int, medium: Medium = Medium.GPU) -> set[int]:
         """Our hashes that it believes the replica holds."""

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenlane.control.dashboard.live import PeerRow
 from tokenlane.control.peers.peer_message import Load, PeerMessage, packed
 from tokenlane.control.peers.peer_table import PEER_LIMIT, REPLICA_LIMIT, PeerTable
 
@@ -32,10 +33,10 @@ def test_silence_is_measured_by_our_clock_and_theirs_is_shown() -> None:
     message = PeerMessage("a", whole=True, name="a", version="9.9", sent_s=5_000.0)
     table.take(message, 1.0, 1_000.0)
     assert table.sweep(1.0 + LEASE_S / 2) == []
-    assert table.peers["a"].row(1.25) == {
-        "name": "a", "version": "9.9", "seen_s": 0.25, "in_flight": 0, "queued_tokens": 0,
-        "clock_skew_s": 4_000.0,
-    }  # fmt: skip
+    assert table.peers["a"].row(1.25, ()) == PeerRow(
+        name="a", version="9.9", seen_s=0.25, in_flight=0, queued_tokens=0,
+        clock_skew_s=4_000.0, unknown_replicas=0,
+    )  # fmt: skip
     assert table.news_age_s(1.5) == 0.5
     assert PeerTable("me", LEASE_S).news_age_s(1.5) is None
 

@@ -14,9 +14,10 @@ import pytest
 
 from tokenlane.config.settings import LogSettings
 from tokenlane.errors import ConfigError
-from tokenlane.telemetry.log.access_log import AccessLog, LineCounts
+from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.log.lines import Entry
 from tokenlane.telemetry.log.sink import check_target
+from tokenlane.telemetry.queued_writer import LineCounts
 
 PATIENCE_S = 20.0
 

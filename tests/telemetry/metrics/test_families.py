@@ -4,14 +4,9 @@ import re
 
 import pytest
 
+from scripts.families import markdown
 from tests.paths import ROOT
-from tokenlane.telemetry.metrics.families import (
-    BY_NAME,
-    FAMILIES,
-    TOKENIZE,
-    TOKENIZE_QUEUE,
-    markdown,
-)
+from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, TOKENIZE, TOKENIZE_QUEUE
 from tokenlane.telemetry.metrics.family import Family
 
 UNITS = ("_seconds", "_bytes", "_tokens", "_total", "_ratio", "_requests", "_info")
@@ -60,5 +55,5 @@ def test_tokenize_histograms_have_the_promised_names_and_buckets() -> None:
 def test_page_is_up_to_date() -> None:
     page = ROOT / "docs" / "metrics.md"
     assert page.read_text(encoding="utf-8") == markdown(), (
-        "run: python -m tokenlane.telemetry.metrics.families > docs/metrics.md"
+        "run: python -m scripts.families > docs/metrics.md"
     )

@@ -7,11 +7,10 @@ Invariants:
 
 import argparse
 import json
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from tokenlane.cli.admin_client import Unreachable, address, admin_flag, ask, shown
+from tokenlane.cli.admin_client import Refused, Unreachable, address, admin_flag, ask, shown
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.config.flags import admin_flags, loaded
 from tokenlane.errors import ConfigError
@@ -95,16 +94,10 @@ def _ask(
     where = address(args.admin, admin)
     headers = {"content-type": "application/json", **shown(admin)}
     try:
-        status, answer = ask(where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers)
-    except Unreachable as error:
+        told: dict[str, Any] = ask(
+            where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers
+        )
+    except (Unreachable, Refused) as error:
         complain(str(error))
         return None
-    try:
-        told: dict[str, Any] = json.loads(answer)
-        if status < HTTPStatus.BAD_REQUEST:
-            return told
-        why = told["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        why = f"status {status}"
-    complain(why)
-    return None
+    return told

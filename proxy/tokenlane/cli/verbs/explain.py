@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tokenlane.cli.admin_client import (
+    Refused,
     Unreachable,
     address,
     admin_flag,
@@ -53,27 +54,19 @@ def explain(args: argparse.Namespace) -> int:
     where = address(args.admin, admin)
     try:
         about = urlencode({"path": args.path, "tenant": args.tenant})
-        status, answer = ask(
+        told = ask(
             where, "POST", f"/explain?{about}", timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
     except Unreachable as error:
         complain(str(error))
         return 1
-    try:
-        told = json.loads(answer)
-    except ValueError:
-        told = {}
-    if status != HTTPStatus.OK:
-        why = told.get("error", {}).get("message") or f"status {status}"
-        if status == HTTPStatus.UNAUTHORIZED:
-            complain(why)
-            return 1
-        sys.stderr.write(f"the gateway would refuse this request with {status}: {why}\n")
+    except Refused as why:
+        if why.status == HTTPStatus.UNAUTHORIZED:
+            complain(str(why))
+        else:
+            sys.stderr.write(f"the gateway would refuse this request with {why.status}: {why}\n")
         return 1
-    if args.json:
-        say(json.dumps(told, indent=2))
-        return 0
-    say(table(told))
+    say(json.dumps(told, indent=2) if args.json else table(told))
     return 0
 
 

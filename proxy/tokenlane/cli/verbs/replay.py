@@ -2,99 +2,15 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tokenlane.cli.verbs.output import say
 from tokenlane.config.flags import config_flag, loaded
 from tokenlane.errors import ConfigError
 
 DEFAULT_POLICIES = "affinity,queue-own,text-tree,least-requests,round-robin"
-
-
-def flags(parser: argparse.ArgumentParser) -> None:
-    """Add the verb's own flags."""
-    parser.add_argument(
-        "trace",
-        type=Path,
-        metavar="TRACE",
-        help="Mooncake JSONL, or an access log in JSON; gzipped or not",
-    )
-    parser.add_argument(
-        "--policy",
-        dest="policies",
-        default=DEFAULT_POLICIES,
-        metavar="A,B",
-        help=f"policies and other routers' rules to compare (default: {DEFAULT_POLICIES})",
-    )
-    parser.add_argument(
-        "--replicas", type=int, default=4, metavar="N", help="how many (default: 4)"
-    )
-    parser.add_argument(
-        "--cache",
-        type=_share,
-        default=0.25,
-        metavar="P%",
-        help="all caches together, as a share of the trace's distinct blocks (default: 25%%)",
-    )
-    parser.add_argument(
-        "--cache-tokens",
-        type=int,
-        metavar="T",
-        help="the cache of each replica in tokens, instead of a share",
-    )
-    parser.add_argument(
-        "--prefill",
-        type=float,
-        default=10_000.0,
-        metavar="T",
-        help="tokens a replica prefills per second (default: 10000)",
-    )
-    parser.add_argument(
-        "--decode-cost",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="each answer under way makes a prefill longer by this share (default: 0)",
-    )
-    parser.add_argument(
-        "--gateways",
-        type=int,
-        metavar="K",
-        help="so many gateways, each request through any of them; they follow KV events",
-    )
-    parser.add_argument(
-        "--share-delay",
-        type=float,
-        metavar="S",
-        help="they know what the others have in flight after S seconds (default: never)",
-    )
-    parser.add_argument(
-        "--no-events",
-        dest="events",
-        action="store_false",
-        help="no KV events: they tell each other which prefixes they routed where",
-    )
-    parser.add_argument(
-        "--share-prefixes", action="store_true", help="and do so with KV events too"
-    )
-    parser.add_argument(
-        "--spread",
-        type=int,
-        metavar="SEED",
-        help="each arrival later by a random part of the tick of the trace's clock",
-    )
-    parser.add_argument(
-        "--model", metavar="NAME", help="of an access log with several models, this one"
-    )
-    parser.add_argument(
-        "--speed", type=float, default=1.0, metavar="X", help="arrivals so much faster (default: 1)"
-    )
-    parser.add_argument(
-        "--first-s", type=float, metavar="S", help="only what arrives in the first S seconds"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw it, with matplotlib")
-    config_flag(parser, bare=False)
 
 
 def _share(text: str) -> float:
@@ -106,6 +22,55 @@ def _share(text: str) -> float:
     if not text.endswith("%") or not 0 < share <= 10:
         raise argparse.ArgumentTypeError("must look like 25%")
     return share
+
+
+# A flag, what stands for its value, how that is read, its default, its help.
+# fmt: off
+_FLAGS: tuple[tuple[str, str, Callable[[str], Any], Any, str], ...] = (
+    ("--policy", "A,B", str, DEFAULT_POLICIES,
+        f"policies and other routers' rules to compare (default: {DEFAULT_POLICIES})"),
+    ("--replicas", "N", int, 4, "how many (default: 4)"),
+    ("--cache", "P%", _share, 0.25,
+        "all caches together, as a share of the trace's distinct blocks (default: 25%%)"),
+    ("--cache-tokens", "T", int, None, "the cache of each replica in tokens, instead of a share"),
+    ("--prefill", "T", float, 10_000.0, "tokens a replica prefills per second (default: 10000)"),
+    ("--decode-cost", "X", float, 0.0,
+        "each answer under way makes a prefill longer by this share (default: 0)"),
+    ("--gateways", "K", int, None,
+        "so many gateways, each request through any of them; they follow KV events"),
+    ("--share-delay", "S", float, None,
+        "they know what the others have in flight after S seconds (default: never)"),
+    ("--spread", "SEED", int, None,
+        "each arrival later by a random part of the tick of the trace's clock"),
+    ("--model", "NAME", str, None, "of an access log with several models, this one"),
+    ("--speed", "X", float, 1.0, "arrivals so much faster (default: 1)"),
+    ("--first-s", "S", float, None, "only what arrives in the first S seconds"),
+    ("--plot", "FILE.png", Path, None, "draw it, with matplotlib"),
+)
+# fmt: on
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's own flags."""
+    parser.add_argument(
+        "trace",
+        type=Path,
+        metavar="TRACE",
+        help="Mooncake JSONL, or an access log in JSON; gzipped or not",
+    )
+    for flag, metavar, kind, default, about in _FLAGS:
+        parser.add_argument(flag, metavar=metavar, type=kind, default=default, help=about)
+    parser.add_argument(
+        "--no-events",
+        dest="events",
+        action="store_false",
+        help="no KV events: they tell each other which prefixes they routed where",
+    )
+    parser.add_argument(
+        "--share-prefixes", action="store_true", help="and do so with KV events too"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    config_flag(parser, bare=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from tokenlane.routing.policies import check_policy
 
     settings = loaded(args).settings.routing
-    names = list(dict.fromkeys(name.strip() for name in args.policies.split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip() for name in args.policy.split(",") if name.strip()))
     for name in names:
         if name not in BASELINES:
             check_policy(name, "--policy", also=BASELINES)

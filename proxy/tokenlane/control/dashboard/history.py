@@ -11,9 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from itertools import count
-from typing import Any
-
-import msgspec
 
 from tokenlane import __version__
 from tokenlane.config import options
@@ -21,7 +18,6 @@ from tokenlane.config.settings import Settings
 from tokenlane.control.dashboard import rows
 from tokenlane.control.dashboard.events import KEEP_S, EventLog
 from tokenlane.control.dashboard.live import (
-    ConfigRow,
     DecisionRow,
     FleetRow,
     Live,
@@ -32,6 +28,7 @@ from tokenlane.control.dashboard.live import (
 from tokenlane.control.dashboard.rates import Reading, Window, ratio
 from tokenlane.control.dashboard.verdict import WHY, verdict
 from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.reload import ConfigRow
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
@@ -46,6 +43,13 @@ HISTORY_PERIODS = 180
 DECISION_LIMIT = 40
 CUT = "answers cut short"
 LATELY_S = 300.0
+# The numbers that have a history.
+_EACH_SECOND = (
+    "requests_per_s", "failed_per_s", "in_flight", "queued_tokens", "input_tokens_per_s",
+    "output_tokens_per_s", "late_p99_s", "late_worst_s",
+)  # fmt: skip
+# Few requests end in one second: their quantiles and shares are over the window.
+_OVER_WINDOW = ("hit_rate", "ttft_p50_s", "ttft_p99_s")
 # Of what leaves out a replica that is up. It may also be full or starting: that is no news.
 _TROUBLES = (LeftOut.REFUSED, LeftOut.EJECTED)
 
@@ -63,7 +67,6 @@ class RateHistory:
         self._totals = totals
         self._board = board
         self._readings: deque[Reading] = deque(maxlen=WINDOW_PERIODS + 1)
-        self._cache_counts: deque[dict[str, tuple[float, float]]] = deque(maxlen=WINDOW_PERIODS + 1)
         self._series: dict[str, deque[float | None]] = {}
         self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
         self._numbers = count(1)
@@ -83,22 +86,10 @@ class RateHistory:
         self._read(at_s)
         last = Window(self._readings[-2], self._readings[-1])
         now, point = self._now(self._window()), self._now(last)
-        late = last.spread(families.LOOP_STALL.name)
-        for name, value in (
-            ("requests_per_s", point.requests_per_s),
-            ("failed_per_s", point.failed_per_s),
-            ("in_flight", point.in_flight),
-            ("queued_tokens", point.queued_tokens),
-            ("input_tokens_per_s", point.input_tokens_per_s),
-            ("output_tokens_per_s", point.output_tokens_per_s),
-            # Few requests end in one second: their quantiles and shares are over the window.
-            ("hit_rate", now.hit_rate),
-            ("ttft_p50_s", now.ttft_p50_s),
-            ("ttft_p99_s", now.ttft_p99_s),
-            ("late_p99_s", late.quantile(0.99)),
-            ("late_worst_s", late.worst),
-        ):
-            self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS)).append(_short(value))
+        for names, numbers in ((_EACH_SECOND, point), (_OVER_WINDOW, now)):
+            for name in names:
+                points = self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS))
+                points.append(_short(getattr(numbers, name)))
         self._notice(last, at_s, time.time())
 
     def routed(self, samples: Iterable[RoutingSample]) -> None:
@@ -115,8 +106,8 @@ class RateHistory:
         unready: str | None,
         workers: Iterable[WorkerProcess],
         doubts: dict[str, tuple[str, ...]],
-        config: dict[str, Any] | None = None,
-        fleet: dict[str, Any] | None = None,
+        config: ConfigRow | None = None,
+        fleet: FleetRow | None = None,
     ) -> Live:
         """Everything, as it is now."""
         window, at_s = self._window(), self._readings[-1].at_s
@@ -144,8 +135,8 @@ class RateHistory:
             models=rows.models(window),
             doubts=doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
-            config=msgspec.convert(config, ConfigRow) if config is not None else None,
-            fleet=msgspec.convert(fleet, FleetRow) if fleet is not None else None,
+            config=config,
+            fleet=fleet,
             settings=[
                 SettingRow(path=path, value=value, is_default=is_default)
                 for path, value, is_default in options.shown(self._settings)
@@ -153,8 +144,8 @@ class RateHistory:
         )
 
     def _read(self, at_s: float) -> None:
-        self._readings.append(Reading(at_s, self._totals.cells()))
-        self._cache_counts.append(dict(self._table.cache_counts))
+        counts = dict(self._table.cache_counts)
+        self._readings.append(Reading(at_s, self._totals.cells(), counts))
 
     def _window(self) -> Window:
         return Window(self._readings[0], self._readings[-1])
@@ -248,10 +239,10 @@ class RateHistory:
 
     def _hits(self, replica: str) -> tuple[float, float]:
         """Prompt tokens found in a replica's cache in the window, and looked up there."""
-        queried, hit = self._cache_counts[-1].get(replica, (0.0, 0.0))
         # A replica may be younger than the window.
-        known = (counts[replica] for counts in self._cache_counts if replica in counts)
-        queried_before, hit_before = next(known, (queried, hit))
+        seen = [one.cache_counts.get(replica) for one in self._readings]
+        known = [counts for counts in seen if counts is not None] or [(0.0, 0.0)]
+        (queried_before, hit_before), (queried, hit) = known[0], known[-1]
         if queried < queried_before:  # it was started anew
             queried_before = hit_before = 0.0
         return hit - hit_before, queried - queried_before

@@ -7,6 +7,9 @@ Invariants:
 
 import msgspec
 
+from tokenlane.control.reload import ConfigRow
+from tokenlane.telemetry.routing_sample import RoutedRequest
+
 
 class Numbers(msgspec.Struct, kw_only=True):
     """The gateway as a whole. late_…: of the workers' loops. hit_rate: share of the prompt
@@ -133,28 +136,13 @@ class CandidateRow(msgspec.Struct, kw_only=True):
     others: int = 0
 
 
-class DecisionRow(msgspec.Struct, kw_only=True):
+class DecisionRow(RoutedRequest, frozen=True, kw_only=True):
     """A request that was routed. number: ascending, to tell new from seen."""
 
     number: int
-    at_s: float
-    model: str
     replica: str
-    policy: str
-    reason: str
     why: str
-    prompt_tokens: int
-    exact: bool
-    cached_tokens: int
-    actual_cached_tokens: int | None
-    rung: str | None
-    tokenize_s: float
-    ttft_s: float | None
-    duration_s: float
-    status: int
-    outcome: str
     candidates: list[CandidateRow]
-    candidate_count: int
 
 
 class SettingRow(msgspec.Struct, kw_only=True):
@@ -163,24 +151,6 @@ class SettingRow(msgspec.Struct, kw_only=True):
     path: str
     value: str
     is_default: bool
-
-
-class ReloadRow(msgspec.Struct, kw_only=True):
-    """What became of the last time that settings were read."""
-
-    outcome: str
-    restart: list[str] = []
-    problems: list[str] = []
-
-
-class ConfigRow(msgspec.Struct, kw_only=True):
-    """Where settings are from, and what became of them. loaded_at_s: Unix time. reloads: how many,
-    by outcome."""
-
-    file: str | None
-    loaded_at_s: float
-    last: ReloadRow
-    reloads: dict[str, int] = {}
 
 
 class PeerRow(msgspec.Struct, kw_only=True):

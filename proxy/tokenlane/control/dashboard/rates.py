@@ -17,10 +17,12 @@ Cells = Mapping[tuple[str, tuple[str, ...]], Sequence[float]]
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """All children's cells at one time (monotonic seconds)."""
+    """All children's cells at one time (monotonic seconds). cache_counts: as FleetTable has
+    them."""
 
     at_s: float
     cells: Cells
+    cache_counts: Mapping[str, tuple[float, float]] = {}
 
 
 class Spread:

@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from tokenlane import __version__
 from tokenlane.channel.messages import Explain
 from tokenlane.control import fleet_table
 from tokenlane.control.dashboard.history import RateHistory
-from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.live import FleetRow, Live
 from tokenlane.control.fleet_table import ADVICE, FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import Reloader
@@ -38,42 +39,34 @@ from tokenlane.telemetry.metrics.segment import Sample
 _PROOF_VALUES = {"proven": 1.0, "unproven": 0.0, "refuted": -1.0}
 
 
+@dataclass(eq=False)
 class View:
     """The gateway as seen from its control plane. more_samples: of the control plane's parts.
     peers: the other gateways and the store, None where nothing is shared."""
 
-    def __init__(
-        self,
-        state: GatewayState,
-        table: FleetTable,
-        totals: Totals,
-        board: SharedBoard,
-        roster: Roster,
-        reloader: Reloader,
-        more_samples: Sequence[Callable[[], Iterator[Sample]]] = (),
-        peers: Callable[[], dict[str, Any] | None] = lambda: None,
-    ) -> None:
-        self._peers = peers
-        self._state = state
-        self._table = table
-        self._board = board
+    state: GatewayState
+    table: FleetTable
+    totals: Totals
+    board: SharedBoard
+    roster: Roster
+    reloader: Reloader
+    more_samples: Sequence[Callable[[], Iterator[Sample]]] = ()
+    peers: Callable[[], FleetRow | None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
-        self._totals = totals
-        self._roster = roster
-        self._reloader = reloader
-        self._more_samples = (reloader.samples, *more_samples)
-        self.watch = RateHistory(state.settings, table, totals, board)
-        self.exposition = Exposition(totals, self._samples)
+        self.watch = RateHistory(self.state.settings, self.table, self.totals, self.board)
+        self.exposition = Exposition(self.totals, self._samples)
 
     @property
     def _workers(self) -> Sequence[WorkerProcess]:
-        return self._state.pool.workers if self._state.pool is not None else ()
+        return self.state.pool.workers if self.state.pool is not None else ()
 
     def announce(self, say: Callable[[str], None]) -> None:
         """The lines that greet the operator."""
-        settings = self._state.settings
-        replicas = self._table.replicas
-        data, admin = self._state.urls
+        settings = self.state.settings
+        replicas = self.table.replicas
+        data, admin = self.state.urls
         workers = settings.server.workers
         say(f"tokenlane {__version__} ({build_kind()}) serves on {data} ({workers} worker(s))")
         say(f"  admin      {admin}  (a page for people; /metrics /readyz /status.json /stalls)")
@@ -82,22 +75,22 @@ class View:
             if replica.up:
                 say(f"  replica    {replica.url}  up  {', '.join(replica.models)}")
             else:
-                why = ADVICE.get(self._table.reasons.get(replica.id, ""), "not looked at yet")
+                why = ADVICE.get(self.table.reasons.get(replica.id, ""), "not looked at yet")
                 say(f"  replica    {replica.url}  down: {why}")
-        for model, source in self._state.sources.items():
+        for model, source in self.state.sources.items():
             say(f"  tokenizer  {self._tokenizer(model, source)}")
         served = fleet_table.models(replicas)
         adapters = adapter_bases(replicas)
         for model, reasons in self.doubts.items():
             why = "; ".join(reasons)
             say(f"  warning    ids of {model} may differ from vLLM's: {why}")
-        for model in served.keys() - self._state.sources.keys():
+        for model in served.keys() - self.state.sources.keys():
             if model in adapters:
                 say(f"  tokenizer  {model}: that of {adapters[model]}, whose adapter it is")
             else:
                 say(f"  tokenizer  {model}: none given, routed by text prefix")
         if served:
-            for model in self._state.sources.keys() - served.keys():
+            for model in self.state.sources.keys() - served.keys():
                 say(f"  warning    no replica that is up serves {model}; is the name right?")
         for name, behind in ModelNames(settings.models).models().items():
             say(f"  name       {name} means {' or '.join(behind)}")
@@ -125,7 +118,7 @@ class View:
             )
         engines = [
             engine
-            for (name, labels), values in self._totals.cells().items()
+            for (name, labels), values in self.totals.cells().items()
             if name == families.TOKENIZER_PATH.name and labels[0] == model and values[0]
             for engine in labels[2:]
         ]
@@ -139,31 +132,31 @@ class View:
 
     def unready(self) -> str | None:
         """Why the gateway cannot serve; None if it can."""
-        if self._state.draining:
+        if self.state.draining:
             return "The gateway is draining."
         if all(worker.state != "ready" for worker in self._workers):
             return "No worker is ready."
-        if not any(replica.up and not replica.draining for replica in self._table.replicas):
+        if not any(replica.up and not replica.draining for replica in self.table.replicas):
             return "No replica is up."
         return None
 
     async def explain(self, question: Explain) -> tuple[int, bytes]:
         """Where a request would go, as a worker says. TimeoutError, ConnectionError."""
-        if self._state.pool is None:
+        if self.state.pool is None:
             raise ConnectionError("no worker is ready")
-        return await self._state.pool.explain(question)
+        return await self.state.pool.explain(question)
 
     def replicas(self) -> list[dict[str, Any]]:
         """The replicas as JSON, with what this gateway has in flight at each."""
         rows = []
-        origins = {member.slot: member.origin for member in self._roster.members}
-        for replica in self._table.replicas:
-            load = self._board.load(replica.slot)
+        origins = {member.slot: member.origin for member in self.roster.members}
+        for replica in self.table.replicas:
+            load = self.board.load(replica.slot)
             row = msgspec.to_builtins(replica)
             row["origin"] = origins.get(replica.slot, STATIC)
             row["in_flight_requests"] = load.requests
             row["queued_tokens"] = load.queued_tokens
-            peers = self._board.peers(replica.slot)
+            peers = self.board.peers(replica.slot)
             row["peers_in_flight_requests"] = peers.requests
             row["peers_queued_tokens"] = peers.queued_tokens
             row["ids"] = {
@@ -178,50 +171,50 @@ class View:
 
     def status(self) -> dict[str, Any]:
         """The gateway as JSON."""
-        settings, sources = self._state.settings, self._state.sources
+        settings, sources = self.state.settings, self.state.sources
         return {
             "version": __version__,
             "build": build_kind(),
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": self.unready() is None,
-            "draining": self._state.draining,
-            "url": self._state.urls[0],
+            "draining": self.state.draining,
+            "url": self.state.urls[0],
             "policy": settings.routing.policy,
-            "config": self._reloader.row(),
+            "config": self.reloader.row(),
             "tokenizers": {model: one.folder for model, one in sources.items() if one.folder},
             "tokenizer_doubts": self.doubts,
             "tokenized_by_replicas": [model for model, one in sources.items() if one.asked],
-            "models": fleet_table.models(self._table.replicas),
-            "fleet_version": self._table.state.version,
+            "models": fleet_table.models(self.table.replicas),
+            "fleet_version": self.table.state.version,
             "workers": [worker.row() for worker in self._workers],
             "accept_queue": {
                 "waiting": int(self._total(families.ACCEPT_QUEUE)),
                 "refused": int(self._total(families.SHED, families.OTHER, "accept-queue")),
             },
             "replicas": self.replicas(),
-            "fleet": self._peers(),
+            "fleet": self.peers(),
         }
 
     def _total(self, family: Family, *labels: str) -> float:
-        values = self._totals.cells().get((family.name, labels))
+        values = self.totals.cells().get((family.name, labels))
         return values[0] if values else 0.0
 
     def live(self) -> Live:
         """What the page shows."""
         return self.watch.live(
-            url=self._state.urls[0],
+            url=self.state.urls[0],
             uptime_s=time.monotonic() - self._began,
             unready=self.unready(),
             workers=self._workers,
             doubts=self.doubts,
-            config=self._reloader.row(),
-            fleet=self._peers(),
+            config=self.reloader.row(),
+            fleet=self.peers(),
         )
 
     def stalls(self) -> dict[str, Any]:
         """The last stalls and how late the loops were, as JSON."""
-        pool = self._state.pool
+        pool = self.state.pool
         return (pool.stalls if pool is not None else StallLog()).view()
 
     def _samples(self) -> Iterator[Sample]:
@@ -239,11 +232,11 @@ class View:
                 for kind, standing in kinds.items():
                     yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]
         doubts = self.doubts
-        for model, source in self._state.sources.items():
+        for model, source in self.state.sources.items():
             if source.folder is not None:
                 count = float(len(doubts.get(model, ())))
                 yield families.TOKENIZER_DOUBTS, (model,), [count]
-        for failure, count in self._state.probe_failures.items():
+        for failure, count in self.state.probe_failures.items():
             yield families.PROBE_FAILURES, failure, [float(count)]
         for state, count in Counter(worker.state for worker in self._workers).items():
             yield families.WORKERS, (state,), [float(count)]
@@ -253,6 +246,6 @@ class View:
         for worker in self._workers:
             if worker.pid:
                 yield from process_samples(f"worker-{worker.number}", worker.pid)
-        for more in self._more_samples:
+        for more in (self.reloader.samples, *self.more_samples):
             yield from more()
         yield families.BUILD, (__version__, build_kind()), [1.0]

@@ -15,8 +15,9 @@ import dns.rdatatype
 import dns.resolver
 
 from tokenlane.config.settings import DiscoverySettings
-from tokenlane.control.discovery.dns_names import Absences, Target, target, url
+from tokenlane.control.discovery.dns_names import Absences, Target, target
 from tokenlane.errors import ConfigError
+from tokenlane.runtime.ports import url_of
 
 Want = Callable[[Iterable[str] | None], object]
 
@@ -56,10 +57,10 @@ async def _addresses(by: dns.asyncresolver.Resolver, name: str) -> list[str]:
 async def resolve(by: dns.asyncresolver.Resolver, one: Target) -> set[str]:
     """The URLs behind a name. Raises DNSException."""
     if one.port is not None:
-        return {url(one.scheme, host, one.port) for host in await _addresses(by, one.name)}
+        return {url_of(host, one.port, one.scheme) for host in await _addresses(by, one.name)}
     answer = await by.resolve(one.name, dns.rdatatype.SRV)
     return {
-        url(one.scheme, record.target.to_text(omit_final_dot=True), record.port)
+        url_of(record.target.to_text(omit_final_dot=True), record.port, one.scheme)
         for record in answer
     }
 

@@ -42,11 +42,6 @@ def target(text: str) -> Target:
     return Target(parts.scheme, name, port or (443 if parts.scheme == "https" else 80))
 
 
-def url(scheme: str, host: str, port: int) -> str:
-    """Of a replica. host: a name or an address."""
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
 class Absences:
     """What a name's answers amount to. limit: answers in a row that may lack a replica."""
 

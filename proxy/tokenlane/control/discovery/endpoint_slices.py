@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tokenlane.control.discovery.dns_names import url
+from tokenlane.runtime.ports import url_of
 
 
 class Metadata(msgspec.Struct):
@@ -93,5 +93,5 @@ def backends(slices: Iterable[Slice], scheme: str, port: str) -> list[str]:
         for endpoint in one.endpoints or ():
             ready = endpoint.conditions.ready is not False and not endpoint.conditions.terminating
             if ready and endpoint.addresses:
-                found.add(url(scheme, endpoint.addresses[0], number))
+                found.add(url_of(endpoint.addresses[0], number, scheme))
     return sorted(found)

@@ -8,6 +8,7 @@ Invariants:
 """
 
 from collections import Counter
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 
@@ -38,6 +39,7 @@ class AccountSnapshot(msgspec.Struct, frozen=True, array_like=True):
     ledger: LedgerContents
 
 
+@dataclass(eq=False)
 class PublisherAccount:
     """Of one rank of one replica. Times: Unix seconds.
 
@@ -45,20 +47,16 @@ class PublisherAccount:
     the last live message, by the publisher's clock. heard: messages since the last `quiet`.
     """
 
-    def __init__(
-        self,
-        slot: int,
-        rank: int,
-        *,
-        ranks: int,
-        model: str,
-        block_tokens: int,
-        limit_blocks: int,
-        can_replay: bool,
-    ) -> None:
-        self.slot, self.rank, self.ranks = slot, rank, ranks
-        self.model, self.block_tokens = model, block_tokens
-        self._can_replay = can_replay
+    slot: int
+    rank: int
+    _: KW_ONLY
+    ranks: int
+    model: str
+    block_tokens: int
+    limit_blocks: int
+    can_replay: bool
+
+    def __post_init__(self) -> None:
         self._standing = Standing.COMPLETE
         self._unanswered = 0
         self._begun = False
@@ -66,8 +64,8 @@ class PublisherAccount:
         self._cleared = True
         self._forget = False
         self._heard = 0
-        self.ledger = Ledger(model, block_tokens, limit_blocks)
-        self.sequence = MessageSequence(can_replay=can_replay)
+        self.ledger = Ledger(self.model, self.block_tokens, self.limit_blocks)
+        self.sequence = MessageSequence(can_replay=self.can_replay)
         self.events: Counter[str] = Counter()
         self.gaps = 0
         self.lost_messages = 0
@@ -126,7 +124,7 @@ class PublisherAccount:
     def reset(self) -> None:
         """The process is gone, and with it the cache and the numbering."""
         self._forget_all(forget=True)
-        self.sequence = MessageSequence(can_replay=self._can_replay)
+        self.sequence = MessageSequence(can_replay=self.can_replay)
         self._begun = False
 
     def retire(self) -> None:
@@ -143,7 +141,7 @@ class PublisherAccount:
     def resume(self, snapshot: AccountSnapshot) -> bool:
         """Go on from what another gateway knows, before anything was heard. Nothing of it is
         believed before the publisher has answered. False, and no change, where it is of no use."""
-        if not self._can_replay or snapshot.hashing != self._hashing():
+        if not self.can_replay or snapshot.hashing != self._hashing():
             return False
         if not self.ledger.restore(snapshot.ledger):
             return False

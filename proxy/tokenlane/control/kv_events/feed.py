@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
+from tokenlane.channel.messages import Cached
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.fleet_state import CacheChange
@@ -28,7 +29,7 @@ class End(Protocol):
     def behind(self) -> bool:
         """Whether it does not keep up with what it is told."""
 
-    def cached(self, change: CacheChange) -> None:
+    def send(self, message: Cached) -> None:
         """Tells it."""
 
 
@@ -82,4 +83,4 @@ class Feed:
                     continue
                 told.add(account)
                 for piece in pieces(change if known and change is not None else whole(account)):
-                    end.cached(piece)
+                    end.send(Cached(piece))

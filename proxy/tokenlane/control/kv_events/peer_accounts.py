@@ -12,6 +12,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from urllib.parse import quote
 
 import aiohttp
@@ -21,6 +22,7 @@ from aiohttp import web
 from tokenlane.config.secret import Secret
 from tokenlane.control.admin_answers import refusal
 from tokenlane.control.kv_events.account import AccountSnapshot, PublisherAccount
+from tokenlane.control.probes import ProbeFailed, body_of
 
 DEADLINE_S = 2.0
 CONNECT_DEADLINE_S = 0.5
@@ -33,42 +35,36 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AccountSnapshot).decode
 
 
+@dataclass(eq=False)
 class PeerAccounts:
     """addresses: URLs of admin ports, one's own may be among them. token: shown to them, where
     reading needs one. deadline_s: for all that is asked of a replica's rank; limit_bytes: of an
     answer."""
 
-    def __init__(
-        self,
-        addresses: Callable[[], Iterable[str]] = tuple,
-        token: Callable[[], Secret | None] = lambda: None,
-        *,
-        deadline_s: float = DEADLINE_S,
-        limit_bytes: int = SNAPSHOT_LIMIT_BYTES,
-    ) -> None:
-        self._addresses = addresses
-        self._token = token
-        self._deadline_s = deadline_s
-        self._limit_bytes = limit_bytes
+    addresses: Callable[[], Iterable[str]] = tuple
+    token: Callable[[], Secret | None] = lambda: None
+    _: KW_ONLY
+    deadline_s: float = DEADLINE_S
+    limit_bytes: int = SNAPSHOT_LIMIT_BYTES
 
     async def fill(self, account: PublisherAccount, replica_id: str) -> None:
         """Fill an account that has heard nothing yet with what the first peer knows that knows
         all of it."""
-        addresses = tuple(self._addresses())
+        addresses = tuple(self.addresses())
         if not addresses:
             return
-        token = self._token()
+        token = self.token()
         headers = {"Authorization": "Bearer " + token.reveal().decode("ascii")} if token else {}
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_DEADLINE_S)
         path = f"/replicas/{quote(replica_id, safe='')}/kv-account?rank={account.rank}"
         try:
             async with (
-                asyncio.timeout(self._deadline_s),
+                asyncio.timeout(self.deadline_s),
                 aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
             ):
                 for address in addresses:
                     url = address.rstrip("/") + path
-                    snapshot = await _asked(session, url, self._limit_bytes)
+                    snapshot = await _asked(session, url, self.limit_bytes)
                     if snapshot is not None and account.resume(snapshot):
                         log.info("what replica %s holds was learned from %s", replica_id, address)
                         return
@@ -81,16 +77,8 @@ async def _asked(
 ) -> AccountSnapshot | None:
     """What one peer says; None where it knows nothing that is of use."""
     try:
-        async with session.get(url, allow_redirects=False) as response:
-            if response.status != 200:
-                return None
-            body = bytearray()
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > limit_bytes:
-                    return None
-            return _decode(body)
-    except (aiohttp.ClientError, OSError, ValueError):
+        return _decode(await body_of(session, url, limit_bytes))
+    except (ProbeFailed, ValueError):
         return None
 
 

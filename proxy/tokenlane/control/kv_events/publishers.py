@@ -17,6 +17,7 @@ import msgspec
 
 from tokenlane.config.settings import RANK_LIMIT, KvSource
 from tokenlane.errors import ConfigError
+from tokenlane.runtime.ports import url_of
 
 _LAST_PORT = 65535
 ANSWER_LIMIT_BYTES = 256 * 1024
@@ -113,7 +114,7 @@ def _reachable(endpoint: Any, host: str) -> str | None:
             ip_address(match[1].strip("[]"))
         except ValueError:
             return None
-    return f"tcp://[{host}]:{match[2]}" if ":" in host else f"tcp://{host}:{match[2]}"
+    return url_of(host, int(match[2]), "tcp")
 
 
 def _shifted(endpoint: str, by: int) -> str:

@@ -9,6 +9,7 @@ Invariants:
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 
 import zmq
 import zmq.asyncio
@@ -27,38 +28,32 @@ _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 
 
+@dataclass(eq=False)
 class Subscription:
     """`on_change`: called when the account has changed. check_interval_s: after so long without a
     message the publisher is asked whether there was one; answer_deadline_s: for its answers."""
 
-    def __init__(
-        self,
-        context: zmq.asyncio.Context,
-        endpoint: EventEndpoint,
-        account: PublisherAccount,
-        on_change: Callable[[], None],
-        *,
-        check_interval_s: float,
-        answer_deadline_s: float,
-    ) -> None:
-        self._context = context
-        self._endpoint = endpoint
-        self._on_change = on_change
-        self._check_interval_s = check_interval_s
-        self._answer_deadline_s = answer_deadline_s
+    context: zmq.asyncio.Context
+    endpoint: EventEndpoint
+    account: PublisherAccount
+    on_change: Callable[[], None]
+    _: KW_ONLY
+    check_interval_s: float
+    answer_deadline_s: float
+
+    def __post_init__(self) -> None:
         self._question: Ask | None = None
         self._asked = asyncio.Event()
-        self.account = account
 
     async def run(self) -> None:
         """Receives until cancelled. Raises zmq.ZMQError if the address cannot be used."""
         with self._socket(zmq.SUB) as live:
             live.rcvhwm = RECEIVE_LIMIT_MESSAGES
-            live.subscribe(self._endpoint.topic.encode())
-            if self._endpoint.bind:
-                live.bind(self._endpoint.live)
+            live.subscribe(self.endpoint.topic.encode())
+            if self.endpoint.bind:
+                live.bind(self.endpoint.live)
             else:
-                live.connect(self._endpoint.live)
+                live.connect(self.endpoint.live)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._questions())
                 await self._listen(live)
@@ -68,7 +63,7 @@ class Subscription:
         self.account.reset()
         self._question = None
         self._ask(self.account.ask())
-        self._on_change()
+        self.on_change()
 
     def _ask(self, question: Ask | None) -> None:
         if question is not None:
@@ -81,17 +76,17 @@ class Subscription:
             if len(frames) >= 2 and len(frames[-2]) == _NUMBER_BYTES:
                 number = int.from_bytes(frames[-2], "big")
                 self._ask(self.account.live(number, frames[-1], time.time()))
-                self._on_change()
+                self.on_change()
             # A backlog is received without waiting: others want the loop too.
             await asyncio.sleep(0)
 
     async def _questions(self) -> None:
-        if self._endpoint.replay is None:
+        if self.endpoint.replay is None:
             return
         self._ask(self.account.ask())
         while True:
             try:
-                async with asyncio.timeout(self._check_interval_s):
+                async with asyncio.timeout(self.check_interval_s):
                     await self._asked.wait()
             except TimeoutError:
                 if self.account.quiet():
@@ -99,8 +94,8 @@ class Subscription:
             self._asked.clear()
             question, self._question = self._question, None
             if question is not None:
-                await self._replay(self._endpoint.replay, question)
-                self._on_change()
+                await self._replay(self.endpoint.replay, question)
+                self.on_change()
 
     async def _replay(self, address: str, question: Ask) -> None:
         number = question.number
@@ -111,7 +106,7 @@ class Subscription:
             while True:
                 try:
                     # No timeout around it all: a long replay is no silence.
-                    async with asyncio.timeout(self._answer_deadline_s):
+                    async with asyncio.timeout(self.answer_deadline_s):
                         frames = await socket.recv_multipart()
                 except TimeoutError:
                     self._ask(self.account.failed(number))
@@ -126,13 +121,13 @@ class Subscription:
                 await asyncio.sleep(0)
 
     def _socket(self, kind: int) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
+        socket = self.context.socket(kind)
         socket.linger = 0
         socket.maxmsgsize = MESSAGE_LIMIT_BYTES
         socket.reconnect_ivl = 100
         socket.reconnect_ivl_max = 2000
-        socket.ipv6 = "[" in self._endpoint.live
+        socket.ipv6 = "[" in self.endpoint.live
         return socket
 
     def __repr__(self) -> str:
-        return f"<Subscription {self._endpoint.live} {self.account!r}>"
+        return f"<Subscription {self.endpoint.live} {self.account!r}>"

@@ -10,6 +10,7 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
@@ -46,28 +47,23 @@ class _Plan(msgspec.Struct, frozen=True):
     block_tokens: int
 
 
+@dataclass(eq=False)
 class KvEvents:
     """Of all replicas. fleet: the latest snapshot. ends: the workers. on_capacity: told (slot,
     blocks) that a cache was seen to hold, in the replica's blocks. peers: asked for what they
     know of a replica before it is."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        fleet: Callable[[], FleetState],
-        ends: Callable[[], Iterable[End]],
-        on_capacity: Callable[[int, int], None] = lambda _slot, _blocks: None,
-        peers: PeerAccounts | None = None,
-    ) -> None:
-        self._settings = settings
-        self._kv = settings.kv_events
+    settings: Settings
+    fleet: Callable[[], FleetState]
+    ends: Callable[[], Iterable[End]]
+    on_capacity: Callable[[int, int], None] = lambda _slot, _blocks: None
+    peers: PeerAccounts = field(default_factory=PeerAccounts)
+
+    def __post_init__(self) -> None:
+        self._kv = self.settings.kv_events
         self._configured = {
             base_url(backend): configured(source) for backend, source in self._kv.sources.items()
         }
-        self._fleet = fleet
-        self._ends = ends
-        self._on_capacity = on_capacity
-        self._peers = peers or PeerAccounts()
         self._feed = Feed()
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._changed: dict[int, asyncio.Event] = {}
@@ -81,7 +77,7 @@ class KvEvents:
         """Subscribes and tells until cancelled."""
         context = zmq.asyncio.Context()
         try:
-            async with session_of(self._settings) as session, asyncio.TaskGroup() as group:
+            async with session_of(self.settings) as session, asyncio.TaskGroup() as group:
                 group.create_task(self._flush())
 
                 def begin(slot: int) -> None:
@@ -101,7 +97,7 @@ class KvEvents:
             changed.set()
         if self._begin is None:
             return
-        slots = {replica.slot for replica in self._fleet().replicas}
+        slots = {replica.slot for replica in self.fleet().replicas}
         for slot in self._changed.keys() - slots:
             self._watches.pop(slot).cancel()
             del self._changed[slot]
@@ -124,7 +120,7 @@ class KvEvents:
 
     def account(self, replica_id: str, rank: int) -> PublisherAccount | None:
         """Of one rank of a replica; None where its events are not followed."""
-        slots = [one.slot for one in self._fleet().replicas if one.id == replica_id]
+        slots = [one.slot for one in self.fleet().replicas if one.id == replica_id]
         subscriptions = self._subscriptions.get(slots[0], ()) if slots else ()
         found = [one.account for one in subscriptions if one.account.rank == rank]
         return found[0] if found else None
@@ -136,7 +132,7 @@ class KvEvents:
 
     def samples(self) -> Iterator[Sample]:
         """For the control plane's metrics."""
-        names = {replica.slot: replica.id for replica in self._fleet().replicas}
+        names = {replica.slot: replica.id for replica in self.fleet().replicas}
         for account in self.accounts:
             labels = names.get(account.slot, ""), str(account.rank)
             for kind, count in account.events.items():
@@ -159,19 +155,19 @@ class KvEvents:
             except TimeoutError:
                 pass
             self._dirty.clear()
-            self._feed.flush(self.accounts, self._ends())
+            self._feed.flush(self.accounts, self.ends())
             self._learn()
 
     def _learn(self) -> None:
         """A cache that evicts is full: what it held then is its size."""
-        for replica in self._fleet().replicas:
+        for replica in self.fleet().replicas:
             if replica.cache_blocks is not None and replica.slot not in self._sized:
                 continue  # it says so itself
             subscriptions = self._subscriptions.get(replica.slot, ())
             peak_blocks = sum(one.account.peak_blocks for one in subscriptions)
             if peak_blocks:
                 self._sized.add(replica.slot)
-                self._on_capacity(replica.slot, peak_blocks)
+                self.on_capacity(replica.slot, peak_blocks)
 
     async def _watch(
         self, context: zmq.asyncio.Context, session: aiohttp.ClientSession, slot: int
@@ -207,7 +203,7 @@ class KvEvents:
                     ranks=len(plan.endpoints),
                     model=plan.model,
                     block_tokens=plan.block_tokens,
-                    limit_blocks=self._settings.routing.index_limit_blocks,
+                    limit_blocks=self.settings.routing.index_limit_blocks,
                     can_replay=endpoint.replay is not None,
                 ),
                 self._dirty.set,
@@ -217,7 +213,7 @@ class KvEvents:
             for rank, endpoint in enumerate(plan.endpoints)
         ]
         replica_id = self._replica(slot).id
-        await asyncio.gather(*(self._peers.fill(one.account, replica_id) for one in subscriptions))
+        await asyncio.gather(*(self.peers.fill(one.account, replica_id) for one in subscriptions))
         self._subscriptions[slot] = subscriptions
         self._dirty.set()
         log.info(
@@ -290,9 +286,9 @@ class KvEvents:
                     replica.id,
                 )
             endpoints = ()
-        block_tokens = hashed_block_tokens(self._settings.routing.block_tokens, self._fleet())
+        block_tokens = hashed_block_tokens(self.settings.routing.block_tokens, self.fleet())
         return _Plan(endpoints, names[0], block_tokens)
 
     def _replica(self, slot: int) -> ReplicaState:
         # Whoever asks belongs to a replica that is there: the others were cancelled (`update`).
-        return next(replica for replica in self._fleet().replicas if replica.slot == slot)
+        return next(replica for replica in self.fleet().replicas if replica.slot == slot)

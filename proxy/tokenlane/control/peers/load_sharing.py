@@ -15,14 +15,16 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 from urllib.parse import urlsplit
 
 from tokenlane import __version__
 from tokenlane.admission.places import Place, place_limits
+from tokenlane.channel import messages
 from tokenlane.channel.ends import SupervisorEnd
-from tokenlane.channel.messages import Portions
+from tokenlane.channel.messages import Portions, Up
 from tokenlane.config.settings import Settings, Tenant
+from tokenlane.control.dashboard.live import FleetRow
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.own_news import OwnNews
@@ -185,9 +187,24 @@ class LoadSharing:
                 "the store is gone (%s); serving on without the other gateways' load", reason
             )
 
-    def reported(self, worker: int, places: dict[str, tuple[int, int, int]]) -> None:
-        """A worker said what changed of its tenants' places."""
-        self._places.reported(worker, {key: Place(*place) for key, place in places.items()})
+    def told(self, worker: int, message: Up) -> None:
+        """Take what a worker says of what workers and gateways share."""
+        match message:
+            case messages.Places(places):
+                self._places.reported(worker, {key: Place(*one) for key, one in places.items()})
+            case messages.Learned():
+                self.prefixes.routed(message)
+            case messages.Kept(name, slot, tenant):
+                self.responses.made(name, slot, tenant)
+            case messages.WhoseResponse(number, name):
+                answer = partial(self._whose, worker, number)
+                # Behind what else has come: another worker told of it before this one was asked.
+                asyncio.get_running_loop().call_soon(self.responses.find, name, answer)
+
+    def _whose(self, worker: int, number: int, slot: int, tenant: str) -> None:
+        pool = self._state.pool
+        if pool is not None and (end := pool.workers[worker].end) is not None:
+            end.offer(messages.ResponseOf(number, slot, tenant))
 
     def _take_places(self, message: PeerMessage, now_s: float) -> None:
         if message.gateway == self._gateway:
@@ -243,19 +260,17 @@ class LoadSharing:
             self._board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
         self._table.changed.clear()
 
-    def row(self) -> dict[str, Any] | None:
+    def row(self) -> FleetRow | None:
         """The other gateways and the store, for people; None without one."""
         if not self._settings.store:
             return None
         now_s = time.monotonic()
-        return {
-            "store": "up" if self._store_up else f"down: {self._reason}",
-            "name": self._settings.name,
-            "peers": [
-                peer.row(now_s) | {"unknown_replicas": len(peer.loads.keys() - self._slots.keys())}
-                for peer in sorted(self._table.peers.values(), key=lambda one: one.name)
-            ],
-        }
+        peers = sorted(self._table.peers.values(), key=lambda one: one.name)
+        return FleetRow(
+            name=self._settings.name,
+            store="up" if self._store_up else f"down: {self._reason}",
+            peers=[peer.row(now_s, self._slots) for peer in peers],
+        )
 
     def samples(self) -> Iterator[Sample]:
         """For the metrics."""

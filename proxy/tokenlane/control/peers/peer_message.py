@@ -36,8 +36,8 @@ class PeerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     gateway: of this process alone. loads: packed, by replica. places: of tenants, held (or claimed)
     and wanted, by key. prefixes: that it routed (tokenlane.routing.shared_prefixes). responses:
     that it knows of. whole: these loads and places are all that it has; otherwise those that
-    changed. leaves: it ends, and has nothing in flight any more. In whole messages: name and version for people, sent_s by its wall clock (Unix
-    time).
+    changed. leaves: it ends, and has nothing in flight any more. In whole messages: name and
+    version for people, sent_s by its wall clock (Unix time).
     """
 
     gateway: str

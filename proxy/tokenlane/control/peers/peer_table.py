@@ -8,8 +8,9 @@ Invariants:
 - Memory is bounded: so many gateways, so many replicas of each.
 """
 
-from typing import Any
+from collections.abc import Container
 
+from tokenlane.control.dashboard.live import PeerRow
 from tokenlane.control.peers.peer_message import NO_LOAD, Load, PeerMessage, unpacked
 
 PEER_LIMIT = 256
@@ -29,16 +30,17 @@ class Peer:
         self.skew_s: float | None = None
         self.loads: dict[int, Load] = {}
 
-    def row(self, now_s: float) -> dict[str, Any]:
-        """For people."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "seen_s": round(now_s - self.seen_s, 3),
-            "in_flight": sum(requests for requests, _ in self.loads.values()),
-            "queued_tokens": sum(queued_tokens for _, queued_tokens in self.loads.values()),
-            "clock_skew_s": None if self.skew_s is None else round(self.skew_s, 3),
-        }
+    def row(self, now_s: float, known: Container[int]) -> PeerRow:
+        """Return what people are shown. known: the replicas that this gateway knows."""
+        return PeerRow(
+            name=self.name,
+            version=self.version,
+            seen_s=round(now_s - self.seen_s, 3),
+            in_flight=sum(requests for requests, _ in self.loads.values()),
+            queued_tokens=sum(queued_tokens for _, queued_tokens in self.loads.values()),
+            clock_skew_s=None if self.skew_s is None else round(self.skew_s, 3),
+            unknown_replicas=sum(key not in known for key in self.loads),
+        )
 
 
 class PeerTable:

@@ -3,12 +3,9 @@
 Invariants:
 - Names carry base units (seconds, bytes, tokens); counters end in `_total`.
 - Label sets are closed: a value the code did not foresee becomes `other`.
-- docs/metrics.md is `markdown()` of this table; a test compares them.
+- docs/metrics.md is made of this table (scripts/families.py); a test compares them.
 """
 
-import sys
-
-from tokenlane.telemetry.metrics.departures import SHOWN_S
 from tokenlane.telemetry.metrics.family import (
     DURATION_BUCKETS_S,
     STAGE_BUCKETS_S,
@@ -263,34 +260,3 @@ FAMILIES: tuple[Family, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Family)
 )
 BY_NAME = {family.name: family for family in FAMILIES}
-
-
-def markdown() -> str:
-    """docs/metrics.md."""
-    lines = [
-        "# Metrics",
-        "",
-        "Scrape `/metrics` on the admin port. This page is generated:",
-        "`python -m tokenlane.telemetry.metrics.families > docs/metrics.md`.",
-        "",
-        "Label sets are closed: models without settings, unknown paths and label sets past a",
-        f"family's limit appear as `{OTHER}`. Counters keep counting when a worker is restarted;",
-        "gauges are sums over the workers that live. What is labelled with a replica that left, or",
-        f"with a model that nobody serves any more, is shown for {SHOWN_S / 60:g} minutes more.",
-        "",
-        "| name | kind | labels | what |",
-        "|---|---|---|---|",
-    ]
-    for family in FAMILIES:
-        labels = ", ".join(f"`{label}`" for label in family.labels)
-        lines.append(f"| `{family.name}` | {family.kind} | {labels} | {family.help} |")
-    lines += ["", "## Buckets", "", "| name | upper bounds |", "|---|---|"]
-    for family in FAMILIES:
-        if family.buckets:
-            bounds = ", ".join(f"{bound:g}" for bound in family.buckets)
-            lines.append(f"| `{family.name}` | {bounds} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())

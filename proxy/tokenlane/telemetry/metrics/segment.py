@@ -59,6 +59,10 @@ class Counter:
         self._value = value = self._value + amount
         self._cells[self._index] = value
 
+    def reach(self, total: float) -> None:
+        """Grow to a total that is kept elsewhere; one that is smaller changes nothing."""
+        self.inc(max(0.0, total - self._value))
+
 
 class Gauge:
     """A child that goes up and down."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from tokenlane.config.settings import StallSettings
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.segment import Counter, Histogram, MetricsSegment
+from tokenlane.telemetry.metrics.segment import Histogram, MetricsSegment
 from tokenlane.telemetry.stalls.causes import Evidence, decide, held_s
 from tokenlane.telemetry.stalls.heartbeat import Heartbeat, Late
 from tokenlane.telemetry.stalls.stages import CAUSES, LOOP
@@ -45,7 +45,7 @@ class StallMonitor:
         self._seconds = {
             cause: segment.counter(families.LOOP_STALL_CAUSES, cause) for cause in CAUSES
         }
-        self._cpu = _Rising(segment.counter(families.STALL_MONITOR_CPU))
+        self._cpu = segment.counter(families.STALL_MONITOR_CPU)
         self._recent = array.array("f")
         self._gc_began_s = 0.0
         self._gc_s = 0.0
@@ -74,7 +74,7 @@ class StallMonitor:
     def sample(self) -> bytes:
         """Count its own cost, and return the lateness of the beats since the last call, as packed
         float32 seconds. Called now and then."""
-        self._cpu.set(self.dog.cpu_s() + self.heart.beats_s)
+        self._cpu.reach(self.dog.cpu_s() + self.heart.beats_s)
         recent, self._recent = self._recent, array.array("f")
         return recent.tobytes()
 
@@ -148,15 +148,3 @@ class StallMonitor:
             self._gc_began_s = now_s
         else:
             self._gc_s += now_s - self._gc_began_s
-
-
-class _Rising:
-    """A counter that is set to its current total."""
-
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._reached = 0.0
-
-    def set(self, reached: float) -> None:
-        self._counter.inc(max(0.0, reached - self._reached))
-        self._reached = max(self._reached, reached)

@@ -1,23 +1,20 @@
 """Tracing: finished requests go into a queue, and a thread makes spans of them and exports them.
 
 Invariants:
-- The loop draws ids and appends; it never waits for a collector. When off, it costs one check.
+- The loop draws ids and queues; it never waits for a collector. When off, it costs one check.
 - A slow or absent collector loses traces, which are counted, and nothing else.
 - A client's decision to record or not is kept; of the traces that begin here a share is recorded.
 """
 
 import logging
-import threading
-import time
-from collections import deque
 from importlib.util import find_spec
 from random import random
 from typing import TYPE_CHECKING
 
 from tokenlane.config.settings import TracingSettings
 from tokenlane.errors import ConfigError
-from tokenlane.telemetry.log.access_log import LineCounts
 from tokenlane.telemetry.log.lines import ENTRY_BYTES, Entry
+from tokenlane.telemetry.queued_writer import QueuedWriter
 from tokenlane.telemetry.tracing.trace_context import TraceContext, parse
 
 if TYPE_CHECKING:
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 
 PERIOD_S = 1.0
 EXPORT_DEADLINE_S = 5.0
-CLOSE_LIMIT_S = 1.0
 _BATCH_REQUESTS = 64
 _CONTEXT_BYTES = 200
 
@@ -45,7 +41,7 @@ def check_extra() -> None:
         raise ConfigError(_NEEDED)
 
 
-class Tracer:
+class Tracer(QueuedWriter[tuple[Entry, TraceContext]]):
     """A worker's traces. ConfigError where the extra is not installed."""
 
     def __init__(self, settings: TracingSettings, worker: int = 0) -> None:
@@ -58,6 +54,8 @@ class Tracer:
             from tokenlane.telemetry.tracing import spans  # noqa: PLC0415 - needs the extra
         except ImportError:
             raise ConfigError(_NEEDED) from None
+        entry_bytes = ENTRY_BYTES + _CONTEXT_BYTES
+        super().__init__("traces", PERIOD_S, settings.queue_limit_count, entry_bytes)
         # The library logs every failed batch; this module logs the failure once.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         url = settings.endpoint.rstrip("/") + "/v1/traces"
@@ -67,12 +65,6 @@ class Tracer:
         self._resource = spans.resource(settings.service_name, worker)
         self._endpoint = settings.endpoint
         self._sample_ratio = settings.sample_ratio
-        self._limit = settings.queue_limit_count
-        self._entry_bytes = ENTRY_BYTES + _CONTEXT_BYTES
-        self._queue: deque[tuple[Entry, TraceContext]] = deque()
-        self._full = self._written = self._failed = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
     def begin(self, traceparent: bytes | None) -> TraceContext | None:
@@ -85,38 +77,16 @@ class Tracer:
 
     def offer(self, entry: Entry, trace: TraceContext) -> None:
         """Queue a finished request. Called on the loop."""
-        if len(self._queue) >= self._limit:
-            self._full += 1
-        else:
-            self._queue.append((entry, trace))
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the queued requests, estimated."""
-        return len(self._queue) * self._entry_bytes
-
-    @property
-    def limit_bytes(self) -> int:
-        """The limit of that memory."""
-        return self._limit * self._entry_bytes
-
-    def counts(self) -> LineCounts:
-        """Return the counts of traces so far, in requests."""
-        return LineCounts(self._written, self._full, self._failed)
+        self._put((entry, trace))
 
     def close(self) -> None:
         """Export the queued traces, if the collector accepts them soon."""
-        self._stop.set()
-        self._thread.join(CLOSE_LIMIT_S)
+        super().close()
         self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the library does not type it
 
-    def _run(self) -> None:
-        stopping = False
-        while not stopping:
-            stopping = self._stop.wait(PERIOD_S)
-            offset_s = time.time() - time.monotonic()
-            while self._queue:
-                self._export(offset_s)
+    def _write_all(self, offset_s: float) -> None:
+        while self._queue:
+            self._export(offset_s)
 
     def _export(self, offset_s: float) -> None:
         count = min(len(self._queue), _BATCH_REQUESTS)
