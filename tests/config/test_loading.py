@@ -18,6 +18,7 @@ from tokenlane.config import loading
 from tokenlane.config.loading import load, look, merge, printed, schema
 from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import Section, Settings
+from tokenlane.config.settings_file import SettingsFile
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.errors import ConfigError, ConfigProblems
 
@@ -259,7 +260,7 @@ def test_values_that_do_not_go_together_and_those_that_are_missing(
     monkeypatch.setattr(loading, "Settings", Wider)
     text = "pair:\n  high: 3\n  low: 11\nmodels:\n  shadows:\n    a: {to: b}\n"
     file = written(tmp_path, text)
-    found = look(file)
+    found = look(SettingsFile.read(file))
     assert found.problems == [
         f"{file}:6: models.shadows.a: needs `ratio`",
         f"{file}:3: pair.low: must not be above high",

@@ -24,7 +24,8 @@ from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import InForce, Reloader, read_all
 from tokenlane.control.roster import Roster
-from tokenlane.control.tokenizers.resolution import TokenizerSource, given_sources
+from tokenlane.control.tokenizers.finder import TokenizerSource
+from tokenlane.control.tokenizers.resolution import given_sources
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.control.workers import WorkerPool
 from tokenlane.telemetry.load_board import SharedBoard, create_board

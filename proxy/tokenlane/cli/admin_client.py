@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+from tokenlane.config.flags import admin_flags
 from tokenlane.config.keyring import admin_token
 from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
@@ -33,9 +34,11 @@ class Refused(Exception):
         self.status = status
 
 
-def admin_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add `--admin`: the port's URL, instead of the address in the settings."""
+def address_flags(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
+    """Add the flags that find the admin port, and its token. bare: as in `config_flag`."""
+    about = "the gateway's admin port, instead of host and port"
     parser.add_argument("--admin", metavar="URL", help=about)
+    admin_flags(parser, token=True, bare=bare)
 
 
 def address(url: str | None, admin: AdminSettings) -> str:

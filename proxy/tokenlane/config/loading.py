@@ -35,6 +35,12 @@ class LoadedSettings(msgspec.Struct, frozen=True):
     problems: Sequence[str] = ()
     wrong: Sequence[str] = ()
 
+    def sound(self) -> "LoadedSettings":
+        """Return the same. Raise ConfigProblems where there are any."""
+        if self.problems:
+            raise ConfigProblems(list(self.problems))
+        return self
+
     def is_sound(self, path: str) -> bool:
         """Return whether nothing was wrong with a setting or what is in it."""
         return not any(_is_inside(path, wrong) or _is_inside(wrong, path) for wrong in self.wrong)
@@ -77,30 +83,15 @@ def load(
     path: a YAML file. flags: the texts given, by dotted path. environ: variables.
     Raise ConfigError, with file, line and path of what is wrong.
     """
-    return _sound(look(path, flags, environ))
+    return look(SettingsFile.read(path) if path is not None else None, flags, environ).sound()
 
 
 def look(
-    path: Path | None,
-    flags: Mapping[str, list[str]] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    """As `load`, but mistakes come back as problems, beside what is right. Raise ConfigError for
-    a file that cannot be read."""
-    return _looked(SettingsFile.read(path) if path is not None else None, flags, environ)
-
-
-def _sound(found: LoadedSettings) -> LoadedSettings:
-    if found.problems:
-        raise ConfigProblems(list(found.problems))
-    return found
-
-
-def _looked(
     file: SettingsFile | None,
     flags: Mapping[str, list[str]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
+    """As `load`, but mistakes come back as problems, beside what is right."""
     origins = dict.fromkeys(OPTIONS, DEFAULT)
     lines: dict[str, str] = {}
     values: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.config.settings import Settings
-from tokenlane.control.tokenizers.resolution import TokenizerSource
+from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.control.workers import WorkerPool
 
 

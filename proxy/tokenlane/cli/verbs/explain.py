@@ -12,12 +12,12 @@ from tokenlane.cli.admin_client import (
     Refused,
     Unreachable,
     address,
-    admin_flag,
+    address_flags,
     ask,
     shown_if_readable,
 )
 from tokenlane.cli.verbs.output import complain, say
-from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 15.0
@@ -26,7 +26,6 @@ _TIMEOUT_S = 15.0
 def explain_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: the request, and the gateway to ask."""
     parser.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
-    admin_flag(parser, "the gateway's admin port, instead of host and port")
     parser.add_argument(
         "--header",
         action="append",
@@ -37,7 +36,7 @@ def explain_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", default="", help="asked for; else what its body is for")
     parser.add_argument("--tenant", default="", help="whose request it is, where there are tenants")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    admin_flags(parser, token=True, bare=False)
+    address_flags(parser, bare=False)
 
 
 def explain(args: argparse.Namespace) -> int:

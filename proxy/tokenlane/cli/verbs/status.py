@@ -7,7 +7,7 @@ from tokenlane.cli.admin_client import (
     Refused,
     Unreachable,
     address,
-    admin_flag,
+    address_flags,
     ask,
     shown_if_readable,
 )
@@ -37,8 +37,7 @@ def healthcheck(args: argparse.Namespace) -> int:
 
 def top_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: where to ask, and whether only once."""
-    admin_flags(parser, token=True)
-    admin_flag(parser, "the gateway's admin port, instead of host and port")
+    address_flags(parser)
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
 
 

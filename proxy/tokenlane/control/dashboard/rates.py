@@ -28,16 +28,10 @@ class Reading(msgspec.Struct, frozen=True):
 class Spread:
     """A histogram's observations in a window. bounds: upper ones, ascending, without +Inf."""
 
-    def __init__(self, bounds: Sequence[float], counts: Sequence[float], total: float) -> None:
+    def __init__(self, bounds: Sequence[float], counts: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = counts
-        self._total = total
         self.count = sum(counts)
-
-    @property
-    def mean(self) -> float | None:
-        """The mean, exactly."""
-        return self._total / self.count if self.count else None
 
     def quantile(self, share: float) -> float | None:
         """Interpolated inside its bucket, as Prometheus does; above the last bound, that."""
@@ -61,7 +55,7 @@ class Spread:
         return None
 
 
-_NOTHING = Spread((), (), 0.0)
+_NOTHING = Spread((), ())
 
 
 class Window:
@@ -112,8 +106,8 @@ class Window:
         rows = [grown for _, grown in self._rows(name, labels)]
         if family is None or not rows:
             return _NOTHING
-        total, *counts = (sum(column) for column in zip(*rows))
-        return Spread(family.buckets, counts, total)
+        _, *counts = (sum(column) for column in zip(*rows))
+        return Spread(family.buckets, counts)
 
     def values(self, name: str, label: str) -> list[str]:
         """The values of a label that were ever counted, sorted."""

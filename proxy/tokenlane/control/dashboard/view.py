@@ -24,7 +24,7 @@ from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.stall_log import StallLog
-from tokenlane.control.tokenizers.resolution import TokenizerSource
+from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
