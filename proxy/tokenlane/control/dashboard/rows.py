@@ -33,13 +33,11 @@ STALLS = "tokenlane_loop_stalls_total"
 
 def failed(window: Window) -> float:
     """Requests that got a 5xx, or less than the answer."""
-    requests = families.REQUESTS.name
-    statuses = [status for status in window.values(requests, "status") if status.startswith("5")]
-    found = sum(window.count(requests, status=status) for status in statuses)
-    for outcome in ("upstream_error", "truncated"):
-        found += window.count(requests, outcome=outcome)
-        found -= sum(window.count(requests, outcome=outcome, status=status) for status in statuses)
-    return found
+    return sum(
+        grown[0]
+        for labels, grown in window.rows(families.REQUESTS.name)
+        if labels["status"].startswith("5") or labels["outcome"] in ("upstream_error", "truncated")
+    )
 
 
 def left_out(window: Window) -> dict[str, str]:
