@@ -106,7 +106,7 @@ class Supervisor:
         self._kv = KvEvents(
             settings, lambda: self._table.state, self._state.ends, self._on_capacity, accounts
         )
-        self._sharing = LoadSharing(settings, self._state, self._table, board, self._kv.follows)
+        self._sharing = LoadSharing(self._state, self._table, board, self._kv.follows)
         self._view = View(
             self._state, self._table, self._totals, board, self._roster, self._reloader,
             (self._kv.samples, self._sharing.samples), self._sharing.row,

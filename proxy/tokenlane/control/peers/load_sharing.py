@@ -15,13 +15,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tokenlane import __version__
 from tokenlane.admission.places import Place, place_limits
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import Portions
-from tokenlane.config.settings import Settings, Tenant
+from tokenlane.config.settings import Tenant
 from tokenlane.control.dashboard.live import FleetRow
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
@@ -50,26 +51,22 @@ _TIMER_S = 0.001  # a lease must not end just after we looked
 log = logging.getLogger("peers")
 
 
+@dataclass(eq=False)
 class LoadSharing:
     """This gateway among the others. board: with a column for them, where there is a store.
     follows: whether a slot's KV events are read. prefixes: what all of them routed."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        state: GatewayState,
-        fleet: FleetTable,
-        board: SharedBoard,
-        follows: Callable[[int], bool],
-    ) -> None:
-        self._settings = settings.fleet
-        self.prefixes = PrefixSharing(settings, state, fleet, follows)
-        self._state = state
-        self._fleet = fleet
-        self._board = board
+    state: GatewayState
+    fleet: FleetTable
+    board: SharedBoard
+    follows: Callable[[int], bool]
+
+    def __post_init__(self) -> None:
+        self._settings = self.state.settings.fleet
+        self.prefixes = PrefixSharing(self.state, self.fleet, self.follows)
         self._gateway = os.urandom(8).hex()
         self._own = self._own_news()
-        self._table = PeerTable(self._gateway, settings.fleet.lease_s)
+        self._table = PeerTable(self._gateway, self._settings.lease_s)
         self._places = PlaceLedger(self._gateway)
         self._tenants: dict[str, Tenant] | None = None
         # By worker, its channel and the portions it was told.
@@ -125,7 +122,7 @@ class LoadSharing:
 
     def _own_news(self) -> OwnNews:
         """Return news that begin with everything, for a store that knows nothing."""
-        port = urlsplit(self._state.urls[0]).port
+        port = urlsplit(self.state.urls[0]).port
         name = f"{socket.gethostname()}:{port}"
         who = PeerMessage(self._gateway, name=name, version=__version__)
         return OwnNews(who, self._settings.lease_s)
@@ -183,11 +180,11 @@ class LoadSharing:
 
     def _own_places(self, now_s: float) -> Claims:
         """Return what we hold and want, after the workers were told their portions."""
-        tenants = self._state.settings.auth.tenants
+        tenants = self.state.settings.auth.tenants
         if tenants is not self._tenants:
             self._tenants = tenants
             self._places.limit(place_limits(tenants))
-        workers = self._state.pool.workers if self._state.pool is not None else ()
+        workers = self.state.pool.workers if self.state.pool is not None else ()
         for worker in workers:
             if worker.end is None:
                 self._places.worker_gone(worker.number)
@@ -205,18 +202,18 @@ class LoadSharing:
 
     def _own_loads(self) -> dict[int, Load]:
         self._follow()
-        requests, queued_tokens = self._board.own(list(self._slots.values()))
+        requests, queued_tokens = self.board.own(list(self._slots.values()))
         return dict(zip(self._slots, zip(requests, queued_tokens)))
 
     def _follow(self) -> None:
         """Follow the replicas to other slots."""
-        fleet = self._fleet.state
+        fleet = self.fleet.state
         if fleet is self._known:
             return
         slots = {replica_key(replica.id): replica.slot for replica in fleet.replicas}
         if slots != self._slots:
             for slot in set(self._slots.values()) - set(slots.values()):
-                self._board.place_peers(slot, *NO_LOAD)
+                self.board.place_peers(slot, *NO_LOAD)
             self._slots = slots
             self._table.changed.update(slots)
         self._known = fleet
@@ -224,7 +221,7 @@ class LoadSharing:
     def _place(self) -> None:
         self._follow()
         for key in self._table.changed & self._slots.keys():
-            self._board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
+            self.board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
         self._table.changed.clear()
 
     def row(self) -> FleetRow | None:
@@ -251,6 +248,6 @@ class LoadSharing:
         yield families.FLEET_BYTES, ("sent",), [float(self._sent_bytes)]
         yield families.FLEET_BYTES, ("received",), [float(self._received_bytes)]
         yield families.FLEET_UNREAD, (), [float(self._unread)]
-        for replica in self._fleet.replicas:
-            requests = self._board.peers(replica.slot).requests
+        for replica in self.fleet.replicas:
+            requests = self.board.peers(replica.slot).requests
             yield families.PEER_IN_FLIGHT, (replica.id,), [float(requests)]
