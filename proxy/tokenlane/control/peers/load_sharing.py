@@ -24,7 +24,6 @@ from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import Portions
 from tokenlane.config.settings import Tenant
 from tokenlane.control.dashboard.live import FleetRow
-from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.own_news import OwnNews
 from tokenlane.control.peers.peer_message import (
@@ -41,7 +40,6 @@ from tokenlane.control.peers.prefix_sharing import PrefixSharing
 from tokenlane.control.peers.store_client import StoreClient, StoreError
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
-from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import Sample
 
@@ -53,17 +51,15 @@ log = logging.getLogger("peers")
 
 @dataclass(eq=False)
 class LoadSharing:
-    """This gateway among the others. board: with a column for them, where there is a store.
-    follows: whether a slot's KV events are read. prefixes: what all of them routed."""
+    """This gateway among the others. state: its board has a column for them, where there is a
+    store. follows: whether a slot's KV events are read. prefixes: what all of them routed."""
 
     state: GatewayState
-    fleet: FleetTable
-    board: SharedBoard
     follows: Callable[[int], bool]
 
     def __post_init__(self) -> None:
         self._settings = self.state.settings.fleet
-        self.prefixes = PrefixSharing(self.state, self.fleet, self.follows)
+        self.prefixes = PrefixSharing(self.state, self.follows)
         self._gateway = os.urandom(8).hex()
         self._own = self._own_news()
         self._table = PeerTable(self._gateway, self._settings.lease_s)
@@ -184,8 +180,7 @@ class LoadSharing:
         if tenants is not self._tenants:
             self._tenants = tenants
             self._places.limit(place_limits(tenants))
-        workers = self.state.pool.workers if self.state.pool is not None else ()
-        for worker in workers:
+        for worker in self.state.workers:
             if worker.end is None:
                 self._places.worker_gone(worker.number)
                 self._portions.pop(worker.number, None)
@@ -202,18 +197,18 @@ class LoadSharing:
 
     def _own_loads(self) -> dict[int, Load]:
         self._follow()
-        requests, queued_tokens = self.board.own(list(self._slots.values()))
+        requests, queued_tokens = self.state.board.own(list(self._slots.values()))
         return dict(zip(self._slots, zip(requests, queued_tokens)))
 
     def _follow(self) -> None:
         """Follow the replicas to other slots."""
-        fleet = self.fleet.state
+        fleet = self.state.table.state
         if fleet is self._known:
             return
         slots = {replica_key(replica.id): replica.slot for replica in fleet.replicas}
         if slots != self._slots:
             for slot in set(self._slots.values()) - set(slots.values()):
-                self.board.place_peers(slot, *NO_LOAD)
+                self.state.board.place_peers(slot, *NO_LOAD)
             self._slots = slots
             self._table.changed.update(slots)
         self._known = fleet
@@ -221,7 +216,7 @@ class LoadSharing:
     def _place(self) -> None:
         self._follow()
         for key in self._table.changed & self._slots.keys():
-            self.board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
+            self.state.board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
         self._table.changed.clear()
 
     def row(self) -> FleetRow | None:
@@ -248,6 +243,6 @@ class LoadSharing:
         yield families.FLEET_BYTES, ("sent",), [float(self._sent_bytes)]
         yield families.FLEET_BYTES, ("received",), [float(self._received_bytes)]
         yield families.FLEET_UNREAD, (), [float(self._unread)]
-        for replica in self.fleet.replicas:
-            requests = self.board.peers(replica.slot).requests
+        for replica in self.state.table.replicas:
+            requests = self.state.board.peers(replica.slot).requests
             yield families.PEER_IN_FLIGHT, (replica.id,), [float(requests)]

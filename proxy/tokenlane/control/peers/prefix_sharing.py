@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tokenlane.channel.messages import Learned
-from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.peer_message import replica_key
 from tokenlane.routing.router import hashed_block_tokens
@@ -23,7 +22,6 @@ class PrefixSharing:
     """follows: whether a slot's KV events are read."""
 
     state: GatewayState
-    fleet: FleetTable
     follows: Callable[[int], bool]
 
     def __post_init__(self) -> None:
@@ -33,7 +31,7 @@ class PrefixSharing:
 
     def routed(self, learned: Learned) -> None:
         """A worker sent this prefix to a replica."""
-        replica = self.fleet.get(learned.slot)
+        replica = self.state.table.get(learned.slot)
         if replica is not None and self._limit_bytes_per_s and not self.follows(learned.slot):
             self._outbox.offer(replica.id, learned.blocks, learned.tenant)
 
@@ -53,7 +51,7 @@ class PrefixSharing:
     def _hash_alike(self) -> None:
         """Begin anew where prompts are hashed by other blocks than before."""
         block_tokens = hashed_block_tokens(
-            self.state.settings.routing.block_tokens, self.fleet.state
+            self.state.settings.routing.block_tokens, self.state.table.state
         )
         if block_tokens != self._block_tokens:
             self._block_tokens = block_tokens
