@@ -23,7 +23,7 @@ async def said(tokenizer: Tokenizer, *, tokenizes: bool = True) -> tuple[list[st
         loop = asyncio.get_running_loop()
 
         def ask() -> None:
-            check_ids(Settings(), state.replicas, known, fine.append, warned.append)
+            asyncio.run(check_ids(Settings(), state.replicas, known, fine.append, warned.append))
             loop.call_soon_threadsafe(done.set)
 
         threading.Thread(target=ask).start()

@@ -247,4 +247,5 @@ def check_tokenizers(
             report.warn(f"tokenizer of {model}: its ids may differ from vLLM's: {doubt}")
         if roots and model not in roots:
             report.warn(f"tokenizer of {model}: no replica serves this model; is the name right?")
-    check_ids(settings, report.replicas, tokenizers, report.fine, report.warn)
+    served = tuple(report.replicas)
+    asyncio.run(check_ids(settings, served, tokenizers, report.fine, report.warn))

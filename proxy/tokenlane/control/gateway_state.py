@@ -38,4 +38,4 @@ class GatewayState:
 
     def ends(self) -> list[SupervisorEnd]:
         """Return the channels of the workers that there are."""
-        return self.pool.ends if self.pool is not None else []
+        return [worker.end for worker in self.workers if worker.end is not None]

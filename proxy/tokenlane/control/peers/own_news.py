@@ -8,6 +8,8 @@ Invariants:
 
 from collections.abc import Mapping
 
+import msgspec
+
 from tokenlane.control.peers.peer_message import (
     NO_LOAD,
     Load,
@@ -47,15 +49,10 @@ class OwnNews:
         self._told, self._told_places = loads, places
         if now_s - self._whole_s >= WHOLE_INTERVAL_S:
             self._sent_s = self._whole_s = now_s
-            return PeerMessage(
-                self._who.gateway,
-                loads=packed((key, load) for key, load in loads.items() if load != NO_LOAD),
-                whole=True,
-                name=self._who.name,
-                version=self._who.version,
-                sent_s=wall_s,
-                places={key: claim for key, claim in places.items() if claim != _NO_CLAIM},
-                prefixes=prefixes,
+            held = packed((key, load) for key, load in loads.items() if load != NO_LOAD)
+            claims = {key: claim for key, claim in places.items() if claim != _NO_CLAIM}
+            return msgspec.structs.replace(
+                self._who, loads=held, whole=True, sent_s=wall_s, places=claims, prefixes=prefixes
             )
         changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
         changed += [(key, NO_LOAD) for key in told if key not in loads]
