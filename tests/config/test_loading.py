@@ -192,7 +192,7 @@ def test_the_examples_there_should_be() -> None:
 
 
 def test_the_schema_shipped_is_this_one() -> None:
-    """`python -m tokenlane.config.loading > config/schema.json` remakes it."""
+    """`python -m tokenlane print-config --schema > config/schema.json` remakes it."""
     assert json.loads((ROOT / "config" / "schema.json").read_text(encoding="utf-8")) == (
         json.loads(json.dumps(schema()))
     )

@@ -6,7 +6,6 @@ Invariants:
 """
 
 import inspect
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -196,7 +195,3 @@ def schema(kind: type[Settings] = Settings) -> dict[str, Any]:
         if "description" in section:  # a docstring, indented as in the source before Python 3.13
             section["description"] = inspect.cleandoc(section["description"])
     return made
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(schema(), indent=2) + "\n")

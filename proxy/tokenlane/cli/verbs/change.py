@@ -10,7 +10,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from tokenlane.cli.admin_client import Refused, Unreachable, address, address_flags, ask, shown
+from tokenlane.cli import admin_client
 from tokenlane.cli.verbs.output import complain, say
 from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
@@ -31,7 +31,7 @@ def replicas_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=tuple(_ASKED), nargs="?", default="list")
     parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    address_flags(parser, bare=False)
+    admin_client.address_flags(parser, bare=False)
 
 
 def replicas(args: argparse.Namespace) -> int:
@@ -61,7 +61,7 @@ def replicas(args: argparse.Namespace) -> int:
 
 def reload_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: the gateway."""
-    address_flags(parser)
+    admin_client.address_flags(parser)
 
 
 def reload(args: argparse.Namespace) -> int:
@@ -89,13 +89,13 @@ def _ask(
 ) -> dict[str, Any] | None:
     """Return the gateway's answer; None, with the reason on stderr, where it refuses."""
     admin = loaded(args).settings.admin
-    where = address(args.admin, admin)
-    headers = {"content-type": "application/json", **shown(admin)}
+    where = admin_client.address(args.admin, admin)
+    headers = {"content-type": "application/json", **admin_client.shown(admin)}
     try:
-        told: dict[str, Any] = ask(
+        told: dict[str, Any] = admin_client.ask(
             where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
-    except (Unreachable, Refused) as error:
+    except (admin_client.Unreachable, admin_client.Refused) as error:
         complain(str(error))
         return None
     return told

@@ -71,8 +71,9 @@ def find(model: str, root: str | None, environ: Mapping[str, str]) -> TokenizerS
     """A model's tokenizer. root: where the replica says the model is: a folder or a hub's name."""
     steps: list[str] = []
     if root and os.path.isabs(root):  # noqa: PTH117 - a replica's word, not yet a path of ours
-        if _has(Path(root)):
-            return TokenizerSource(root, "the model's folder, as its replica names it")
+        folder = Path(root)
+        if _has(folder):
+            return TokenizerSource(str(folder), "the model's folder, as its replica names it")
         steps.append(f"no {FILE} here in {root}, where its replica has it")
     cache = hub_cache(environ)
     for name in repositories(model, root):
