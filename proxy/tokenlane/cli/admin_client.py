@@ -22,7 +22,7 @@ class Unreachable(Exception):
     """No gateway answers; one sentence for the operator."""
 
 
-class Refused(Exception):
+class ErrorAnswer(Exception):
     """The gateway answers with an error; its sentence. status: HTTP's."""
 
     def __init__(self, status: int, answer: bytes) -> None:
@@ -82,7 +82,7 @@ def ask(
     headers: Mapping[str, str] | None = None,
 ) -> Any:
     """Return the answer, decoded. Follows no redirects, and no proxy of the environment. Raise
-    Unreachable or Refused."""
+    Unreachable or ErrorAnswer."""
     import http.client  # noqa: PLC0415 - with TLS and e-mail behind it: most verbs ask nobody
 
     at = urlsplit(where)
@@ -101,8 +101,8 @@ def ask(
     finally:
         connection.close()
     if status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise Refused(status, answer)
+        raise ErrorAnswer(status, answer)
     try:
         return json.loads(answer)
     except ValueError:
-        raise Refused(status, answer) from None
+        raise ErrorAnswer(status, answer) from None

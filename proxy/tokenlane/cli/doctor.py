@@ -153,7 +153,7 @@ def _running(settings: Settings) -> str:
         )  # fmt: skip
         serves = urlsplit(told["url"]).port == settings.server.port
         return f"tokenlane {told['version']}, process {told['pid']}" if serves else ""
-    except (admin_client.Unreachable, admin_client.Refused, ValueError, KeyError, TypeError):
+    except (admin_client.Unreachable, admin_client.ErrorAnswer, ValueError, KeyError, TypeError):
         return ""
 
 

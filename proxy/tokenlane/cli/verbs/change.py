@@ -95,7 +95,7 @@ def _ask(
         told: dict[str, Any] = admin_client.ask(
             where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
-    except (admin_client.Unreachable, admin_client.Refused) as error:
+    except (admin_client.Unreachable, admin_client.ErrorAnswer) as error:
         complain(str(error))
         return None
     return told

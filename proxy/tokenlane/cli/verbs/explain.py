@@ -52,7 +52,7 @@ def explain(args: argparse.Namespace) -> int:
     except admin_client.Unreachable as error:
         complain(str(error))
         return 1
-    except admin_client.Refused as why:
+    except admin_client.ErrorAnswer as why:
         if why.status == HTTPStatus.UNAUTHORIZED:
             complain(str(why))
         else:

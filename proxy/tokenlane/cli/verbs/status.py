@@ -21,7 +21,7 @@ def healthcheck(args: argparse.Namespace) -> int:
     where = admin_client.address(None, loaded(args).settings.admin)
     try:
         admin_client.ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
-    except (admin_client.Unreachable, admin_client.Refused) as why:
+    except (admin_client.Unreachable, admin_client.ErrorAnswer) as why:
         sys.stderr.write(f"not ready: {why}\n")
         return 1
     say("ready")
