@@ -23,7 +23,7 @@ from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import IdKind, Proof
 from tokenlane.prompt import Rung
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.routing_sample import RoutingSample
+from tokenlane.telemetry.routing_sample import CandidateSample, RoutingSample
 
 # Of fewer the median says little.
 _FEW_ANSWERS = 3
@@ -150,17 +150,10 @@ def decision(number: int, sample: RoutingSample, names: Mapping[int, str]) -> De
     def name(slot: int) -> str:
         return names.get(slot, f"slot {slot}")
 
-    said = msgspec.structs.asdict(sample)
+    def seen(row: CandidateSample) -> CandidateRow:
+        fields = msgspec.structs.asdict(row) | {"cost": round(row.cost, 1)}
+        return CandidateRow(replica=name(fields.pop("slot")), **fields)
+
+    said = msgspec.structs.asdict(sample) | {"candidates": list(map(seen, sample.candidates))}
     del said["slot"]
-    said["candidates"] = [
-        CandidateRow(
-            replica=name(row.slot),
-            cached_tokens=row.cached_tokens,
-            requests=row.requests,
-            queued_tokens=row.queued_tokens,
-            cost=round(row.cost, 1),
-            others=row.others,
-        )
-        for row in sample.candidates
-    ]
     return DecisionRow(number=number, replica=name(sample.slot), why=sentence(sample, name), **said)
