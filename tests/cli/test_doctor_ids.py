@@ -1,7 +1,5 @@
 """`tokenlane doctor` and the ids that replicas make."""
 
-import asyncio
-import threading
 from pathlib import Path
 
 from tests.faults.other_ids import Replica, changed, one_more_token
@@ -19,15 +17,7 @@ async def said(tokenizer: Tokenizer, *, tokenizes: bool = True) -> tuple[list[st
         replica.tokenizes = tokenizes
         state = replicas([replica.url])
         known = {"demo": demo_tokenizer()}
-        done = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def ask() -> None:
-            check_ids(Settings(), state.replicas, known, fine.append, warned.append)
-            loop.call_soon_threadsafe(done.set)
-
-        threading.Thread(target=ask).start()
-        await done.wait()
+        await check_ids(Settings(), state.replicas, known, fine.append, warned.append)
     return fine, warned
 
 

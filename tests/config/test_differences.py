@@ -24,6 +24,14 @@ def test_nothing_is_different() -> None:
     assert (changed(NOW, NOW).live, changed(NOW, NOW).restart) == ((), ())
 
 
+def test_what_goes_together_alone_is_put_in_force_together() -> None:
+    read = Settings(
+        backends=NOW.backends, routing=RoutingSettings(alpha=0.6, idle_alpha=0.7, sibling_alpha=0.8)
+    )
+    found = changed(NOW, read)
+    assert (found.settings, found.restart) == (read, ())
+
+
 def test_what_needs_a_restart_stays_and_is_named() -> None:
     read = Settings(
         backends=("http://b:1",),

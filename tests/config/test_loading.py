@@ -18,6 +18,7 @@ from tokenlane.config import loading
 from tokenlane.config.loading import load, look, merge, printed, schema
 from tokenlane.config.options import OPTIONS
 from tokenlane.config.settings import Section, Settings
+from tokenlane.config.settings_file import SettingsFile
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.errors import ConfigError, ConfigProblems
 
@@ -191,7 +192,7 @@ def test_the_examples_there_should_be() -> None:
 
 
 def test_the_schema_shipped_is_this_one() -> None:
-    """`python -m tokenlane.config.loading > config/schema.json` remakes it."""
+    """`python -m tokenlane print-config --schema > config/schema.json` remakes it."""
     assert json.loads((ROOT / "config" / "schema.json").read_text(encoding="utf-8")) == (
         json.loads(json.dumps(schema()))
     )
@@ -259,7 +260,7 @@ def test_values_that_do_not_go_together_and_those_that_are_missing(
     monkeypatch.setattr(loading, "Settings", Wider)
     text = "pair:\n  high: 3\n  low: 11\nmodels:\n  shadows:\n    a: {to: b}\n"
     file = written(tmp_path, text)
-    found = look(file)
+    found = look(SettingsFile.read(file))
     assert found.problems == [
         f"{file}:6: models.shadows.a: needs `ratio`",
         f"{file}:3: pair.low: must not be above high",

@@ -24,7 +24,8 @@ from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import InForce, Reloader, read_all
 from tokenlane.control.roster import Roster
-from tokenlane.control.tokenizers.resolution import TokenizerSource, given_sources
+from tokenlane.control.tokenizers.finder import TokenizerSource
+from tokenlane.control.tokenizers.resolution import given_sources
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.control.workers import WorkerPool
 from tokenlane.telemetry.load_board import SharedBoard, create_board
@@ -68,14 +69,15 @@ async def opened() -> AsyncIterator[Plane]:
     table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
     totals.adopt(0, metrics_fd)
     board = SharedBoard(board_fd, None)
-    state = GatewayState(SETTINGS, given_sources(SETTINGS))
+    state = GatewayState(SETTINGS, table, totals, board, given_sources(SETTINGS))
     state.pool = WorkerPool(
         (), SETTINGS, ("127.0.0.1", 0), board_fd, totals,
         fleet=lambda: table.state, keys=None, on_news=lambda *_: None,
     )  # fmt: skip
+    state.workers = state.pool.workers
     reloader = Reloader(None, read_all(SETTINGS), check_settings, refuse)
     roster = Roster(table, 8, board.load, lambda *_: None)
-    view = View(state, table, totals, board, roster, reloader)
+    view = View(state, roster, reloader)
     access = AdminAccess(lambda: SETTINGS.admin, lambda: None)
     runner = AdminRunner(admin_app(view), access, shutdown_timeout=0.01)
     await runner.setup()

@@ -171,7 +171,7 @@ def yaml(data: bytes) -> None:
     except UnicodeDecodeError:
         return
     try:
-        configuration._sound(configuration._looked(SettingsFile.of(_FILE, text)))
+        configuration.look(SettingsFile.of(_FILE, text)).sound()
     except ConfigError as refused:
         _holds(bool(str(refused)))
 
@@ -181,7 +181,7 @@ def config(data: bytes) -> None:
     its type, or refused with a sentence for each mistake."""
     values = tree(data)
     try:
-        loaded = configuration._sound(configuration._looked(SettingsFile(_FILE, values)))
+        loaded = configuration.look(SettingsFile(_FILE, values)).sound()
     except ConfigProblems as refused:
         _holds(all(problem.startswith("file") for problem in refused.problems))
         return

@@ -7,9 +7,9 @@ Invariants:
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from tokenlane.admission.policy import CLASSES, Admission, Refusal, State, Ticket
 from tokenlane.config.settings import AdmissionSettings, Tenant
@@ -41,10 +41,43 @@ class AdmissionQueue:
         self.deadline_s = settings.queue_deadline_s
         self.wake(self.admission.configure(settings, tenants, workers))
 
-    def permit(self, tenant: str, size_bytes: int, parent: int = 0) -> "Permit":
-        """Return the permit of a request with a body of this size, to be entered. parent: as for
-        `Admission.ask`."""
-        return Permit(self, tenant, size_bytes // TEXT_BYTES_PER_TOKEN, parent)
+    @asynccontextmanager
+    async def permit(
+        self, tenant: str, size_bytes: int, parent: int = 0
+    ) -> AsyncIterator["Permit"]:
+        """Wait for the permit of a request with a body of this size, and hold it. parent: as for
+        `Admission.ask`.
+
+        Raise RequestError 429 (the tenant's own limits) or 503 where there is none in time.
+        """
+        now_s = time.monotonic()
+        tokens = size_bytes // TEXT_BYTES_PER_TOKEN
+        ticket, displaced = self.admission.ask(tenant, tokens, now_s, parent)
+        if displaced is not None:
+            self.wake([displaced])
+        if ticket.state is State.GONE:
+            raise self.refuse(ticket, Refusal.FULL)
+        try:
+            if ticket.state is State.WAITING:
+                with AWAITING[INSPECT]:
+                    await self._wait(ticket)
+            self.on_admitted(CLASSES[ticket.line.rank], time.monotonic() - now_s)
+            yield Permit(self, ticket)
+        finally:
+            self.wake(self.admission.leave(ticket, time.monotonic()))
+
+    async def _wait(self, ticket: Ticket) -> None:
+        self.waiting[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                await self.waiting[ticket]
+        except TimeoutError:
+            self.wake(self.admission.leave(ticket, time.monotonic()))
+            raise self.refuse(ticket, Refusal.LATE) from None
+        finally:
+            del self.waiting[ticket]
+        if ticket.state is State.GONE:
+            raise self.refuse(ticket, Refusal.DISPLACED)
 
     def wake(self, tickets: list[Ticket]) -> None:
         """Wake the requests of these tickets: they have a permit, or must not wait any longer."""
@@ -60,65 +93,15 @@ class AdmissionQueue:
         return overloaded(after_s, own=self.admission.over(ticket))
 
 
-class Permit:
-    """`async with queue.permit(tenant, size_bytes) as permit: ... permit.computed() ...`
+class Permit(NamedTuple):
+    """A permit that is held: `async with queue.permit(tenant, size_bytes) as permit`."""
 
-    Raises RequestError 429 (the tenant's own limits) or 503 where there is no permit in time.
-    """
-
-    __slots__ = ("_parent", "_queue", "_tenant", "_ticket", "_tokens")
-
-    def __init__(self, queue: AdmissionQueue, tenant: str, tokens: int, parent: int) -> None:
-        self._queue = queue
-        self._tenant = tenant
-        self._tokens = tokens
-        self._parent = parent
-        self._ticket: Ticket | None = None
-
-    async def __aenter__(self) -> Self:
-        queue = self._queue
-        now_s = time.monotonic()
-        ticket, displaced = queue.admission.ask(self._tenant, self._tokens, now_s, self._parent)
-        self._ticket = ticket
-        if displaced is not None:
-            queue.wake([displaced])
-        if ticket.state is State.GONE:
-            raise queue.refuse(ticket, Refusal.FULL)
-        if ticket.state is State.WAITING:
-            with AWAITING[INSPECT]:
-                await self._wait(queue, ticket)
-        queue.on_admitted(CLASSES[ticket.line.rank], time.monotonic() - now_s)
-        return self
-
-    async def _wait(self, queue: AdmissionQueue, ticket: Ticket) -> None:
-        queue.waiting[ticket] = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(queue.deadline_s):
-                await queue.waiting[ticket]
-        except TimeoutError:
-            queue.wake(queue.admission.leave(ticket, time.monotonic()))
-            raise queue.refuse(ticket, Refusal.LATE) from None
-        except BaseException:
-            queue.wake(queue.admission.leave(ticket, time.monotonic()))
-            raise
-        finally:
-            del queue.waiting[ticket]
-        if ticket.state is State.GONE:
-            raise queue.refuse(ticket, Refusal.DISPLACED)
+    queue: AdmissionQueue
+    ticket: Ticket
 
     def computed(self) -> None:
         """Tell that the replica has computed the prompt: its tokens no longer count as waiting."""
-        if self._ticket is not None:
-            self._queue.wake(self._queue.admission.computed(self._ticket))
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._ticket is not None:
-            self._queue.wake(self._queue.admission.leave(self._ticket, time.monotonic()))
+        self.queue.wake(self.queue.admission.computed(self.ticket))
 
 
 def overloaded(retry_after_s: int, *, own: bool) -> RequestError:

@@ -1,6 +1,7 @@
 """A tenant's account: what it may have at once, and what it has. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from tokenlane.admission.parents import Parents
 from tokenlane.admission.places import REQUESTS, TOKENS, Place
@@ -16,25 +17,20 @@ def per_worker(limit: int, workers: int) -> int:
     return -(-limit // workers) if limit else 0
 
 
+@dataclass(slots=True, eq=False)
 class TenantAccount:
     """A tenant: what it may have and what it has. limit: 0 for none. rank: of its class. shares:
     others serve it too, and of the limits only the portions are ours, by key."""
 
-    __slots__ = (
-        "limit", "limit_tokens", "name", "parents", "portions", "rank", "running", "shares",
-        "tokens",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.rank = 0
-        self.limit = 0
-        self.limit_tokens = 0
-        self.running = 0
-        self.tokens = 0
-        self.shares = False
-        self.portions: dict[str, int] = {}
-        self.parents = Parents()
+    name: str
+    rank: int = 0
+    limit: int = 0
+    limit_tokens: int = 0
+    running: int = 0
+    tokens: int = 0
+    shares: bool = False
+    portions: dict[str, int] = field(default_factory=dict)
+    parents: Parents = field(default_factory=Parents)
 
     def takes(self, tokens: int) -> bool:
         """Return whether it may have one more request, with so many tokens."""

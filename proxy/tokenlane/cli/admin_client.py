@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+from tokenlane.config.flags import admin_flags
 from tokenlane.config.keyring import admin_token
 from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
@@ -21,7 +22,7 @@ class Unreachable(Exception):
     """No gateway answers; one sentence for the operator."""
 
 
-class Refused(Exception):
+class ErrorAnswer(Exception):
     """The gateway answers with an error; its sentence. status: HTTP's."""
 
     def __init__(self, status: int, answer: bytes) -> None:
@@ -33,9 +34,11 @@ class Refused(Exception):
         self.status = status
 
 
-def admin_flag(parser: argparse.ArgumentParser, about: str) -> None:
-    """Add `--admin`: the port's URL, instead of the address in the settings."""
+def address_flags(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
+    """Add the flags that find the admin port, and its token. bare: as in `config_flag`."""
+    about = "the gateway's admin port, instead of host and port"
     parser.add_argument("--admin", metavar="URL", help=about)
+    admin_flags(parser, token=True, bare=bare)
 
 
 def address(url: str | None, admin: AdminSettings) -> str:
@@ -79,7 +82,7 @@ def ask(
     headers: Mapping[str, str] | None = None,
 ) -> Any:
     """Return the answer, decoded. Follows no redirects, and no proxy of the environment. Raise
-    Unreachable or Refused."""
+    Unreachable or ErrorAnswer."""
     import http.client  # noqa: PLC0415 - with TLS and e-mail behind it: most verbs ask nobody
 
     at = urlsplit(where)
@@ -98,8 +101,8 @@ def ask(
     finally:
         connection.close()
     if status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise Refused(status, answer)
+        raise ErrorAnswer(status, answer)
     try:
         return json.loads(answer)
     except ValueError:
-        raise Refused(status, answer) from None
+        raise ErrorAnswer(status, answer) from None

@@ -22,7 +22,8 @@ from tokenlane.control.checks import check_settings
 from tokenlane.control.fleet_table import ADVICE, Probe, base_url
 from tokenlane.control.probes import probe, session_of
 from tokenlane.control.tokenizers import finder
-from tokenlane.control.tokenizers.resolution import TokenizerSource, ask, given_sources
+from tokenlane.control.tokenizers.finder import TokenizerSource
+from tokenlane.control.tokenizers.resolution import ask, given_sources
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.gateway.model_names import ModelNames
@@ -152,7 +153,7 @@ def _running(settings: Settings) -> str:
         )  # fmt: skip
         serves = urlsplit(told["url"]).port == settings.server.port
         return f"tokenlane {told['version']}, process {told['pid']}" if serves else ""
-    except (admin_client.Unreachable, admin_client.Refused, ValueError, KeyError, TypeError):
+    except (admin_client.Unreachable, admin_client.ErrorAnswer, ValueError, KeyError, TypeError):
         return ""
 
 
@@ -214,23 +215,15 @@ def check_tokenizers(
     environ: Mapping[str, str],
 ) -> None:
     """Load every tokenizer that the gateway would use."""
-    missing: dict[str, TokenizerSource] = {}
-    places = {}
-    for model, source in given_sources(settings).items():
-        if source.folder is None:
-            missing[model] = source
-        else:
-            places[model] = Path(source.folder), source.how
+    sources = given_sources(settings)
     for model, root in roots.items():
-        if model in places or model in missing or root is None or not settings.tokens.discover:
+        if model in sources or root is None or not settings.tokens.discover:
             continue
         found = finder.find(model, root, environ)
-        if found.folder is None:
-            hub = settings.tokens.fetch and finder.repositories(model, root)
-            later = "; the start asks the hub" if hub else ""
-            missing[model] = TokenizerSource(None, found.how + later)
-        else:
-            places[model] = found.folder, found.how
+        if found.folder is None and settings.tokens.fetch and finder.repositories(model, root):
+            found = TokenizerSource(None, f"{found.how}; the start asks the hub")
+        sources[model] = found
+    missing = {model: source for model, source in sources.items() if source.folder is None}
     for model, source in asyncio.run(ask(settings, missing, report.replicas)).items():
         instead = "its replicas are asked" if source.asked else "routed by the text of its prompts"
         report.warn(
@@ -238,18 +231,21 @@ def check_tokenizers(
             f" until --tokenizer {model}=DIR names its folder"
         )
     tokenizers: dict[str, Tokenizer] = {}
-    for model, (folder, how) in places.items():
+    for model, source in sources.items():
+        if source.folder is None:
+            continue
         try:
             loaded = tokenizers[model] = Tokenizer.load(
-                model, folder, fast=settings.tokens.fast_engines
+                model, Path(source.folder), fast=settings.tokens.fast_engines
             )
         except ConfigError as error:
-            report.fail(str(error)) if how == "given" else report.warn(str(error))
+            report.fail(str(error)) if source.how == "given" else report.warn(str(error))
             continue
         engines = " and ".join(engine for _, engine in loaded.fast.engines())
-        report.fine(f"tokenizer of {model}: {folder} ({how}; {engines})")
+        report.fine(f"tokenizer of {model}: {source.folder} ({source.how}; {engines})")
         for doubt in loaded.doubts:
             report.warn(f"tokenizer of {model}: its ids may differ from vLLM's: {doubt}")
         if roots and model not in roots:
             report.warn(f"tokenizer of {model}: no replica serves this model; is the name right?")
-    check_ids(settings, report.replicas, tokenizers, report.fine, report.warn)
+    served = tuple(report.replicas)
+    asyncio.run(check_ids(settings, served, tokenizers, report.fine, report.warn))

@@ -4,8 +4,7 @@ Invariants:
 - Replicas are asked what a running gateway asks them as they appear.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from tokenlane.config.keyring import replica_key
@@ -20,24 +19,14 @@ from tokenlane.tokens.tokenizer import Tokenizer
 _DEADLINE_S = 10.0
 
 
-def check_ids(
-    settings: Settings,
-    replicas: Iterable[ReplicaState],
-    tokenizers: Mapping[str, Tokenizer],
-    fine: Callable[[str], None],
-    warn: Callable[[str], None],
-) -> None:
-    """Ask every replica that is up about every model it serves."""
-    asyncio.run(_check(settings, tuple(replicas), tokenizers, fine, warn))
-
-
-async def _check(
+async def check_ids(
     settings: Settings,
     replicas: tuple[ReplicaState, ...],
     tokenizers: Mapping[str, Tokenizer],
     fine: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
+    """Ask every replica that is up about every model it serves."""
     fleet = Fleet(
         settings.upstream, replica_key(settings.upstream), upstream_context(settings.upstream)
     )

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import msgspec
 
-from tokenlane.cli.admin_client import Refused, Unreachable, ask
+from tokenlane.cli.admin_client import ErrorAnswer, Unreachable, ask
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw
@@ -38,7 +38,7 @@ def fetch(url: str, headers: Mapping[str, str]) -> Live:
     try:
         told = ask(url, "GET", "/live.json", timeout_s=DEADLINE_S, headers=headers)
         return msgspec.convert(told, Live)
-    except Refused as error:
+    except ErrorAnswer as error:
         if error.status == HTTPStatus.UNAUTHORIZED:
             raise Unreachable(
                 f"{url} wants the admin token: --admin-token-file, or {ADMIN_TOKEN_VARIABLE}"

@@ -5,12 +5,15 @@ Invariants:
 - The new settings are one whole value, checked as at a start.
 """
 
-from typing import Any
+from collections.abc import Container
+from typing import Any, TypeVar
 
 import msgspec
 
 from tokenlane.config.options import leaves, options_of
 from tokenlane.config.settings import Settings
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Differences(msgspec.Struct, frozen=True):
@@ -27,22 +30,19 @@ def changed(now: Settings, read: Settings) -> Differences:
     options = options_of(type(now))
     before = dict(leaves(now))
     different = [path for path, value in leaves(read) if value != before[path]]
-    values: dict[str, Any] = msgspec.structs.asdict(now)
-    for path in different:
-        if options[path].live:
-            _put(values, read, path.split("."))
-    return Differences(
-        type(now)(**values),
-        tuple(path for path in different if options[path].live),
-        tuple(path for path in different if not options[path].live),
-    )
+    live = tuple(path for path in different if options[path].live)
+    restart = tuple(path for path in different if not options[path].live)
+    return Differences(_merged(now, read, live), live, restart)
 
 
-def _put(values: dict[str, Any], read: msgspec.Struct, path: list[str]) -> None:
-    name, *below = path
-    if not below:
-        values[name] = getattr(read, name)
-        return
-    section: dict[str, Any] = msgspec.structs.asdict(values[name])
-    _put(section, getattr(read, name), below)
-    values[name] = type(values[name])(**section)
+def _merged(now: _Struct, read: _Struct, live: Container[str], prefix: str = "") -> _Struct:
+    """Return what is in force with what was read of these paths. Each section is made once: a part
+    of what is new in it may not go with the rest of what was."""
+    values: dict[str, Any] = {}
+    for name in now.__struct_fields__:
+        before, new = getattr(now, name), getattr(read, name)
+        if isinstance(before, msgspec.Struct):
+            values[name] = _merged(before, new, live, f"{prefix}{name}.")
+        else:
+            values[name] = new if prefix + name in live else before
+    return type(now)(**values)

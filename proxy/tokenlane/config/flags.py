@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from tokenlane.config.loading import LoadedSettings, load, look
+from tokenlane.config.loading import LoadedSettings, look
 from tokenlane.config.options import CONFIG_VARIABLE, OPTIONS, Option, unknown_variables
 from tokenlane.config.settings import Section, Settings
+from tokenlane.config.settings_file import SettingsFile
 from tokenlane.errors import ConfigError
 
 _TOP = "more"
@@ -139,13 +140,15 @@ def config_file(args: argparse.Namespace) -> Path | None:
 def loaded(args: argparse.Namespace) -> LoadedSettings:
     """Return defaults, then the file, then variables, then the flags that were given. Raises
     ConfigError."""
-    return load(config_file(args), _flags(args), os.environ)
+    return looked(args).sound()
 
 
 def looked(args: argparse.Namespace) -> LoadedSettings:
     """As `loaded`, with what is wrong beside what is right. Raise ConfigError for a file that
     cannot be read."""
-    return look(config_file(args), _flags(args), os.environ)
+    file = config_file(args)
+    read = SettingsFile.read(file) if file is not None else None
+    return look(read, _flags(args), os.environ)
 
 
 def _flags(args: argparse.Namespace) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ Invariants:
 """
 
 import inspect
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +33,12 @@ class LoadedSettings(msgspec.Struct, frozen=True):
     lines: dict[str, str] = {}
     problems: Sequence[str] = ()
     wrong: Sequence[str] = ()
+
+    def sound(self) -> "LoadedSettings":
+        """Return the same. Raise ConfigProblems where there are any."""
+        if self.problems:
+            raise ConfigProblems(list(self.problems))
+        return self
 
     def is_sound(self, path: str) -> bool:
         """Return whether nothing was wrong with a setting or what is in it."""
@@ -77,30 +82,15 @@ def load(
     path: a YAML file. flags: the texts given, by dotted path. environ: variables.
     Raise ConfigError, with file, line and path of what is wrong.
     """
-    return _sound(look(path, flags, environ))
+    return look(SettingsFile.read(path) if path is not None else None, flags, environ).sound()
 
 
 def look(
-    path: Path | None,
-    flags: Mapping[str, list[str]] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> LoadedSettings:
-    """As `load`, but mistakes come back as problems, beside what is right. Raise ConfigError for
-    a file that cannot be read."""
-    return _looked(SettingsFile.read(path) if path is not None else None, flags, environ)
-
-
-def _sound(found: LoadedSettings) -> LoadedSettings:
-    if found.problems:
-        raise ConfigProblems(list(found.problems))
-    return found
-
-
-def _looked(
     file: SettingsFile | None,
     flags: Mapping[str, list[str]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
+    """As `load`, but mistakes come back as problems, beside what is right."""
     origins = dict.fromkeys(OPTIONS, DEFAULT)
     lines: dict[str, str] = {}
     values: dict[str, Any] = {}
@@ -205,7 +195,3 @@ def schema(kind: type[Settings] = Settings) -> dict[str, Any]:
         if "description" in section:  # a docstring, indented as in the source before Python 3.13
             section["description"] = inspect.cleandoc(section["description"])
     return made
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(schema(), indent=2) + "\n")

@@ -8,8 +8,9 @@ Invariants:
 
 import asyncio
 import gzip
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Any
 
 from aiohttp import web
 
@@ -35,20 +36,17 @@ def admin_app(view: View, more: Iterable[web.RouteDef] = ()) -> web.Application:
             body = await asyncio.to_thread(gzip.compress, body, 1)
         return web.Response(body=body, headers=headers)
 
-    async def livez(_: web.Request) -> web.Response:
-        return answer({"status": "ok"})
+    def shown(make: Callable[[], Any]) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def show(_: web.Request) -> web.Response:
+            return answer(make())
+
+        return show
 
     async def readyz(_: web.Request) -> web.Response:
         why = view.unready()
         if why is None:
             return answer({"status": "ok"})
         return refusal(503, why, "not_ready", {"Retry-After": "1"})
-
-    async def status(_: web.Request) -> web.Response:
-        return answer(view.status())
-
-    async def replicas(_: web.Request) -> web.Response:
-        return answer({"replicas": view.replicas()})
 
     async def stalls(request: web.Request) -> web.Response:
         view_now = view.stalls()
@@ -58,10 +56,10 @@ def admin_app(view: View, more: Iterable[web.RouteDef] = ()) -> web.Application:
 
     app = web.Application(client_max_size=EXPLAIN_LIMIT_BYTES)
     app.router.add_get("/metrics", metrics)
-    app.router.add_get("/livez", livez)
+    app.router.add_get("/livez", shown(lambda: {"status": "ok"}))
     app.router.add_get("/readyz", readyz)
-    app.router.add_get("/status.json", status)
-    app.router.add_get("/replicas", replicas)
+    app.router.add_get("/status.json", shown(view.status))
+    app.router.add_get("/replicas", shown(lambda: {"replicas": view.replicas()}))
     app.router.add_routes(page_routes(view.live))
     app.router.add_get("/stalls", stalls)
     app.router.add_post("/explain", partial(explain, view))

@@ -175,7 +175,8 @@ def host_of(backend: str) -> str:
 class FleetTable:
     """All replicas by slot. Replica ids are `HOST:PORT`. cache_counts: by id, prompt tokens looked
     up in the replica's prefix cache and found there, as last scraped; for people, not for workers.
-    reasons: by id, of the last probe. roots: by model, where the replicas have it from.
+    state: the latest snapshot. reasons: by id, of the last probe. roots: by model, where the
+    replicas have it from.
 
     A slot that nobody has is no mistake: a probe may end after its replica was removed.
     """
@@ -183,10 +184,10 @@ class FleetTable:
     def __init__(self, backends: Iterable[str], settings: ControlSettings) -> None:
         self.settings = settings
         self._tracks: dict[int, Track] = {}
-        self._state = FleetState(1, ())
+        self.state = FleetState(1, ())
         for slot, backend in enumerate(backends):
             self.add(slot, backend)
-        self._state = FleetState(1, self.replicas)
+        self.state = FleetState(1, self.replicas)
         self.cache_counts: dict[str, tuple[float, float]] = {}
         self.reasons: dict[str, str] = {}
         self.roots: dict[str, str] = {}
@@ -195,11 +196,6 @@ class FleetTable:
     def replicas(self) -> tuple[ReplicaState, ...]:
         """Every replica, by slot."""
         return tuple(self._tracks[slot].state for slot in sorted(self._tracks))
-
-    @property
-    def state(self) -> FleetState:
-        """The latest snapshot."""
-        return self._state
 
     def get(self, slot: int) -> ReplicaState | None:
         """The replica that has this slot."""
@@ -276,11 +272,11 @@ class FleetTable:
         self._next()
 
     def _next(self) -> None:
-        self._state = FleetState(self._state.version + 1, self.replicas)
+        self.state = FleetState(self.state.version + 1, self.replicas)
 
     def __repr__(self) -> str:
         rows = (f"{state.id}={'up' if state.up else 'down'}" for state in self.replicas)
-        return f"<FleetTable v{self._state.version} {' '.join(rows)}>"
+        return f"<FleetTable v{self.state.version} {' '.join(rows)}>"
 
 
 def models(replicas: Sequence[ReplicaState]) -> dict[str, list[str]]:

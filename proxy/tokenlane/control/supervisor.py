@@ -78,11 +78,10 @@ class Supervisor:
         self._on_ready = on_ready
         check_settings(settings)
         self._table = FleetTable(settings.backends, settings.control)
-        self._totals = Totals()
         shares = bool(settings.fleet.store)
         self._board_fd = create_board(SLOT_LIMIT, settings.server.workers, peers=shares)
         board = SharedBoard(self._board_fd, None)
-        self._state = GatewayState(settings, given_sources(settings))
+        self._state = GatewayState(settings, self._table, Totals(), board, given_sources(settings))
         self._prober = Prober(
             settings.control, self._on_probe,
             replica_key(settings.upstream), upstream_context(settings.upstream),
@@ -106,9 +105,9 @@ class Supervisor:
         self._kv = KvEvents(
             settings, lambda: self._table.state, self._state.ends, self._on_capacity, accounts
         )
-        self._sharing = LoadSharing(settings, self._state, self._table, board, self._kv.follows)
+        self._sharing = LoadSharing(self._state, self._kv.follows)
         self._view = View(
-            self._state, self._table, self._totals, board, self._roster, self._reloader,
+            self._state, self._roster, self._reloader,
             (self._kv.samples, self._sharing.samples), self._sharing.row,
         )  # fmt: skip
         self._publish_timer: asyncio.TimerHandle | None = None
@@ -191,11 +190,12 @@ class Supervisor:
             with_folders(self._state.settings, self._state.sources),
             address,
             self._board_fd,
-            self._totals,
+            self._state.totals,
             fleet=lambda: self._table.state,
             keys=self._reloader.in_force.keys,
             on_news=self._on_news,
         )
+        self._state.workers = pool.workers
         pool.start()
         try:
             if await unless(self._stop, pool.started):
@@ -224,7 +224,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         self._watch_timer = loop.call_later(PERIOD_S, self._watch)
         now_s = time.monotonic()
-        self._totals.follow(labels_of(self._table.replicas, self._state.sources), now_s)
+        self._state.totals.follow(labels_of(self._table.replicas, self._state.sources), now_s)
         self._view.watch.tick(now_s)
         self._roster.sweep()
 
@@ -254,7 +254,6 @@ class Supervisor:
                 return problems
         self._state.settings = settings
         self._table.settings = settings.control
-        self._view.watch.configure(settings)
         self._prober.configure(settings.control, *upstream)
         self._roster.want(STATIC, settings.backends)
         self._discovery.configure(settings.discovery)

@@ -83,11 +83,6 @@ class WorkerPool:
             for worker in self.workers
         ]
 
-    @property
-    def ends(self) -> list[SupervisorEnd]:
-        """The channels to those that live."""
-        return [worker.end for worker in self.workers if worker.end is not None]
-
     def publish(self, state: FleetState) -> None:
         """Sends a snapshot to every worker."""
         for worker in self.workers:

@@ -13,6 +13,7 @@ Invariants:
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
@@ -60,24 +61,19 @@ class _Job(NamedTuple):
     held: Held
 
 
+@dataclass(eq=False)
 class TimedReplica:
     """One simulated replica. cache: its own, or one that it shares. decode_cost: by how much of its
     time each answer under way makes a prefill longer. queue: prompts not begun. busy_until_s:
     when the prefill under way ends, while it is `busy`. decoding: answers under way."""
 
-    def __init__(
-        self,
-        cache: BoundedBlockCache[int],
-        prefill_tokens_per_s: float,
-        decode_cost: float = 0.0,
-    ) -> None:
-        self.cache = cache
-        self.prefill_tokens_per_s = prefill_tokens_per_s
-        self.decode_cost = decode_cost
-        self.decoding = 0
-        self.queue: deque[_Job] = deque()
-        self.busy_until_s = 0.0
-        self.busy = False
+    cache: BoundedBlockCache[int]
+    prefill_tokens_per_s: float
+    decode_cost: float = 0.0
+    decoding: int = 0
+    queue: deque[_Job] = field(default_factory=deque)
+    busy_until_s: float = 0.0
+    busy: bool = False
 
 
 class TimedFleet:

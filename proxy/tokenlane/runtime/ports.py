@@ -119,18 +119,12 @@ def free_ports(count: int) -> int:
     so that a process which takes seconds to listen there still finds them free."""
     for _ in range(100):
         first = _DRAWS.randrange(_LOWEST_DEALT // 2, _LOWEST_DEALT - count)
-        held: list[socket.socket] = []
-        try:
+        with contextlib.suppress(ConfigError), contextlib.ExitStack() as held:
             for port in range(first, first + count):
-                held.append(  # noqa: PERF401 - those bound so far must be closed on failure
+                held.enter_context(
                     _bind("127.0.0.1", port, DATA_OPTIONS, reuse_port=False, listen=True)
                 )
-        except ConfigError:
-            continue
-        finally:
-            for one in held:
-                one.close()
-        return first
+            return first
     raise ConfigError(f"no {count} neighbouring ports are free on 127.0.0.1")
 
 

@@ -19,7 +19,7 @@ class CandidateSample(msgspec.Struct, frozen=True, array_like=True):
     others: int = 0
 
 
-class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is told of a request that was routed.
 
     at_s: Unix time of its end. candidate_count: replicas that might have got it. exact: the prompt
@@ -44,7 +44,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
 
 
-class RoutingSample(RoutedRequest, frozen=True, kw_only=True):
+class RoutingSample(RoutingFacts, frozen=True, kw_only=True):
     """One request that was routed, for people to look at. slot: of its replica. candidates: the
     cheapest first, a few of them."""
 

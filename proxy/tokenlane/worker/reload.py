@@ -71,11 +71,8 @@ class WorkerReload:
         key: Secret | None = replica_key(settings.upstream)
         if now.replica_key is not None and now.replica_key.same(key):
             key = now.replica_key
-        seen, upstream, access = (
-            stamps(tls_files(settings.server, settings.upstream)),
-            now.upstream_tls,
-            now.access,
-        )
+        seen = stamps(tls_files(settings.server, settings.upstream))
+        upstream, access = now.upstream_tls, now.access
         tls_of = settings.upstream.tls_ca_file, settings.upstream.tls_cert_file
         if seen != self._stamps or tls_of != (
             was.upstream.tls_ca_file, was.upstream.tls_cert_file,

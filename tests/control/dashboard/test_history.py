@@ -19,6 +19,7 @@ from tokenlane.control.dashboard.history import (
 )
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.fleet_table import FleetTable, Probe
+from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.replica_metrics import Scrape
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.routing.candidates import LeftOut
@@ -47,9 +48,7 @@ class Bench:
             self.watch.tick(self.now_s)
 
     def live(self) -> Live:
-        live = self.watch.live(
-            url="u", uptime_s=5.0, unready=None, workers=[WorkerProcess(0)], doubts={"m": ("why",)}
-        )
+        live = self.watch.live(uptime_s=5.0, unready=None)
         # As a page of another process reads it.
         return msgspec.json.decode(msgspec.json.encode(live), type=Live)
 
@@ -60,7 +59,10 @@ def bench() -> Iterator[Bench]:
     table, totals = FleetTable(SETTINGS.backends, SETTINGS.control), Totals()
     segment = MetricsSegment(metrics_fd)
     totals.adopt(0, metrics_fd)
-    watch = RateHistory(SETTINGS, table, totals, SharedBoard(board_fd, None))
+    state = GatewayState(
+        SETTINGS, table, totals, SharedBoard(board_fd, None), {}, workers=[WorkerProcess(0)]
+    )
+    watch = RateHistory(state)
     yield Bench(watch, table, segment, SharedBoard(board_fd, 0), time.monotonic())
     totals.retire(0)
     os.close(board_fd)

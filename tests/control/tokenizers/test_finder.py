@@ -29,7 +29,7 @@ def snapshot(tmp_path: Path, revision: str, *, main: bool = False, name: str = "
 def test_the_models_root_on_disk(tmp_path: Path) -> None:
     at = folder(tmp_path / "models" / "m")
     found = find("m", str(at), hub(tmp_path))
-    assert found.folder == at
+    assert found.folder == str(at)
     assert found.how == "the model's folder, as its replica names it"
 
 
@@ -47,15 +47,15 @@ def test_the_hubs_cache(tmp_path: Path, model: str, root: str | None) -> None:
     at = snapshot(tmp_path, "cafe", main=True)
     os.utime(other, (2e9, 2e9))  # newer, but main is main
     found = find(model, root, hub(tmp_path))
-    assert (found.folder, found.how) == (at, "the local hub cache")
+    assert (found.folder, found.how) == (str(at), "the local hub cache")
 
 
 def test_without_main_the_newest(tmp_path: Path) -> None:
     newest, oldest = snapshot(tmp_path, "aaa1"), snapshot(tmp_path, "bbb2")
     os.utime(oldest, (1e9, 1e9))
-    assert find("org/m", None, hub(tmp_path)).folder == newest
+    assert find("org/m", None, hub(tmp_path)).folder == str(newest)
     (newest / "tokenizer.json").unlink()
-    assert find("org/m", None, hub(tmp_path)).folder == oldest
+    assert find("org/m", None, hub(tmp_path)).folder == str(oldest)
 
 
 @pytest.mark.parametrize("name", ["../../etc", "org/../m", "/etc", "a/b/c", "org/m\n", "~/m", ""])

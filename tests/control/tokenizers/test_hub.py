@@ -9,7 +9,8 @@ from aiohttp import web
 
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.control.tokenizers import hub
-from tokenlane.control.tokenizers.resolution import TokenizerSource, discover
+from tokenlane.control.tokenizers.finder import TokenizerSource
+from tokenlane.control.tokenizers.resolution import discover
 from tokenlane.tokens.demo import demo_folder
 
 REVISION = "c0ffee" + 34 * "0"

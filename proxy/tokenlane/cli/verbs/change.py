@@ -10,9 +10,9 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from tokenlane.cli.admin_client import Refused, Unreachable, address, admin_flag, ask, shown
+from tokenlane.cli import admin_client
 from tokenlane.cli.verbs.output import complain, say
-from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 30.0
@@ -30,9 +30,8 @@ def replicas_flags(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "add, drain and remove need an admin token: docs/changing.md."
     parser.add_argument("action", choices=tuple(_ASKED), nargs="?", default="list")
     parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
-    admin_flag(parser, "the gateway's admin port, instead of host and port")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    admin_flags(parser, token=True, bare=False)
+    admin_client.address_flags(parser, bare=False)
 
 
 def replicas(args: argparse.Namespace) -> int:
@@ -62,8 +61,7 @@ def replicas(args: argparse.Namespace) -> int:
 
 def reload_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: the gateway."""
-    admin_flag(parser, "the gateway's admin port, instead of host and port")
-    admin_flags(parser, token=True)
+    admin_client.address_flags(parser)
 
 
 def reload(args: argparse.Namespace) -> int:
@@ -91,13 +89,13 @@ def _ask(
 ) -> dict[str, Any] | None:
     """Return the gateway's answer; None, with the reason on stderr, where it refuses."""
     admin = loaded(args).settings.admin
-    where = address(args.admin, admin)
-    headers = {"content-type": "application/json", **shown(admin)}
+    where = admin_client.address(args.admin, admin)
+    headers = {"content-type": "application/json", **admin_client.shown(admin)}
     try:
-        told: dict[str, Any] = ask(
+        told: dict[str, Any] = admin_client.ask(
             where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
-    except (Unreachable, Refused) as error:
+    except (admin_client.Unreachable, admin_client.ErrorAnswer) as error:
         complain(str(error))
         return None
     return told

@@ -8,16 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from tokenlane.cli.admin_client import (
-    Refused,
-    Unreachable,
-    address,
-    admin_flag,
-    ask,
-    shown_if_readable,
-)
+from tokenlane.cli import admin_client
 from tokenlane.cli.verbs.output import complain, say
-from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 15.0
@@ -26,7 +19,6 @@ _TIMEOUT_S = 15.0
 def explain_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: the request, and the gateway to ask."""
     parser.add_argument("file", metavar="FILE", help="the request's JSON body; - for stdin")
-    admin_flag(parser, "the gateway's admin port, instead of host and port")
     parser.add_argument(
         "--header",
         action="append",
@@ -37,7 +29,7 @@ def explain_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", default="", help="asked for; else what its body is for")
     parser.add_argument("--tenant", default="", help="whose request it is, where there are tenants")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    admin_flags(parser, token=True, bare=False)
+    admin_client.address_flags(parser, bare=False)
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -48,19 +40,19 @@ def explain(args: argparse.Namespace) -> int:
     headers = {
         "content-type": "application/json",
         **dict(map(_header, args.header)),
-        **shown_if_readable(admin),
+        **admin_client.shown_if_readable(admin),
     }
     body = _read(args.file)
-    where = address(args.admin, admin)
+    where = admin_client.address(args.admin, admin)
     try:
         about = urlencode({"path": args.path, "tenant": args.tenant})
-        told = ask(
+        told = admin_client.ask(
             where, "POST", f"/explain?{about}", timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
-    except Unreachable as error:
+    except admin_client.Unreachable as error:
         complain(str(error))
         return 1
-    except Refused as why:
+    except admin_client.ErrorAnswer as why:
         if why.status == HTTPStatus.UNAUTHORIZED:
             complain(str(why))
         else:

@@ -3,14 +3,7 @@
 import argparse
 import sys
 
-from tokenlane.cli.admin_client import (
-    Refused,
-    Unreachable,
-    address,
-    admin_flag,
-    ask,
-    shown_if_readable,
-)
+from tokenlane.cli import admin_client
 from tokenlane.cli.verbs.output import say
 from tokenlane.config.flags import admin_flags, loaded
 
@@ -25,10 +18,10 @@ def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
 
 def healthcheck(args: argparse.Namespace) -> int:
     """Return 0 where the gateway is ready, else 1. It needs no token."""
-    where = address(None, loaded(args).settings.admin)
+    where = admin_client.address(None, loaded(args).settings.admin)
     try:
-        ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
-    except (Unreachable, Refused) as why:
+        admin_client.ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
+    except (admin_client.Unreachable, admin_client.ErrorAnswer) as why:
         sys.stderr.write(f"not ready: {why}\n")
         return 1
     say("ready")
@@ -37,8 +30,7 @@ def healthcheck(args: argparse.Namespace) -> int:
 
 def top_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: where to ask, and whether only once."""
-    admin_flags(parser, token=True)
-    admin_flag(parser, "the gateway's admin port, instead of host and port")
+    admin_client.address_flags(parser)
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
 
 
@@ -47,5 +39,5 @@ def top(args: argparse.Namespace) -> int:
     from tokenlane.cli import top as screen
 
     admin = loaded(args).settings.admin
-    where = address(args.admin, admin)
-    return screen.top(where, shown_if_readable(admin), once=args.once)
+    where = admin_client.address(args.admin, admin)
+    return screen.top(where, admin_client.shown_if_readable(admin), once=args.once)

@@ -14,7 +14,6 @@ from itertools import count
 
 from tokenlane import __version__
 from tokenlane.config import options
-from tokenlane.config.settings import Settings
 from tokenlane.control.dashboard import rows
 from tokenlane.control.dashboard.events import KEEP_S, EventLog
 from tokenlane.control.dashboard.live import (
@@ -27,14 +26,11 @@ from tokenlane.control.dashboard.live import (
 )
 from tokenlane.control.dashboard.rates import Reading, Window, ratio
 from tokenlane.control.dashboard.verdict import WHY, verdict
-from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import ConfigRow
-from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
-from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.exposition import Totals
 from tokenlane.telemetry.routing_sample import RoutingSample
 
 PERIOD_S = 1.0
@@ -59,13 +55,9 @@ log = logging.getLogger("watch")
 class RateHistory:
     """The readings and what they say. `tick` once every PERIOD_S."""
 
-    def __init__(
-        self, settings: Settings, table: FleetTable, totals: Totals, board: SharedBoard
-    ) -> None:
-        self._settings = settings
-        self._table = table
-        self._totals = totals
-        self._board = board
+    def __init__(self, state: GatewayState) -> None:
+        self._gateway = state
+        self._table, self._board = state.table, state.board
         self._readings: deque[Reading] = deque(maxlen=WINDOW_PERIODS + 1)
         self._series: dict[str, deque[float | None]] = {}
         self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
@@ -76,10 +68,6 @@ class RateHistory:
         self._slow: dict[str, float] = {}
         self._read(time.monotonic())
         self._notice_states(time.monotonic(), None)
-
-    def configure(self, settings: Settings) -> None:
-        """Other settings are in force."""
-        self._settings = settings
 
     def tick(self, at_s: float) -> None:
         """One more reading. at_s: monotonic seconds."""
@@ -101,11 +89,8 @@ class RateHistory:
     def live(
         self,
         *,
-        url: str,
         uptime_s: float,
         unready: str | None,
-        workers: Iterable[WorkerProcess],
-        doubts: dict[str, tuple[str, ...]],
         config: ConfigRow | None = None,
         fleet: FleetRow | None = None,
     ) -> Live:
@@ -117,8 +102,8 @@ class RateHistory:
             verdict=verdict(unready, replicas, cut, lately),
             events=self._events.rows(at_s),
             version=__version__,
-            url=url,
-            policy=self._settings.routing.policy,
+            url=self._gateway.urls[0],
+            policy=self._gateway.settings.routing.policy,
             at_s=time.time(),
             uptime_s=round(uptime_s, 1),
             unready=unready,
@@ -127,25 +112,25 @@ class RateHistory:
             now=self._now(window),
             series={name: list(points) for name, points in self._series.items()},
             replicas=replicas,
-            workers=[rows.worker(one, window) for one in workers],
+            workers=[rows.worker(one, window) for one in self._gateway.workers],
             stalls=rows.stalls(window),
             rungs=rows.rungs(window),
             reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
             models=rows.models(window),
-            doubts=doubts,
+            doubts=self._gateway.doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
             config=config,
             fleet=fleet,
             settings=[
                 SettingRow(path=path, value=value, is_default=is_default)
-                for path, value, is_default in options.shown(self._settings)
+                for path, value, is_default in options.shown(self._gateway.settings)
             ],
         )
 
     def _read(self, at_s: float) -> None:
         counts = dict(self._table.cache_counts)
-        self._readings.append(Reading(at_s, self._totals.cells(), counts))
+        self._readings.append(Reading(at_s, self._gateway.totals.cells(), counts))
 
     def _window(self) -> Window:
         return Window(self._readings[0], self._readings[-1])

@@ -8,7 +8,7 @@ Invariants:
 import msgspec
 
 from tokenlane.control.reload import ConfigRow
-from tokenlane.telemetry.routing_sample import RoutedRequest
+from tokenlane.telemetry.routing_sample import RoutingFacts
 
 
 class Numbers(msgspec.Struct, kw_only=True):
@@ -136,7 +136,7 @@ class CandidateRow(msgspec.Struct, kw_only=True):
     others: int = 0
 
 
-class DecisionRow(RoutedRequest, frozen=True, kw_only=True):
+class DecisionRow(RoutingFacts, frozen=True, kw_only=True):
     """A request that was routed. number: ascending, to tell new from seen."""
 
     number: int

@@ -28,16 +28,10 @@ class Reading(msgspec.Struct, frozen=True):
 class Spread:
     """A histogram's observations in a window. bounds: upper ones, ascending, without +Inf."""
 
-    def __init__(self, bounds: Sequence[float], counts: Sequence[float], total: float) -> None:
+    def __init__(self, bounds: Sequence[float], counts: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = counts
-        self._total = total
         self.count = sum(counts)
-
-    @property
-    def mean(self) -> float | None:
-        """The mean, exactly."""
-        return self._total / self.count if self.count else None
 
     def quantile(self, share: float) -> float | None:
         """Interpolated inside its bucket, as Prometheus does; above the last bound, that."""
@@ -61,7 +55,7 @@ class Spread:
         return None
 
 
-_NOTHING = Spread((), (), 0.0)
+_NOTHING = Spread((), ())
 
 
 class Window:
@@ -82,16 +76,15 @@ class Window:
             labels = dict(zip(family.labels, values))
             self._grown.setdefault(name, []).append((labels, grown))
 
-    def _rows(
-        self, name: str, labels: dict[str, str]
-    ) -> Iterator[tuple[dict[str, str], list[float]]]:
+    def rows(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], list[float]]]:
+        """Yield the children with these labels: all labels of each, and how much its cells grew."""
         for given, grown in self._grown.get(name, ()):
             if all(given.get(label) == value for label, value in labels.items()):
                 yield given, grown
 
     def count(self, name: str, **labels: str) -> float:
         """How much a counter grew, over all children with these labels."""
-        return sum(grown[0] for _, grown in self._rows(name, labels))
+        return sum(grown[0] for _, grown in self.rows(name, **labels))
 
     def per_s(self, name: str, **labels: str) -> float:
         """The same by the second."""
@@ -100,7 +93,7 @@ class Window:
     def by(self, name: str, label: str) -> dict[str, float]:
         """How much a counter grew, for each value of a label."""
         sums: dict[str, float] = {}
-        for given, grown in self._rows(name, {}):
+        for given, grown in self.rows(name):
             key = given.get(label)
             if key is not None:
                 sums[key] = sums.get(key, 0.0) + grown[0]
@@ -109,15 +102,15 @@ class Window:
     def spread(self, name: str, **labels: str) -> Spread:
         """A histogram's observations, over all children with these labels."""
         family = BY_NAME.get(name)
-        rows = [grown for _, grown in self._rows(name, labels)]
+        rows = [grown for _, grown in self.rows(name, **labels)]
         if family is None or not rows:
             return _NOTHING
-        total, *counts = (sum(column) for column in zip(*rows))
-        return Spread(family.buckets, counts, total)
+        _, *counts = (sum(column) for column in zip(*rows))
+        return Spread(family.buckets, counts)
 
     def values(self, name: str, label: str) -> list[str]:
         """The values of a label that were ever counted, sorted."""
-        return sorted({given[label] for given, _ in self._rows(name, {}) if label in given})
+        return sorted({given[label] for given, _ in self.rows(name) if label in given})
 
     def gauges(self, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
         """Each child of a gauge now, by its labels' values."""

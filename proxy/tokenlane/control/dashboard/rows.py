@@ -23,7 +23,7 @@ from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.fleet_state import IdKind, Proof
 from tokenlane.prompt import Rung
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.routing_sample import RoutingSample
+from tokenlane.telemetry.routing_sample import CandidateSample, RoutingSample
 
 # Of fewer the median says little.
 _FEW_ANSWERS = 3
@@ -33,13 +33,11 @@ STALLS = "tokenlane_loop_stalls_total"
 
 def failed(window: Window) -> float:
     """Requests that got a 5xx, or less than the answer."""
-    requests = families.REQUESTS.name
-    statuses = [status for status in window.values(requests, "status") if status.startswith("5")]
-    found = sum(window.count(requests, status=status) for status in statuses)
-    for outcome in ("upstream_error", "truncated"):
-        found += window.count(requests, outcome=outcome)
-        found -= sum(window.count(requests, outcome=outcome, status=status) for status in statuses)
-    return found
+    return sum(
+        grown[0]
+        for labels, grown in window.rows(families.REQUESTS.name)
+        if labels["status"].startswith("5") or labels["outcome"] in ("upstream_error", "truncated")
+    )
 
 
 def left_out(window: Window) -> dict[str, str]:
@@ -152,17 +150,10 @@ def decision(number: int, sample: RoutingSample, names: Mapping[int, str]) -> De
     def name(slot: int) -> str:
         return names.get(slot, f"slot {slot}")
 
-    said = msgspec.structs.asdict(sample)
+    def seen(row: CandidateSample) -> CandidateRow:
+        fields = msgspec.structs.asdict(row) | {"cost": round(row.cost, 1)}
+        return CandidateRow(replica=name(fields.pop("slot")), **fields)
+
+    said = msgspec.structs.asdict(sample) | {"candidates": list(map(seen, sample.candidates))}
     del said["slot"]
-    said["candidates"] = [
-        CandidateRow(
-            replica=name(row.slot),
-            cached_tokens=row.cached_tokens,
-            requests=row.requests,
-            queued_tokens=row.queued_tokens,
-            cost=round(row.cost, 1),
-            others=row.others,
-        )
-        for row in sample.candidates
-    ]
     return DecisionRow(number=number, replica=name(sample.slot), why=sentence(sample, name), **said)

@@ -13,6 +13,8 @@ from tokenlane.control.dashboard.live import Live
 # A piece of a line and its style; "" is plain.
 Piece = tuple[str, str]
 Line = list[Piece]
+# Of a table; a text without a style is plain.
+Cells = Sequence[str | Piece]
 
 _CODES = {"good": "32", "warn": "33", "bad": "31", "quiet": "90", "bold": "1", "accent": "36"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -80,9 +82,10 @@ def _late(value: float | None) -> str:
     return "bad" if value >= _VERY_LATE_S else "warn"
 
 
-def _table(head: str, rows: Iterable[Sequence[Piece]], right: str) -> list[Line]:
+def _table(head: str, rows: Iterable[Cells], right: str) -> list[Line]:
     """Columns as wide as they need. head: titles by `|`; right: `>` or `<` for each column."""
-    cells = [[(_clean(text), style) for text, style in row] for row in rows]
+    styled = [[(one, "") if isinstance(one, str) else one for one in row] for row in rows]
+    cells = [[(_clean(text), style) for text, style in row] for row in styled]
     titles = [(title, "quiet") for title in head.split("|")]
     widths = [max(len(row[at][0]) for row in [titles, *cells]) for at in range(len(titles))]
     return [
@@ -151,18 +154,15 @@ def _sparks(live: Live, width: int) -> list[Line]:
 
 
 def _replicas(live: Live, limit: int) -> list[Line]:
-    rows = [
+    rows: list[Cells] = [
         (
-            (row.id, ""),
+            row.id,
             ("slow", "warn")
             if row.state == "up" and row.times_slower
             else (row.state, _STATES.get(row.state, "")),
-            (number(row.in_flight), ""),
-            (number(row.queued_tokens), ""),
-            (number(row.running), ""),
-            (number(row.waiting), ""),
-            (f"{_bar(row.kv_usage)} {percent(row.kv_usage):>5}", ""),
-            (percent(row.hit_rate), ""),
+            *map(number, (row.in_flight, row.queued_tokens, row.running, row.waiting)),
+            f"{_bar(row.kv_usage)} {percent(row.kv_usage):>5}",
+            percent(row.hit_rate),
         )
         for row in live.replicas[:limit]
     ]
@@ -181,13 +181,12 @@ def _peers(live: Live, limit: int) -> list[Line]:
             (_clean(store), "good" if store == "up" else "bad"),
         ]
     ]
-    rows = [
+    rows: list[Cells] = [
         (
-            (row.name, ""),
+            row.name,
             (row.version, "" if row.version == live.version else "warn"),
-            (seconds(row.seen_s), ""),
-            (number(row.in_flight), ""),
-            (number(row.queued_tokens), ""),
+            seconds(row.seen_s),
+            *map(number, (row.in_flight, row.queued_tokens)),
             (str(row.unknown_replicas), "warn" if row.unknown_replicas else ""),
         )
         for row in live.fleet.peers[:limit]
@@ -207,13 +206,12 @@ def _events(live: Live, limit: int) -> list[Line]:
 
 
 def _loops(live: Live, limit: int) -> list[Line]:
-    rows = [
+    rows: list[Cells] = [
         (
-            (str(row.worker), ""),
+            str(row.worker),
             (row.state, _STATES.get(row.state, "")),
-            (seconds(row.late_p50_s), ""),
-            (seconds(row.late_p99_s), _late(row.late_p99_s)),
-            (seconds(row.late_worst_s), _late(row.late_worst_s)),
+            seconds(row.late_p50_s),
+            *((seconds(late_s), _late(late_s)) for late_s in (row.late_p99_s, row.late_worst_s)),
             (str(row.restarts), "warn" if row.restarts else ""),
         )
         for row in live.workers[:limit]
@@ -227,13 +225,12 @@ def _loops(live: Live, limit: int) -> list[Line]:
 
 
 def _ladder(live: Live) -> list[Line]:
-    rows = [
+    rows: list[Cells] = [
         (
             (row.rung, "warn" if row.rung == "bail" else ""),
-            (f"{_bar(row.share)} {percent(row.share):>5}", ""),
-            (number(row.per_s), ""),
-            (seconds(row.p50_s), ""),
-            (seconds(row.p99_s), ""),
+            f"{_bar(row.share)} {percent(row.share):>5}",
+            number(row.per_s),
+            *map(seconds, (row.p50_s, row.p99_s)),
         )
         for row in live.rungs
         if row.share
@@ -242,13 +239,13 @@ def _ladder(live: Live) -> list[Line]:
 
 
 def _decisions(live: Live, limit: int) -> list[Line]:
-    rows = [
+    rows: list[Cells] = [
         (
             (_clock(row.at_s), "quiet"),
             (row.reason, "accent"),
-            (row.replica, ""),
-            (f"{number(row.cached_tokens)} of {number(row.prompt_tokens)}", ""),
-            (seconds(row.ttft_s if row.ttft_s is not None else row.duration_s), ""),
+            row.replica,
+            f"{number(row.cached_tokens)} of {number(row.prompt_tokens)}",
+            seconds(row.ttft_s if row.ttft_s is not None else row.duration_s),
             (str(row.status), "bad" if row.status >= 500 else "quiet"),
             (row.why, "quiet"),
         )

@@ -19,19 +19,17 @@ from tokenlane.channel.messages import Explain
 from tokenlane.control import fleet_table
 from tokenlane.control.dashboard.history import RateHistory
 from tokenlane.control.dashboard.live import FleetRow, Live
-from tokenlane.control.fleet_table import ADVICE, FleetTable
+from tokenlane.control.fleet_table import ADVICE
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.stall_log import StallLog
-from tokenlane.control.tokenizers.resolution import TokenizerSource
-from tokenlane.control.worker_process import WorkerProcess
+from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime.build_kind import build_kind
-from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
-from tokenlane.telemetry.metrics.exposition import Exposition, Totals
+from tokenlane.telemetry.metrics.exposition import Exposition
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.processes import process_samples
 from tokenlane.telemetry.metrics.segment import Sample
@@ -45,9 +43,6 @@ class View:
     peers: the other gateways and the store, None where nothing is shared."""
 
     state: GatewayState
-    table: FleetTable
-    totals: Totals
-    board: SharedBoard
     roster: Roster
     reloader: Reloader
     more_samples: Sequence[Callable[[], Iterator[Sample]]] = ()
@@ -55,17 +50,13 @@ class View:
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
-        self.watch = RateHistory(self.state.settings, self.table, self.totals, self.board)
-        self.exposition = Exposition(self.totals, self._samples)
-
-    @property
-    def _workers(self) -> Sequence[WorkerProcess]:
-        return self.state.pool.workers if self.state.pool is not None else ()
+        self.watch = RateHistory(self.state)
+        self.exposition = Exposition(self.state.totals, self._samples)
 
     def announce(self, say: Callable[[str], None]) -> None:
         """The lines that greet the operator."""
         settings = self.state.settings
-        replicas = self.table.replicas
+        replicas = self.state.table.replicas
         data, admin = self.state.urls
         workers = settings.server.workers
         say(f"tokenlane {__version__} ({build_kind()}) serves on {data} ({workers} worker(s))")
@@ -75,13 +66,13 @@ class View:
             if replica.up:
                 say(f"  replica    {replica.url}  up  {', '.join(replica.models)}")
             else:
-                why = ADVICE.get(self.table.reasons.get(replica.id, ""), "not looked at yet")
+                why = ADVICE.get(self.state.table.reasons.get(replica.id, ""), "not looked at yet")
                 say(f"  replica    {replica.url}  down: {why}")
         for model, source in self.state.sources.items():
             say(f"  tokenizer  {self._tokenizer(model, source)}")
         served = fleet_table.models(replicas)
         adapters = adapter_bases(replicas)
-        for model, reasons in self.doubts.items():
+        for model, reasons in self.state.doubts.items():
             why = "; ".join(reasons)
             say(f"  warning    ids of {model} may differ from vLLM's: {why}")
         for model in served.keys() - self.state.sources.keys():
@@ -118,25 +109,20 @@ class View:
             )
         engines = [
             engine
-            for (name, labels), values in self.totals.cells().items()
+            for (name, labels), values in self.state.totals.cells().items()
             if name == families.TOKENIZER_PATH.name and labels[0] == model and values[0]
             for engine in labels[2:]
         ]
         engines = ["chats by its replicas" if one == "replica" else one for one in engines]
         return f"{model} = {source.folder}  ({', '.join([source.how, *engines])})"
 
-    @property
-    def doubts(self) -> dict[str, tuple[str, ...]]:
-        """By model, why ids that are made here may differ from vLLM's, as the workers say."""
-        return {model: why for worker in self._workers for model, why in worker.doubts.items()}
-
     def unready(self) -> str | None:
         """Why the gateway cannot serve; None if it can."""
         if self.state.draining:
             return "The gateway is draining."
-        if all(worker.state != "ready" for worker in self._workers):
+        if all(worker.state != "ready" for worker in self.state.workers):
             return "No worker is ready."
-        if not any(replica.up and not replica.draining for replica in self.table.replicas):
+        if not any(replica.up and not replica.draining for replica in self.state.table.replicas):
             return "No replica is up."
         return None
 
@@ -150,13 +136,13 @@ class View:
         """The replicas as JSON, with what this gateway has in flight at each."""
         rows = []
         origins = {member.slot: member.origin for member in self.roster.members}
-        for replica in self.table.replicas:
-            load = self.board.load(replica.slot)
+        for replica in self.state.table.replicas:
+            load = self.state.board.load(replica.slot)
             row = msgspec.to_builtins(replica)
             row["origin"] = origins.get(replica.slot, STATIC)
             row["in_flight_requests"] = load.requests
             row["queued_tokens"] = load.queued_tokens
-            peers = self.board.peers(replica.slot)
+            peers = self.state.board.peers(replica.slot)
             row["peers_in_flight_requests"] = peers.requests
             row["peers_queued_tokens"] = peers.queued_tokens
             row["ids"] = {
@@ -183,11 +169,11 @@ class View:
             "policy": settings.routing.policy,
             "config": self.reloader.row(),
             "tokenizers": {model: one.folder for model, one in sources.items() if one.folder},
-            "tokenizer_doubts": self.doubts,
+            "tokenizer_doubts": self.state.doubts,
             "tokenized_by_replicas": [model for model, one in sources.items() if one.asked],
-            "models": fleet_table.models(self.table.replicas),
-            "fleet_version": self.table.state.version,
-            "workers": [worker.row() for worker in self._workers],
+            "models": fleet_table.models(self.state.table.replicas),
+            "fleet_version": self.state.table.state.version,
+            "workers": [worker.row() for worker in self.state.workers],
             "accept_queue": {
                 "waiting": int(self._total(families.ACCEPT_QUEUE)),
                 "refused": int(self._total(families.SHED, families.OTHER, "accept-queue")),
@@ -197,17 +183,14 @@ class View:
         }
 
     def _total(self, family: Family, *labels: str) -> float:
-        values = self.totals.cells().get((family.name, labels))
+        values = self.state.totals.cells().get((family.name, labels))
         return values[0] if values else 0.0
 
     def live(self) -> Live:
         """What the page shows."""
         return self.watch.live(
-            url=self.state.urls[0],
             uptime_s=time.monotonic() - self._began,
             unready=self.unready(),
-            workers=self._workers,
-            doubts=self.doubts,
             config=self.reloader.row(),
             fleet=self.peers(),
         )
@@ -231,19 +214,19 @@ class View:
             for model, kinds in row["ids"].items():
                 for kind, standing in kinds.items():
                     yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]
-        doubts = self.doubts
+        doubts = self.state.doubts
         for model, source in self.state.sources.items():
             if source.folder is not None:
                 count = float(len(doubts.get(model, ())))
                 yield families.TOKENIZER_DOUBTS, (model,), [count]
         for failure, count in self.state.probe_failures.items():
             yield families.PROBE_FAILURES, failure, [float(count)]
-        for state, count in Counter(worker.state for worker in self._workers).items():
+        for state, count in Counter(worker.state for worker in self.state.workers).items():
             yield families.WORKERS, (state,), [float(count)]
-        restarts = sum(worker.restarts for worker in self._workers)
+        restarts = sum(worker.restarts for worker in self.state.workers)
         yield families.WORKER_RESTARTS, (), [float(restarts)]
         yield from process_samples("supervisor", os.getpid())
-        for worker in self._workers:
+        for worker in self.state.workers:
             if worker.pid:
                 yield from process_samples(f"worker-{worker.number}", worker.pid)
         for more in (self.reloader.samples, *self.more_samples):

@@ -119,19 +119,19 @@ class _RemovedMap(msgspec.Struct, tag="BlockRemoved"):
 
 
 class _ClearedMap(msgspec.Struct, tag="AllBlocksCleared"):
-    pass
+    """As it is sent: a map with a type alone."""
 
 
 class _StoredRow(_StoredMap, tag="BlockStored", array_like=True):
-    pass
+    """The same as an array."""
 
 
 class _RemovedRow(_RemovedMap, tag="BlockRemoved", array_like=True):
-    pass
+    """The same as an array."""
 
 
 class _ClearedRow(_ClearedMap, tag="AllBlocksCleared", array_like=True):
-    pass
+    """The same as an array."""
 
 
 class _BatchMap(msgspec.Struct):
@@ -141,7 +141,7 @@ class _BatchMap(msgspec.Struct):
 
 
 class _BatchRow(_BatchMap, array_like=True):
-    pass
+    """The same as an array."""
 
 
 _decode_batch = (

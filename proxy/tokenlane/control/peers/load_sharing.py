@@ -15,6 +15,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -23,9 +24,8 @@ from tokenlane.admission.places import Place, place_limits
 from tokenlane.channel import messages
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import Portions, Up
-from tokenlane.config.settings import Settings, Tenant
+from tokenlane.config.settings import Tenant
 from tokenlane.control.dashboard.live import FleetRow
-from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.own_news import OwnNews
 from tokenlane.control.peers.peer_message import (
@@ -43,7 +43,6 @@ from tokenlane.control.peers.response_sharing import ResponseSharing
 from tokenlane.control.peers.store_client import StoreClient, StoreError
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
-from tokenlane.telemetry.load_board import SharedBoard
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import Sample
 
@@ -55,29 +54,23 @@ _TIMER_S = 0.001  # a lease must not end just after we looked
 log = logging.getLogger("peers")
 
 
+@dataclass(eq=False)
 class LoadSharing:
-    """This gateway among the others. board: with a column for them, where there is a store.
-    follows: whether a slot's KV events are read. prefixes: what all of them routed. responses: what
-    the replicas keep for any of them."""
+    """This gateway among the others. state: its board has a column for them, where there is a
+    store. follows: whether a slot's KV events are read. prefixes: what all of them routed.
+    responses: what the replicas keep for any of them."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        state: GatewayState,
-        fleet: FleetTable,
-        board: SharedBoard,
-        follows: Callable[[int], bool],
-    ) -> None:
-        self._settings = settings.fleet
-        self.prefixes = PrefixSharing(settings, state, fleet, follows)
-        wait_s = _NEWS_INTERVALS * settings.fleet.share_interval_s if settings.fleet.store else 0.0
-        self.responses = ResponseSharing(fleet, wait_s)
-        self._state = state
-        self._fleet = fleet
-        self._board = board
+    state: GatewayState
+    follows: Callable[[int], bool]
+
+    def __post_init__(self) -> None:
+        self._settings = self.state.settings.fleet
+        self.prefixes = PrefixSharing(self.state, self.follows)
+        wait_s = _NEWS_INTERVALS * self._settings.share_interval_s if self._settings.store else 0.0
+        self.responses = ResponseSharing(self.state.table, wait_s)
         self._gateway = os.urandom(8).hex()
         self._own = self._own_news()
-        self._table = PeerTable(self._gateway, settings.fleet.lease_s)
+        self._table = PeerTable(self._gateway, self._settings.lease_s)
         self._places = PlaceLedger(self._gateway)
         self._tenants: dict[str, Tenant] | None = None
         # By worker, its channel and the portions it was told.
@@ -139,7 +132,7 @@ class LoadSharing:
 
     def _own_news(self) -> OwnNews:
         """Return news that begin with everything, for a store that knows nothing."""
-        port = urlsplit(self._state.urls[0]).port
+        port = urlsplit(self.state.urls[0]).port
         name = f"{socket.gethostname()}:{port}"
         who = PeerMessage(self._gateway, name=name, version=__version__)
         return OwnNews(who, self._settings.lease_s)
@@ -202,8 +195,8 @@ class LoadSharing:
                 asyncio.get_running_loop().call_soon(self.responses.find, name, answer)
 
     def _whose(self, worker: int, number: int, slot: int, tenant: str) -> None:
-        pool = self._state.pool
-        if pool is not None and (end := pool.workers[worker].end) is not None:
+        workers = self.state.workers
+        if worker < len(workers) and (end := workers[worker].end) is not None:
             end.offer(messages.ResponseOf(number, slot, tenant))
 
     def _take_places(self, message: PeerMessage, now_s: float) -> None:
@@ -216,12 +209,11 @@ class LoadSharing:
 
     def _own_places(self, now_s: float) -> Claims:
         """Return what we hold and want, after the workers were told their portions."""
-        tenants = self._state.settings.auth.tenants
+        tenants = self.state.settings.auth.tenants
         if tenants is not self._tenants:
             self._tenants = tenants
             self._places.limit(place_limits(tenants))
-        workers = self._state.pool.workers if self._state.pool is not None else ()
-        for worker in workers:
+        for worker in self.state.workers:
             if worker.end is None:
                 self._places.worker_gone(worker.number)
                 self._portions.pop(worker.number, None)
@@ -238,18 +230,18 @@ class LoadSharing:
 
     def _own_loads(self) -> dict[int, Load]:
         self._follow()
-        requests, queued_tokens = self._board.own(list(self._slots.values()))
+        requests, queued_tokens = self.state.board.own(list(self._slots.values()))
         return dict(zip(self._slots, zip(requests, queued_tokens)))
 
     def _follow(self) -> None:
         """Follow the replicas to other slots."""
-        fleet = self._fleet.state
+        fleet = self.state.table.state
         if fleet is self._known:
             return
         slots = {replica_key(replica.id): replica.slot for replica in fleet.replicas}
         if slots != self._slots:
             for slot in set(self._slots.values()) - set(slots.values()):
-                self._board.place_peers(slot, *NO_LOAD)
+                self.state.board.place_peers(slot, *NO_LOAD)
             self._slots = slots
             self._table.changed.update(slots)
         self._known = fleet
@@ -257,7 +249,7 @@ class LoadSharing:
     def _place(self) -> None:
         self._follow()
         for key in self._table.changed & self._slots.keys():
-            self._board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
+            self.state.board.place_peers(self._slots[key], *self._table.totals.get(key, NO_LOAD))
         self._table.changed.clear()
 
     def row(self) -> FleetRow | None:
@@ -284,6 +276,6 @@ class LoadSharing:
         yield families.FLEET_BYTES, ("sent",), [float(self._sent_bytes)]
         yield families.FLEET_BYTES, ("received",), [float(self._received_bytes)]
         yield families.FLEET_UNREAD, (), [float(self._unread)]
-        for replica in self._fleet.replicas:
-            requests = self._board.peers(replica.slot).requests
+        for replica in self.state.table.replicas:
+            requests = self.state.board.peers(replica.slot).requests
             yield families.PEER_IN_FLIGHT, (replica.id,), [float(requests)]

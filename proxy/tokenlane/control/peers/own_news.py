@@ -8,6 +8,8 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from tokenlane.control.peers.peer_message import (
     NO_LOAD,
     Home,
@@ -49,14 +51,14 @@ class OwnNews:
         self._told, self._told_places = loads, places
         if now_s - self._whole_s >= WHOLE_INTERVAL_S:
             self._sent_s = self._whole_s = now_s
-            return PeerMessage(
-                self._who.gateway,
-                loads=packed((key, load) for key, load in loads.items() if load != NO_LOAD),
+            held = packed((key, load) for key, load in loads.items() if load != NO_LOAD)
+            claims = {key: claim for key, claim in places.items() if claim != _NO_CLAIM}
+            return msgspec.structs.replace(
+                self._who,
+                loads=held,
                 whole=True,
-                name=self._who.name,
-                version=self._who.version,
                 sent_s=wall_s,
-                places={key: claim for key, claim in places.items() if claim != _NO_CLAIM},
+                places=claims,
                 prefixes=prefixes,
                 responses=responses,
             )

@@ -7,10 +7,9 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tokenlane.channel.messages import Learned
-from tokenlane.config.settings import Settings
-from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.peer_message import replica_key
 from tokenlane.routing.router import hashed_block_tokens
@@ -18,28 +17,22 @@ from tokenlane.routing.shared_prefixes import PrefixOutbox, read
 from tokenlane.tokens.blocks import hashing_mark
 
 
+@dataclass(eq=False)
 class PrefixSharing:
     """follows: whether a slot's KV events are read."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        state: GatewayState,
-        fleet: FleetTable,
-        follows: Callable[[int], bool],
-    ) -> None:
-        self._limit_bytes_per_s = settings.fleet.prefix_limit_bytes_per_s
-        self._block_setting = settings.routing.block_tokens
-        self._state = state
-        self._fleet = fleet
-        self._follows = follows
+    state: GatewayState
+    follows: Callable[[int], bool]
+
+    def __post_init__(self) -> None:
+        self._limit_bytes_per_s = self.state.settings.fleet.prefix_limit_bytes_per_s
         self._block_tokens = 0
         self._hash_alike()
 
     def routed(self, learned: Learned) -> None:
         """A worker sent this prefix to a replica."""
-        replica = self._fleet.get(learned.slot)
-        if replica is not None and self._limit_bytes_per_s and not self._follows(learned.slot):
+        replica = self.state.table.get(learned.slot)
+        if replica is not None and self._limit_bytes_per_s and not self.follows(learned.slot):
             self._outbox.offer(replica.id, learned.blocks, learned.tenant)
 
     def due(self, now_s: float) -> bytes:
@@ -51,13 +44,15 @@ class PrefixSharing:
         """Tell the workers what another gateway routed. slots: of our replicas, by their keys."""
         for prefix in read(batch, self._mark):
             slot = slots.get(replica_key(prefix.replica_id))
-            if slot is not None and not self._follows(slot):
-                for end in self._state.ends():
+            if slot is not None and not self.follows(slot):
+                for end in self.state.ends():
                     end.offer(Learned(slot, prefix.blocks, prefix.tenant))
 
     def _hash_alike(self) -> None:
         """Begin anew where prompts are hashed by other blocks than before."""
-        block_tokens = hashed_block_tokens(self._block_setting, self._fleet.state)
+        block_tokens = hashed_block_tokens(
+            self.state.settings.routing.block_tokens, self.state.table.state
+        )
         if block_tokens != self._block_tokens:
             self._block_tokens = block_tokens
             self._mark = hashing_mark(block_tokens)

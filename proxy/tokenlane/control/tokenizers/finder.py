@@ -17,16 +17,13 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 FILE = "tokenizer.json"
 
 
-class FoundTokenizer(msgspec.Struct, frozen=True):
-    """A folder, or none, with the steps that led there."""
+class TokenizerSource(msgspec.Struct, frozen=True):
+    """A model's tokenizer: its folder, None where there is none, and how that came about. asked:
+    its replicas say the ids."""
 
-    folder: Path | None
-    steps: tuple[str, ...]
-
-    @property
-    def how(self) -> str:
-        """The step that found it, or all that did not."""
-        return self.steps[-1] if self.folder is not None else "; ".join(self.steps)
+    folder: str | None
+    how: str
+    asked: bool = False
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
@@ -70,18 +67,18 @@ def _has(folder: Path) -> bool:
         return False
 
 
-def find(model: str, root: str | None, environ: Mapping[str, str]) -> FoundTokenizer:
+def find(model: str, root: str | None, environ: Mapping[str, str]) -> TokenizerSource:
     """A model's tokenizer. root: where the replica says the model is: a folder or a hub's name."""
     steps: list[str] = []
     if root and os.path.isabs(root):  # noqa: PTH117 - a replica's word, not yet a path of ours
         folder = Path(root)
         if _has(folder):
-            return FoundTokenizer(folder, ("the model's folder, as its replica names it",))
+            return TokenizerSource(str(folder), "the model's folder, as its replica names it")
         steps.append(f"no {FILE} here in {root}, where its replica has it")
     cache = hub_cache(environ)
     for name in repositories(model, root):
         for folder in snapshots(cache, name):
             if _has(folder):
-                return FoundTokenizer(folder, (*steps, "the local hub cache"))
+                return TokenizerSource(str(folder), "the local hub cache")
         steps.append(f"{name} is not in {cache}")
-    return FoundTokenizer(None, tuple(steps) or ("its replica does not say where it is",))
+    return TokenizerSource(None, "; ".join(steps) or "its replica does not say where it is")

@@ -18,20 +18,12 @@ import msgspec
 from tokenlane.config.settings import Settings
 from tokenlane.control.probes import session_of, tokenizes
 from tokenlane.control.tokenizers import finder, hub
+from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.tokens.model_files import vocabulary_elsewhere
 
 log = logging.getLogger(__name__)
-
-
-class TokenizerSource(msgspec.Struct, frozen=True):
-    """A model's tokenizer: its folder, None where there is none, and how that came about. asked:
-    its replicas say the ids."""
-
-    folder: str | None
-    how: str
-    asked: bool = False
 
 
 def given_sources(settings: Settings) -> dict[str, TokenizerSource]:
@@ -50,7 +42,7 @@ def given_sources(settings: Settings) -> dict[str, TokenizerSource]:
 def _try(model: str, root: str | None) -> TokenizerSource:
     found = finder.find(model, root, os.environ)
     if found.folder is None:
-        return TokenizerSource(None, found.how)
+        return found
     # The engine's library is no part of the control plane unless something has to be tried.
     from tokenlane.tokens.tokenizer import Tokenizer  # noqa: PLC0415
 
@@ -58,7 +50,7 @@ def _try(model: str, root: str | None) -> TokenizerSource:
         Tokenizer.load(model, Path(found.folder), fast=False)
     except ConfigError as error:
         return TokenizerSource(None, str(error))
-    return TokenizerSource(str(found.folder), found.how)
+    return found
 
 
 async def _source(settings: Settings, model: str, root: str | None) -> TokenizerSource:

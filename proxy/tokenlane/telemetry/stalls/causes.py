@@ -23,6 +23,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from tokenlane.telemetry.stalls.stages import CAUSES, METRICS, OTHER, Span
@@ -177,20 +178,16 @@ def _stage(evidence: Evidence) -> Verdict:
 
 
 def _seen(evidence: Evidence) -> Verdict:
-    weights: dict[str, float] = {}
-    longest: dict[str, tuple[float, Sequence[str]]] = {}
+    seen: dict[str, list[tuple[float, Sequence[str]]]] = {}
     before_s = evidence.ended_s - evidence.length_s
     for look in evidence.looks:
-        weight = max(0.0, look.at_s - before_s)
+        seen.setdefault(_cause(look), []).append((max(0.0, look.at_s - before_s), look.stack))
         before_s = look.at_s
-        cause = _cause(look)
-        weights[cause] = weights.get(cause, 0.0) + weight
-        if weight >= longest.get(cause, (0.0, ()))[0]:
-            longest[cause] = weight, look.stack
-    if not weights:
+    if not seen:
         return Verdict("other", ())
-    cause = max(weights, key=lambda name: weights[name])
-    return Verdict(cause, longest[cause][1] if cause in longest else ())
+    cause = max(seen, key=lambda name: sum([weight for weight, _ in seen[name]]))
+    # Of stretches that are as long as each other the last.
+    return Verdict(cause, max(reversed(seen[cause]), key=itemgetter(0))[1])
 
 
 def _cause(look: Look) -> str:

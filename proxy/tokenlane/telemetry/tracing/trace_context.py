@@ -7,21 +7,19 @@ Invariants:
 
 import re
 from random import getrandbits
+from typing import NamedTuple
 
 _VALUE = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _LINE = re.compile(rb"^traceparent: [^\r\n]*\r\n", re.MULTILINE)
 _SAMPLED = 1
 
 
-class Parent:
+class Parent(NamedTuple):
     """The client's span. sampled: the client records it."""
 
-    __slots__ = ("sampled", "span_id", "trace_id")
-
-    def __init__(self, trace_id: int, span_id: int, sampled: bool) -> None:
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.sampled = sampled
+    trace_id: int
+    span_id: int
+    sampled: bool
 
 
 def parse(value: bytes) -> Parent | None:
