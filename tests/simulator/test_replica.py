@@ -93,7 +93,9 @@ async def test_garbage_is_no_http(make_fleet: FleetMaker) -> None:
     await client.close()
 
 
-@pytest.mark.parametrize(("status", "kind"), [(503, "Service Unavailable"), (418, "Error")])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(503, "Service Unavailable"), (418, "I'm a Teapot"), (599, "Error")]
+)
 async def test_status(make_fleet: FleetMaker, status: int, kind: str) -> None:
     replica = (await make_fleet()).replicas[0]
     await replica.set_fault(Fault("status", status=status, message="no"))

@@ -1,8 +1,7 @@
 """The JSON of vLLM 0.32's answers.
 
 Invariants:
-- Fields stand in vLLM's order. Where an answer is made of structs, a field that vLLM always writes
-  has a default, and one it leaves out where it was not set is UNSET.
+- Fields stand in vLLM's order. Of a usage, what vLLM leaves out where it was not set is UNSET.
 - Chunks of a stream differ only in their text, so each stream makes its frame once.
 """
 
@@ -42,42 +41,6 @@ class UsagePayload(msgspec.Struct):
     completion_tokens_details: None | UnsetType = UNSET
 
 
-class _Delta(msgspec.Struct, omit_defaults=True):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class _ChatStreamChoice(msgspec.Struct):
-    index: int
-    delta: _Delta
-    logprobs: None = None
-    finish_reason: str | None = None
-    stop_reason: None | UnsetType = UNSET
-    token_ids: Ids | UnsetType = UNSET
-
-
-class _TextStreamChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: None = None
-    finish_reason: str | None = None
-    stop_reason: None = None
-    prompt_token_ids: Ids = None
-    token_ids: Ids = None
-
-
-class _Chunk(msgspec.Struct):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[_ChatStreamChoice | _TextStreamChoice] | list[None]
-    usage: UsagePayload | UnsetType = UNSET
-    system_fingerprint: str | UnsetType = UNSET
-    prompt_token_ids: Ids | UnsetType = UNSET
-    prompt_text: None | UnsetType = UNSET
-
-
 class ChoicePayload(msgspec.Struct):
     """One finished answer. prompt_ids, ids: only where the request asked for ids."""
 
@@ -86,10 +49,6 @@ class ChoicePayload(msgspec.Struct):
     finish: str
     ids: Ids = None
     prompt_ids: Ids = None
-
-
-def _event(chunk: _Chunk) -> bytes:
-    return b"data: %b\n\n" % msgspec.json.encode(chunk)
 
 
 class Shapes:
@@ -141,10 +100,9 @@ class Shapes:
 
     def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
         """Return the first events of each choice of a chat: one."""
-        chunk = self._chunk([_ChatStreamChoice(index, _Delta("assistant", ""))], usage)
-        chunk.prompt_token_ids = prompt_ids
-        chunk.prompt_text = None
-        return [_event(chunk)]
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return [self._event([choice], usage, prompt_token_ids=prompt_ids, prompt_text=None)]
 
     def frame(self, index: int) -> tuple[bytes, bytes]:
         """Return what stands before and after the JSON string of the text in a plain event."""
@@ -163,16 +121,17 @@ class Shapes:
         fingerprint: bool = False,
     ) -> bytes:
         """Return an event with text. finish: it is the choice's last."""
-        choice: _ChatStreamChoice | _TextStreamChoice
+        ending: dict[str, Any] = {"logprobs": None, "finish_reason": finish}
         if self.chat:
-            stop = UNSET if finish is None else None
-            choice = _ChatStreamChoice(index, _Delta(content=text), None, finish, stop, ids)
+            choice = {"index": index, "delta": {"content": text}, **ending}
+            if finish is not None:
+                choice["stop_reason"] = None
         else:
-            choice = _TextStreamChoice(index, text, None, finish, None, prompt_ids, ids)
-        chunk = self._chunk([choice], usage)
-        if fingerprint:
-            chunk.system_fingerprint = FINGERPRINT
-        return _event(chunk)
+            choice = {"index": index, "text": text, **ending, "stop_reason": None}
+            choice["prompt_token_ids"] = prompt_ids
+        choice["token_ids"] = ids
+        more = {"system_fingerprint": FINGERPRINT} if fingerprint else {}
+        return self._event([choice], usage, **more)
 
     def head(self) -> list[bytes]:
         """Return the events that come before the first token."""
@@ -192,16 +151,18 @@ class Shapes:
     def usage(self, usage: UsagePayload) -> bytes:
         """Return the event after the last choice, where stream_options.include_usage asked for
         it."""
-        chunk = self._chunk([], usage)
-        chunk.system_fingerprint = FINGERPRINT
-        return _event(chunk)
+        return self._event([], usage, system_fingerprint=FINGERPRINT)
 
-    def _chunk(
-        self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: UsagePayload | UnsetType
-    ) -> _Chunk:
-        name = "chat.completion.chunk" if self.chat else "text_completion"
-        said = usage if self.says_usage else UNSET
-        return _Chunk(self.id, name, self.created, self.model, choices, said)
+    def _event(
+        self, choices: list[dict[str, Any]], usage: UsagePayload | UnsetType, **more: Any
+    ) -> bytes:
+        chunk: dict[str, Any] = {
+            "id": self.id, "object": "chat.completion.chunk" if self.chat else "text_completion",
+            "created": self.created, "model": self.model, "choices": choices,
+        }  # fmt: skip
+        if self.says_usage and usage is not UNSET:
+            chunk["usage"] = usage
+        return b"data: %b\n\n" % msgspec.json.encode({**chunk, **more})
 
 
 def embeddings(

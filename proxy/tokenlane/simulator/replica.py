@@ -48,9 +48,7 @@ class SimulatedReplica:
         self.port = 0
         self.host = ""
         self.publisher: KvPublisher | None = None
-        self.adapters = self._configured()
-        self.stored = StoredResponses(on=settings.store_responses)
-        self.drive = Drive(settings)
+        self._begin()
         self._holder: socket.socket | None = None
         self._server: HttpServer | None = None
         self._handler: Handler | None = None
@@ -78,8 +76,12 @@ class SimulatedReplica:
         """Names it answers to, the model's own first."""
         return [self.settings.model, *self.adapters]
 
-    def _configured(self) -> dict[str, str]:
-        return {name: name for name in self.settings.adapter_names}
+    def _begin(self) -> None:
+        """Begin as a process does: nothing cached or stored, and the adapters of the settings."""
+        settings, publisher = self.settings, self.publisher
+        self.adapters = {name: name for name in settings.adapter_names}
+        self.stored = StoredResponses(on=settings.store_responses)
+        self.drive = Drive(settings, None if publisher is None else publisher.publish)
 
     # Life
 
@@ -91,7 +93,7 @@ class SimulatedReplica:
         if self.settings.kv_events != "off":
             self.publisher = KvPublisher(self.settings.kv_events, host)
             self.publisher.start()
-            self.drive = Drive(self.settings, self.publisher.publish)
+            self._begin()
         await self._listen()
 
     async def stop(self) -> None:
@@ -125,14 +127,10 @@ class SimulatedReplica:
             await asyncio.sleep(0)
         if fault.kind == "kill":
             self.drive.stop()
-            self.adapters = self._configured()
-            self.stored = StoredResponses(on=self.settings.store_responses)
-            if self.publisher is None:
-                self.drive = Drive(self.settings)
-            else:
+            if self.publisher is not None:
                 await self.publisher.stop()
                 self.publisher.start()
-                self.drive = Drive(self.settings, self.publisher.publish)
+            self._begin()
         self._settle()
 
     def clear_fault(self, kind: Kind | None = None) -> None:
