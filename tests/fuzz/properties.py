@@ -29,6 +29,7 @@ from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.keys import prompt_size_bytes
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 
 _FILE = Path("file")
 _YAML_LIMIT_BYTES = 200
@@ -152,9 +153,8 @@ def _tokenized(request: Prompted) -> None:
     tokenizer = demo_tokenizer()
     caches = TokenCaches.of(CacheBudgets.of(TokenSettings()))
     size_bytes = prompt_size_bytes(request)
-    job = TokenJob(
-        tokenizer, Speed(), request, caches, key=b"", size_bytes=size_bytes, block_tokens=16
-    )
+    model = LoadedModel(tokenizer, Speed(), caches)
+    job = TokenJob(model, request, key=b"", size_bytes=size_bytes, block_tokens=16)
     error = job.run().error
     if isinstance(error, RequestError):
         _holds(error.status == 400)

@@ -24,13 +24,13 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.prefixes import Mark
-from tokenlane.tokens.caches.shapes import Shape, ShapeCache
+from tokenlane.tokens.caches.shapes import Shape
 from tokenlane.tokens.chat.conversation import told
 from tokenlane.tokens.chat.residual import Residual, continuation, says
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import options_digest
-from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 
 _BLANK = b" \t\r\n"
 _NAME = b'"messages"'
@@ -115,38 +115,12 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
 
 
 def continued(
-    cache: BodyPrefixCache,
-    turn: NextTurn,
-    shapes: ShapeCache,
-    encoder: Encoder,
-    speed: Speed,
-    limit_s: float,
-    salt: bytes,
-    block_tokens: int,
-) -> Prompt | None:
-    """Return a body's prompt, without ids, and keep the body in place of what it goes on from; None
-    where it is not known to follow from that, and where encoding would take longer than the
-    limit."""
-    made = _continued(turn, shapes, encoder, speed, limit_s, salt, block_tokens)
-    if made is None:
-        cache.misses += 1
-        return None
-    cache.hits += 1
-    prompt, body = made
-    cache.put(body, turn.known if turn.mark is turn.known.marks[-1] else None)
-    return prompt
-
-
-def _continued(
-    turn: NextTurn,
-    shapes: ShapeCache,
-    encoder: Encoder,
-    speed: Speed,
-    limit_s: float,
-    salt: bytes,
-    block_tokens: int,
+    turn: NextTurn, model: LoadedModel, limit_s: float, salt: bytes, block_tokens: int
 ) -> tuple[Prompt, KnownBody] | None:
+    """Return a body's prompt, without ids, and the body as later ones may know it; None where it is
+    not known to follow from the known one, and where encoding would take longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
+    encoder, speed = model.tokenizer.encoder, model.speed
     if known.root != _root(request, salt, block_tokens) or not encoder.cuts_anywhere:
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
@@ -154,7 +128,7 @@ def _continued(
     roles = known.roles[: mark.messages] + turn.roles
     if affixes is None:
         return None
-    for residual in shapes.known((options_digest(request, b""), roles)):
+    for residual in model.caches.shapes.known((options_digest(request, b""), roles)):
         parts = _rest_of(turn, residual)
         if parts is None:
             continue

@@ -82,7 +82,7 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
     """Return the frame of a job."""
     header = Asked(
         number,
-        job.tokenizer.model,
+        job.model.tokenizer.model,
         next(kind for kind, body in KINDS.items() if isinstance(job.body, body)),
         job.size_bytes,
         job.block_tokens,

@@ -22,6 +22,7 @@ from tokenlane.runtime import malloc_arenas
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, JobReady, Start, frame, made
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -54,28 +55,24 @@ def serve(sock: socket.socket) -> None:
     for model, folder in start.folders.items():
         tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         tokenizer.encode("warm up", add_special_tokens=True)
-        models[model] = tokenizer, Speed(), TokenCaches.of(budgets)
+        models[model] = LoadedModel(tokenizer, Speed(), TokenCaches.of(budgets))
     malloc_arenas.settle()
     sock.sendall(b"".join(frame(JobReady())))
     while True:
         head, payload = _next(sock)
         asked = msgspec.msgpack.decode(head, type=Asked)
-        for part in made(asked.number, _tokenized(asked, payload, *models[asked.model])):
+        for part in made(asked.number, _tokenized(asked, payload, models[asked.model])):
             sock.sendall(part)
 
 
-def _tokenized(
-    asked: Asked, payload: bytes, tokenizer: Tokenizer, speed: Speed, caches: TokenCaches
-) -> Tokenized:
+def _tokenized(asked: Asked, payload: bytes, model: LoadedModel) -> Tokenized:
     try:
         body = _decoders[asked.kind].decode(payload)
     except Exception as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, 0.0)
     job = TokenJob(
-        tokenizer,
-        speed,
+        model,
         body,
-        caches,
         key=b"",
         size_bytes=asked.size_bytes,
         block_tokens=asked.block_tokens,

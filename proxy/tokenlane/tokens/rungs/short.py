@@ -16,21 +16,17 @@ from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, CompletionBody
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.budgets import TokenCaches
-from tokenlane.tokens.caches.openings import Opening, OpeningCache
+from tokenlane.tokens.caches.openings import Opening
 from tokenlane.tokens.caches.shapes import shape_of
-from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
-from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 
 
-def run(
-    job: TokenJob, speed: Speed, openings: OpeningCache, limit_s: float, stall_budget_s: float
-) -> Tokenized | None:
+def run(job: TokenJob, limit_s: float, stall_budget_s: float) -> Tokenized | None:
     """Return the job's result, made in about `limit_s` of this thread; None where it would take
     longer."""
-    began_s = time.perf_counter()
+    began_s, speed = time.perf_counter(), job.model.speed
     try:
         text, special = _text(job)
         if text is None:
@@ -40,11 +36,9 @@ def run(
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        encoder = job.tokenizer.encoder
         prompt = _encoded(
-            encoder, speed, openings, text, special, job.block_tokens, job.salt, limit_s,
-            stall_budget_s,
-        )  # fmt: skip
+            job.model, text, special, job.block_tokens, job.salt, limit_s, stall_budget_s
+        )
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
     if prompt is None:
@@ -53,9 +47,7 @@ def run(
 
 
 def plain(
-    encoder: Encoder,
-    speed: Speed,
-    caches: TokenCaches,
+    model: LoadedModel,
     chat: ChatBody,
     block_tokens: int,
     salt: bytes,
@@ -68,15 +60,12 @@ def plain(
     began_s = time.perf_counter()
     try:
         shape = shape_of(chat, prompt_fields.value(chat.messages), converted=False)
-        residual = None if shape is None else caches.shapes.residual(shape)
+        residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
         text = residual.filled(shape.texts)
-        speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
-        return _encoded(
-            encoder, speed, caches.openings, text, False, block_tokens, salt, limit_s,
-            stall_budget_s,
-        )  # fmt: skip
+        model.speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
+        return _encoded(model, text, False, block_tokens, salt, limit_s, stall_budget_s)
     except (RequestError, Unrenderable):
         return None
 
@@ -91,16 +80,14 @@ def _text(job: TokenJob) -> tuple[str | None, bool]:
         job.text = job.rendered(body, hasty=True)
         return job.text, prompt_fields.flag(body.add_special_tokens, False)
     special = prompt_fields.flag(body.add_special_tokens, True)
-    prompts = job.tokenizer.prompts(body)
+    prompts = job.model.tokenizer.prompts(body)
     if len(prompts) == 1 and isinstance(prompts[0], str):
         return prompts[0], special
     return None, False
 
 
 def _encoded(
-    encoder: Encoder,
-    speed: Speed,
-    openings: OpeningCache,
+    model: LoadedModel,
     text: str,
     special: bool,
     block_tokens: int,
@@ -109,6 +96,7 @@ def _encoded(
     stall_budget_s: float,
 ) -> Prompt | None:
     """Return the prompt of a text; None where its unknown part is predicted to take too long."""
+    encoder, speed, openings = model.tokenizer.encoder, model.speed, model.caches.openings
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
         if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
