@@ -21,7 +21,7 @@ from tokenlane.protocols.bodies import ChatBody, Chatting, CompletionBody, Promp
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked
+from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked, replaced
 from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
@@ -305,7 +305,7 @@ class TokenJob:
             yield
         if source is not None:
             new = Prefix(source.root, source.text, ids, blocks, source.marks)
-            self.model.caches.prefixes.put(new, source.found)
+            self.model.caches.prefixes.put(new, replaced(source.found))
         return blocks
 
     def _within(self, piece_bytes: int, limit_s: float) -> None:

@@ -73,8 +73,8 @@ def _size_bytes(piece: str, ids: bytes) -> int:
 
 def stretches(encoder: Encoder, text: str, at: int) -> Iterator[tuple[list[int], list[str]]]:
     """Yield `text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where
-    pieces begin, and the pieces (see `Encoder.pieces`), for about every 32 KiB of it. No step takes
-    long, except over a piece that cannot be cut."""
+    pieces begin, and the pieces, for about every 32 KiB of it. The ids of all pieces, joined, are
+    those of the text. No step takes long, except over a piece that cannot be cut."""
     window = _WINDOW_CHARS
     while at < len(text):
         until = at + window

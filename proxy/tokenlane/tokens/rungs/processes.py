@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -43,17 +44,15 @@ class LostError(Exception):
     """Two processes died while they had the job, or none was left to take it."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A job in flight. moved: it was taken from a process that died."""
 
-    __slots__ = ("future", "job", "moved", "predicted_s", "queued_s")
-
-    def __init__(self, job: TokenJob, predicted_s: float, future: asyncio.Future[Done]) -> None:
-        self.job = job
-        self.predicted_s = predicted_s
-        self.future = future
-        self.moved = False
-        self.queued_s = time.perf_counter()
+    job: TokenJob
+    predicted_s: float
+    future: asyncio.Future[Done]
+    moved: bool = False
+    queued_s: float = field(default_factory=time.perf_counter)
 
 
 class _Child:
@@ -109,8 +108,7 @@ class _Child:
             end = head_at + head_bytes + payload_bytes
             if len(buffer) < end:
                 break
-            head = bytes(buffer[head_at : head_at + head_bytes])
-            self._frame(head, bytes(buffer[head_at + head_bytes : end]))
+            self._frame(bytes(buffer[head_at : head_at + head_bytes]))
             at = end
         del buffer[:at]
 
@@ -128,7 +126,7 @@ class _Child:
     def eof_received(self) -> None:
         """Close: the process ended."""
 
-    def _frame(self, head: bytes, payload: bytes) -> None:
+    def _frame(self, head: bytes) -> None:
         self.progress_s = time.monotonic()
         if not self.ready:
             self.ready = True
@@ -136,7 +134,7 @@ class _Child:
         made = msgspec.msgpack.decode(head, type=Made)
         entry = self.entries.pop(made.number)
         self.outstanding_bytes -= entry.job.size_bytes
-        self._pool.finished(entry, job_frames.result(made, payload))
+        self._pool.finished(entry, job_frames.result(made))
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:

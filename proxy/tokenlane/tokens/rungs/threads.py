@@ -16,6 +16,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -37,18 +39,14 @@ class Done(NamedTuple):
     queue_s: float
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("future", "job", "predicted_s", "queue_s", "queued_s", "short")
-
-    def __init__(
-        self, job: TokenJob, future: asyncio.Future[Done], predicted_s: float, short: bool
-    ) -> None:
-        self.job = job
-        self.future = future
-        self.predicted_s = predicted_s
-        self.short = short
-        self.queued_s = time.perf_counter()
-        self.queue_s: float | None = None  # until it began
+    job: TokenJob
+    future: asyncio.Future[Done]
+    predicted_s: float
+    short: bool
+    queued_s: float = field(default_factory=time.perf_counter)
+    queue_s: float | None = None  # until it began
 
 
 class ThreadPool:
@@ -73,9 +71,8 @@ class ThreadPool:
             self._start(number)
 
     def _start(self, number: int) -> None:
-        run = self._only_short if number == 0 and self.count > 1 else self._any
-        name = f"tokenize-{number}"
-        thread = threading.Thread(target=run, args=(number,), name=name, daemon=True)
+        serve = partial(self._serve, number, only_short=number == 0 and self.count > 1)
+        thread = threading.Thread(target=serve, name=f"tokenize-{number}", daemon=True)
         thread.start()
         self._threads[number] = thread
 
@@ -126,27 +123,19 @@ class ThreadPool:
         self._start(number)
         return True
 
-    def _only_short(self, number: int) -> None:
+    def _serve(self, number: int, *, only_short: bool) -> None:
         cpu_scheduling.stand_back()
+        queue = self._short if only_short else self._long
         while not self._closed:
-            entry = self._short.get()
+            entry = queue.get()
+            if not only_short:
+                with contextlib.suppress(Empty):
+                    while (short := self._short.get_nowait()) is not None:
+                        self._run(short)
+                        short = None
             if entry is not None:
                 self._run(entry)
             del entry  # a waiting thread must not keep a body alive
-            if self._is_replaced(number):
-                return
-
-    def _any(self, number: int) -> None:
-        cpu_scheduling.stand_back()
-        while not self._closed:
-            entry = self._long.get()
-            with contextlib.suppress(Empty):
-                while (short := self._short.get_nowait()) is not None:
-                    self._run(short)
-                    short = None
-            if entry is not None:
-                self._run(entry)
-            del entry
             if self._is_replaced(number):
                 return
 
