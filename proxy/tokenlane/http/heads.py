@@ -8,6 +8,7 @@ Invariants:
 """
 
 import re
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import httptools
@@ -35,24 +36,9 @@ class RequestHead:
 
     target: origin form. path, query: its text. error_format: for its path. request_id_field: of
     that. minor: of HTTP/1.x. headers: lower-case names, in order. forwarded: the header lines a
-    replica gets, without host, length and request id.
+    replica gets, without host, length and request id. bodiless: no length says anything of its
+    body.
     """
-
-    __slots__ = (
-        "chunked",
-        "error_format",
-        "expects_continue",
-        "forwarded",
-        "headers",
-        "keep_alive",
-        "method",
-        "minor",
-        "path",
-        "query",
-        "request_id",
-        "request_id_field",
-        "target",
-    )
 
     def __init__(
         self,
@@ -62,6 +48,7 @@ class RequestHead:
         dropped: frozenset[bytes],
         error_format: ErrorFormatOf,
     ) -> None:
+        self.bodiless = False
         named = dict(reversed(headers))
         self.method = line.method.decode("ascii")
         self.minor = line.minor
@@ -82,12 +69,12 @@ class ResponseHead:
 
     fields: the header lines that the client gets, without length and request id. chunked: the body
     comes in chunks; endless: it ends with the connection; else its length is fixed. stream: SSE.
+    bodiless: its status says that there is no body, whatever its length.
     """
-
-    __slots__ = ("chunked", "endless", "fields", "headers", "keep_alive", "status", "stream")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
+        self.bodiless = status in framing.BODILESS
         self.headers = headers
         self.chunked = False
         self.endless = False
@@ -110,7 +97,23 @@ class _Memo(Generic[_Head]):
         self.find = self._heads.get
         self.size_bytes = 0
 
-    def put(self, data: bytes, key: bytes, head: _Head, length_bytes: int) -> None:
+    def parse(self, data: bytes, new: Callable[[bytes], tuple[_Head, int]]) -> tuple[_Head, int]:
+        """Return a head that is not remembered by all its bytes, and its body's length. new: parses
+        one that is not remembered at all."""
+        key, length_bytes = _cut_length(data)
+        head = self.find(key)
+        if head is not None:
+            parsed_bytes = max(length_bytes, 0)
+        else:
+            head, parsed_bytes = new(data)
+            # A Content-Length spelled otherwise was not cut out, and one that says nothing of the
+            # body is no length: such a head is not found without it.
+            if parsed_bytes != max(length_bytes, 0) or head.bodiless:
+                key = b""
+        self._put(data, key, head, parsed_bytes)
+        return head, parsed_bytes
+
+    def _put(self, data: bytes, key: bytes, head: _Head, length_bytes: int) -> None:
         """Remember a head. key: `data` without the length; empty where the head must not be found
         by that."""
         if len(data) > _MEMO_HEAD_LIMIT_BYTES:
@@ -194,19 +197,7 @@ class RequestHeads:
         Raise RequestError as `framing` does, and 414 or 431 for what is too long.
         """
         known = self._memo.exact(data)
-        if known is not None:
-            return known
-        key, length_bytes = _cut_length(data)
-        head = self._memo.find(key)
-        if head is not None:
-            parsed_bytes = max(length_bytes, 0)
-        else:
-            head, parsed_bytes = self._new(data)
-            # A Content-Length spelled otherwise was not cut out, so this head is not remembered.
-            if parsed_bytes != max(length_bytes, 0):
-                key = b""
-        self._memo.put(data, key, head, parsed_bytes)
-        return head, parsed_bytes
+        return known if known is not None else self._memo.parse(data, self._new)
 
     def check_beginning(self, data: bytes) -> None:
         """Raise RequestError 400 or 414 if no head can begin so, whatever follows."""
@@ -258,22 +249,10 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     if method == "HEAD":
         return _new_response(data, method)
     known = _responses.exact(data)
-    if known is not None:
-        return known
-    key, length_bytes = _cut_length(data)
-    head = _responses.find(key)
-    if head is not None:
-        parsed_bytes = max(length_bytes, 0)
-    else:
-        head, parsed_bytes = _new_response(data, method)
-        # The same holds where the status says that there is no body, whatever its length.
-        if parsed_bytes != max(length_bytes, 0) or head.status in framing.BODILESS:
-            key = b""
-    _responses.put(data, key, head, parsed_bytes)
-    return head, parsed_bytes
+    return known if known is not None else _responses.parse(data, _new_response)
 
 
-def _new_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
+def _new_response(data: bytes, method: str = "") -> tuple[ResponseHead, int]:
     fields = _Fields()
     parser = httptools.HttpResponseParser(fields)
     try:
