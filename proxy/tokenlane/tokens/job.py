@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tokenlane.errors import RequestError
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import context_window, prompt_fields
-from tokenlane.protocols.bodies import ChatBody, Chatting, CompletionBody, Prompted
+from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
@@ -42,11 +42,12 @@ _STEP_BLOCKS = 8192
 
 class Tokenized(NamedTuple):
     """A job's result. error: the client's answer, or why the ids cannot be made. seconds: how long
-    it took on the clock."""
+    it took on the clock. queue_s: how long it waited to begin."""
 
     prompt: Prompt | None
     error: RequestError | Unrenderable | None
     seconds: float
+    queue_s: float = 0.0
 
     @classmethod
     def failed(cls, problem: BaseException, seconds: float) -> "Tokenized":
@@ -117,20 +118,9 @@ class TokenJob:
         else:
             sequences = [(yield from self._chat(body, piece_limit_s))]
         yield
-        blocks = (yield from self._hashed(sequences[0])) if sequences else b""
-        self._learn(sequences, blocks)
+        blocks = yield from self._hashed(sequences[0])
         prompt = tuple(sequence.ids for sequence in sequences)
         return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
-
-    def _learn(self, sequences: list[_Sequence], blocks: bytes) -> None:
-        body, source = self.body, self.source
-        if source is None or not isinstance(body, ChatBody) or self._rendering is None:
-            return
-        shape, residual = self._rendering.shape, self._rendering.residual
-        made = sequences[0]
-        if shape is not None and residual is not None and made.source is not None:
-            marks, salt, block_tokens = made.source.marks, self.salt, self.block_tokens
-            learn(source, body, shape, residual, marks, made.ids, blocks, salt, block_tokens)
 
     def rendered(self, body: Chatting, *, hasty: bool) -> str:
         """Return the text of its conversation. hasty: the loop waits. Raise RequestError and
@@ -306,6 +296,8 @@ class TokenJob:
         if source is not None:
             new = Prefix(source.root, source.text, ids, blocks, source.marks)
             self.model.caches.prefixes.put(new, replaced(source.found))
+            if self.source is not None and self._rendering is not None:
+                learn(self.source, self.body, self._rendering, new, self.salt, self.block_tokens)
         return blocks
 
     def _within(self, piece_bytes: int, limit_s: float) -> None:

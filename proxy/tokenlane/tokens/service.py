@@ -152,14 +152,8 @@ class TokenService:
         if self.models[own].speed.render_s(size_bytes) > settings.thread_hop_s:
             return None
         began_s = time.perf_counter()
-        prompt = short.plain(
-            self.models[own],
-            body,
-            self._block_tokens,
-            salt(model, body),
-            settings.thread_hop_s,
-            settings.stall_budget_s,
-        )
+        own_salt = salt(model, body)
+        prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings)
         if prompt is None:
             return None
         self.cache.put(key, prompt)
@@ -242,8 +236,7 @@ class TokenService:
         look = self._look_short if is_short else partial(self._pool, view.total_s, False)
         rung = ladder.choose(view, look, self._settings)
         if rung is Rung.SHORT:
-            settings = self._settings
-            result = short.run(job, settings.thread_hop_s, settings.stall_budget_s)
+            result = short.run(job, self._settings)
             if result is not None:
                 self._finished(job, result)
                 return _outcome(result, rung)
@@ -255,18 +248,19 @@ class TokenService:
             raise context_window.uncounted()
         if rung is Rung.THREADS:
             with AWAITING[TOKENIZE_LOCAL]:
-                done = await self.threads.submit(job, view.total_s, short=is_short)
-            return _outcome(done.result, rung, done.queue_s)
-        if rung is Rung.PROCESSES:
+                made = await self.threads.submit(job, view.total_s, short=is_short)
+        elif rung is Rung.PROCESSES:
             try:
                 with AWAITING[TOKENIZE_LOCAL]:
-                    done = await self.processes.submit(job, view.total_s)
+                    made = await self.processes.submit(job, view.total_s)
             except LostError:
                 return Outcome(None, Rung.BAIL, "process-lost")
-            return _outcome(done.result, rung, done.queue_s)
-        if rung is Rung.LOCAL:
-            return await self._local(job)
-        return Outcome(None, Rung.BAIL, _FULL)
+        elif rung is Rung.LOCAL:
+            made = await local.run(job, self._permit, self._settings.stall_budget_s)
+            self._finished(job, made)
+        else:
+            return Outcome(None, Rung.BAIL, _FULL)
+        return _outcome(made, rung)
 
     def _has_its_share(self, job: TokenJob) -> bool:
         """Return whether a tenant has half of all that may be in line: the other half is for
@@ -306,11 +300,6 @@ class TokenService:
             processes.outstanding_bytes,
         )
 
-    async def _local(self, job: TokenJob) -> Outcome:
-        result, queued_s = await local.run(job, self._permit, self._settings.stall_budget_s)
-        self._finished(job, result)
-        return _outcome(result, Rung.LOCAL, queued_s)
-
     def _finished(self, job: TokenJob, result: Tokenized) -> None:
         if self._room:
             # After the pool has stopped counting this job.
@@ -320,9 +309,10 @@ class TokenService:
             self.cache.put(job.key, prompt)
 
 
-def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
-    if isinstance(result.error, RequestError):
-        raise result.error.copy()
-    if result.error is not None:
-        return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
-    return Outcome(result.prompt, rung, "", queue_s, result.seconds)
+def _outcome(result: Tokenized, rung: Rung) -> Outcome:
+    error = result.error
+    if isinstance(error, RequestError):
+        raise error.copy()
+    if error is not None:
+        return Outcome(None, Rung.BAIL, error.reason, result.queue_s, result.seconds)
+    return Outcome(result.prompt, rung, "", result.queue_s, result.seconds)

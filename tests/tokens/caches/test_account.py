@@ -83,10 +83,11 @@ def test_of_openings(length: int) -> None:
                 ]
                 jobs = TokenCaches.of(CacheBudgets.of(TokenSettings()))
                 own = jobs._replace(openings=caches.openings)
-                short.run(job_of({"messages": messages}, caches=own), 1e9, 1e9)
+                limits = TokenSettings(thread_hop_s=1e9, stall_budget_s=1e9)
+                short.run(job_of({"messages": messages}, caches=own), limits)
         assert len(caches.openings) == 20
         before_bytes, counted_bytes = held_bytes(), caches.openings.size_bytes
-        caches.openings._alike.clear()
+        caches.openings._items.clear()
         taken_bytes = before_bytes - held_bytes()
     assert taken_bytes / TRUE < counted_bytes < taken_bytes * TRUE
 

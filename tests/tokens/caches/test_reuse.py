@@ -213,7 +213,7 @@ def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
     def conversations(steps: list[tuple[str, Any]], blocks: int) -> None:
         for value in requests(model, steps):
             job = job_of(model, value, caches, blocks)
-            made = short.run(job, LONG_S, LONG_S)
+            made = short.run(job, TokenSettings(thread_hop_s=LONG_S, stall_budget_s=LONG_S))
             assert made is not None
             assert made.prompt == expected(model, value, blocks)
 

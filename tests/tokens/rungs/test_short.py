@@ -26,6 +26,10 @@ SYSTEM = "You are of help. " * 80
 LONG_S = 1e9
 
 
+def limits(hop_s: float = LONG_S, budget_s: float = LONG_S) -> TokenSettings:
+    return TokenSettings(thread_hop_s=hop_s, stall_budget_s=budget_s)
+
+
 def opening_cache(limit_bytes: int = 1_000_000) -> OpeningCache:
     return OpeningCache(Budget(limit_bytes, limit_bytes))
 
@@ -41,7 +45,7 @@ def chat(question: str, **fields: Any) -> dict[str, Any]:
 
 
 def run(value: dict[str, Any], kept: OpeningCache) -> Tokenized | None:
-    return short.run(job_of(value, caches=empty(kept)), LONG_S, LONG_S)
+    return short.run(job_of(value, caches=empty(kept)), limits())
 
 
 def test_an_opening_is_kept_from_its_second_sight() -> None:
@@ -58,7 +62,7 @@ def test_an_opening_is_kept_from_its_second_sight() -> None:
 def test_what_costs_too_much_is_handed_over_with_its_text() -> None:
     value = chat("word " * 1000)
     job = job_of(value)
-    assert short.run(job, 0.0, LONG_S) is None
+    assert short.run(job, limits(0.0)) is None
     assert isinstance(job.body, ChatBody)
     assert job.text == demo_tokenizer().chat_text(job.body)
     assert job.run().prompt == job_of(value).run().prompt
@@ -69,16 +73,16 @@ def test_what_is_known_does_not_count() -> None:
     kept, limit_s = opening_cache(), Speed().encode_s(600)
     for number in range(2):
         run(chat(f"question {number}"), kept)
-    made = short.run(job_of(chat("another"), caches=empty(kept)), limit_s, 0.0)
+    made = short.run(job_of(chat("another"), caches=empty(kept)), limits(limit_s, 0.0))
     assert made is not None
     assert made.prompt == job_of(chat("another")).run().prompt
-    assert short.run(job_of(chat("another")), limit_s, 0.0) is None
+    assert short.run(job_of(chat("another")), limits(limit_s, 0.0)) is None
 
 
 def test_an_opening_too_long_for_the_loop_is_not_encoded_there() -> None:
     kept = opening_cache()
     results = [
-        short.run(job_of(chat(f"question {number}"), caches=empty(kept)), LONG_S, 0.0)
+        short.run(job_of(chat(f"question {number}"), caches=empty(kept)), limits(LONG_S, 0.0))
         for number in range(2)
     ]
     assert results[0] is not None
@@ -104,14 +108,14 @@ def test_other_prompts_are_made_by_the_job(value: dict[str, Any]) -> None:
 
 def test_other_prompts_keep_to_the_limit() -> None:
     value = {"prompt": ["word " * 1000, "two"]}
-    assert short.run(job_of(value), 0.001, LONG_S) is None
+    assert short.run(job_of(value), limits(0.001)) is None
 
 
 def plainly(chat: dict[str, Any], caches: TokenCaches, limit_s: float = LONG_S) -> Prompt | None:
     body = body_of(chat)
     assert isinstance(body, ChatBody)
     model, own_salt = LoadedModel(demo_tokenizer(), Speed(), caches), salt("demo", body)
-    return short.plain(model, body, 4, own_salt, limit_s, LONG_S)
+    return short.plain(model, body, 4, own_salt, limits(limit_s))
 
 
 def known() -> TokenCaches:

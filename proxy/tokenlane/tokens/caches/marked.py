@@ -7,7 +7,6 @@ Invariants:
   under it.
 """
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, Generic, TypeVar
 
@@ -32,14 +31,12 @@ class MarkedEntry(msgspec.Struct, eq=False):
 _Entry = TypeVar("_Entry", bound=MarkedEntry)
 
 
-class MarkedCache(BoundedCache, Generic[_Entry]):
+class MarkedCache(BoundedCache[_Entry, None], Generic[_Entry]):
     """LRU over entries, which are found by the names of their marks."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
         self._named: dict[Hashable, _Entry] = {}
-        self._order: OrderedDict[_Entry, None] = OrderedDict()
-        self._lock = budget.lock
 
     def put(self, new: _Entry, old: _Entry | None = None) -> None:
         """Take an entry in. old: it goes on where this one ended, and so takes its place."""
@@ -47,10 +44,10 @@ class MarkedCache(BoundedCache, Generic[_Entry]):
         if not names or not self.takes(size_bytes):
             return
         with self._lock:
-            if old is not None and old in self._order:
+            if old is not None and old in self._items:
                 self._drop(old)
                 size_bytes -= old.size_bytes
-            self._order[new] = None
+            self._items[new] = None
             self._named.update(dict.fromkeys(names, new))
             self.budget.grow(self, size_bytes)
 
@@ -58,20 +55,17 @@ class MarkedCache(BoundedCache, Generic[_Entry]):
         """Forget everything."""
         with self._lock:
             self._named.clear()
-            self._order.clear()
+            self._items.clear()
             self.budget.grow(self, -self.size_bytes)
 
     def forget_oldest(self) -> int:
         """Drop the least recently used entry."""
-        oldest = next(iter(self._order))
+        oldest = next(iter(self._items))
         self._drop(oldest)
         return oldest.size_bytes
 
     def _drop(self, entry: _Entry) -> None:
-        del self._order[entry]
+        del self._items[entry]
         for name in entry.names():
             if self._named.get(name) is entry:
                 del self._named[name]
-
-    def __len__(self) -> int:
-        return len(self._order)

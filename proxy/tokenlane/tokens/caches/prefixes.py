@@ -78,8 +78,8 @@ class PrefixCache(MarkedCache[Prefix]):
                 self.misses += 1
             else:
                 self.hits += 1
-                if found.prefix in self._order:
-                    self._order.move_to_end(found.prefix)
+                if found.prefix in self._items:
+                    self._items.move_to_end(found.prefix)
         return found
 
     def _find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:

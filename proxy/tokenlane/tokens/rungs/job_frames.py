@@ -12,23 +12,13 @@ import msgspec
 
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import (
-    ChatBody,
-    CompletionBody,
-    Kind,
-    MessagesBody,
-    Prompted,
-    ResponsesBody,
-)
+from tokenlane.protocols.bodies import BODIES, Kind, OtherBody, Prompted
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.job import Tokenized, TokenJob
 
 LENGTHS = struct.Struct("<II")
 KINDS: dict[Kind, type[Prompted]] = {
-    Kind.CHAT: ChatBody,
-    Kind.COMPLETION: CompletionBody,
-    Kind.MESSAGES: MessagesBody,
-    Kind.RESPONSES: ResponsesBody,
+    kind: body for kind, body in BODIES.items() if not issubclass(body, OtherBody)
 }
 
 

@@ -28,7 +28,6 @@ from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made, Start
 from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
-from tokenlane.tokens.rungs.threads import Done
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class _Entry:
 
     job: TokenJob
     predicted_s: float
-    future: asyncio.Future[Done]
+    future: asyncio.Future[Tokenized]
     moved: bool = False
     queued_s: float = field(default_factory=time.perf_counter)
 
@@ -194,10 +193,10 @@ class ProcessPool:
         """Jobs under way."""
         return sum(len(child.entries) for child in self._children)
 
-    def submit(self, job: TokenJob, predicted_s: float) -> asyncio.Future[Done]:
+    def submit(self, job: TokenJob, predicted_s: float) -> asyncio.Future[Tokenized]:
         """Hand a job to a process; raise LostError from the future. The ladder has checked that
         there is room."""
-        future: asyncio.Future[Done] = self._loop.create_future()
+        future: asyncio.Future[Tokenized] = self._loop.create_future()
         self.tenants.begin(job)
         self._dispatch(_Entry(job, predicted_s, future))
         return future
@@ -234,7 +233,7 @@ class ProcessPool:
         self._on_result(entry.job, result)
         if not entry.future.done():
             queue_s = time.perf_counter() - entry.queued_s - result.seconds
-            entry.future.set_result(Done(result, max(0.0, queue_s)))
+            entry.future.set_result(result._replace(queue_s=max(0.0, queue_s)))
 
     def lost(self, child: _Child) -> None:
         """Move the jobs of a dead process to others, each once."""

@@ -10,6 +10,7 @@ Invariants:
 
 import time
 
+from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
@@ -23,22 +24,21 @@ from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.model_tokenizers import LoadedModel
 
 
-def run(job: TokenJob, limit_s: float, stall_budget_s: float) -> Tokenized | None:
-    """Return the job's result, made in about `limit_s` of this thread; None where it would take
+def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
+    """Return the job's result, made in about a hop's time of this thread; None where it would take
     longer."""
     began_s, speed = time.perf_counter(), job.model.speed
     try:
         text, special = _text(job)
         if text is None:
-            if speed.render_s(job.size_bytes) + speed.encode_s(job.size_bytes) > limit_s:
+            size_bytes = job.size_bytes
+            if speed.render_s(size_bytes) + speed.encode_s(size_bytes) > settings.thread_hop_s:
                 return None
             return job.run()
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        prompt = _encoded(
-            job.model, text, special, job.block_tokens, job.salt, limit_s, stall_budget_s
-        )
+        prompt = _encoded(job.model, text, special, job.block_tokens, job.salt, settings)
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
     if prompt is None:
@@ -47,16 +47,11 @@ def run(job: TokenJob, limit_s: float, stall_budget_s: float) -> Tokenized | Non
 
 
 def plain(
-    model: LoadedModel,
-    chat: ChatBody,
-    block_tokens: int,
-    salt: bytes,
-    limit_s: float,
-    stall_budget_s: float,
+    model: LoadedModel, chat: ChatBody, block_tokens: int, salt: bytes, settings: TokenSettings
 ) -> Prompt | None:
     """Return the prompt of a chat that says nothing beside its messages, without a job: where its
-    shape is known, and it takes about `limit_s`. None for all others, and where anything is wrong
-    with it: a job then reports what."""
+    shape is known, and it takes about a hop's time. None for all others, and where anything is
+    wrong with it: a job then reports what."""
     began_s = time.perf_counter()
     try:
         shape = shape_of(chat, prompt_fields.value(chat.messages), converted=False)
@@ -65,7 +60,7 @@ def plain(
             return None
         text = residual.filled(shape.texts)
         model.speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
-        return _encoded(model, text, False, block_tokens, salt, limit_s, stall_budget_s)
+        return _encoded(model, text, False, block_tokens, salt, settings)
     except (RequestError, Unrenderable):
         return None
 
@@ -92,11 +87,11 @@ def _encoded(
     special: bool,
     block_tokens: int,
     salt: bytes,
-    limit_s: float,
-    stall_budget_s: float,
+    settings: TokenSettings,
 ) -> Prompt | None:
     """Return the prompt of a text; None where its unknown part is predicted to take too long."""
     encoder, speed, openings = model.tokenizer.encoder, model.speed, model.caches.openings
+    limit_s = settings.thread_hop_s
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
         if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
@@ -109,7 +104,7 @@ def _encoded(
         head = text[: openings.ends_at(encoder, root, text)]
         if not head:
             opening = Opening("", affixes[0], b"")
-        elif speed.encode_s(len(head)) < stall_budget_s and len(head) <= PART_CHARS:
+        elif speed.encode_s(len(head)) < settings.stall_budget_s and len(head) <= PART_CHARS:
             ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
             opening = Opening(head, ids, block_hashes(ids, block_tokens, salt))
             openings.put(root, opening)

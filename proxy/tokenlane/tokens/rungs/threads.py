@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from tokenlane.runtime import cpu_scheduling
 from tokenlane.runtime.cgroup import cpu_count
@@ -32,17 +31,10 @@ from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 _SLICE_S = 0.005
 
 
-class Done(NamedTuple):
-    """A job's result and the seconds it waited for a thread."""
-
-    result: Tokenized
-    queue_s: float
-
-
 @dataclass(slots=True, eq=False)
 class _Entry:
     job: TokenJob
-    future: asyncio.Future[Done]
+    future: asyncio.Future[Tokenized]
     predicted_s: float
     short: bool
     queued_s: float = field(default_factory=time.perf_counter)
@@ -91,9 +83,11 @@ class ThreadPool:
         way, and so nothing is known."""
         return self._late_s if self.queued_jobs else 0.0
 
-    def submit(self, job: TokenJob, predicted_s: float, *, short: bool) -> asyncio.Future[Done]:
+    def submit(
+        self, job: TokenJob, predicted_s: float, *, short: bool
+    ) -> asyncio.Future[Tokenized]:
         """Queue a job. The ladder has checked that there is room."""
-        future: asyncio.Future[Done] = self._loop.create_future()
+        future: asyncio.Future[Tokenized] = self._loop.create_future()
         entry = _Entry(job, future, predicted_s, short)
         self.queued_jobs += 1
         self.queued_bytes += job.size_bytes
@@ -140,7 +134,7 @@ class ThreadPool:
                 return
 
     def _run(self, entry: _Entry) -> None:
-        done: Done | Exception | None = None
+        done: Tokenized | Exception | None = None
         if entry.queue_s is not None or not entry.future.cancelled():
             if entry.queue_s is None:
                 entry.queue_s = time.perf_counter() - entry.queued_s
@@ -149,7 +143,7 @@ class ThreadPool:
                 if result is None:
                     self._long.put(entry)
                     return
-                done = Done(result, entry.queue_s)
+                done = result._replace(queue_s=entry.queue_s)
             except Exception as error:  # noqa: BLE001 - its waiter raises it; the thread lives on
                 done = error
             except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's own code
@@ -159,7 +153,7 @@ class ThreadPool:
 
     # -- back on the loop --------------------------------------------------------------------
 
-    def _finished(self, entry: _Entry, done: Done | Exception | None, ended_s: float) -> None:
+    def _finished(self, entry: _Entry, done: Tokenized | Exception | None, ended_s: float) -> None:
         self._late_s = time.perf_counter() - ended_s
         self.queued_jobs -= 1
         self.queued_bytes -= entry.job.size_bytes
@@ -174,7 +168,7 @@ class ThreadPool:
             if not entry.future.done():
                 entry.future.set_exception(done)
             return
-        self._on_result(entry.job, done.result)
+        self._on_result(entry.job, done)
         if not entry.future.done():
             entry.future.set_result(done)
 
