@@ -21,33 +21,23 @@ from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply
 from tokenlane.simulator.inference import Inference
 from tokenlane.simulator.replica import SimulatedReplica
+from tokenlane.simulator.stats import Counts
 from tokenlane.simulator.vllm_errors import ReplicaError
 from tokenlane.tokens.ids import pack
 
+_LORA = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+_JSON_BODIES = frozenset(
+    "/v1/chat/completions /v1/completions /v1/embeddings /v1/messages /v1/messages/count_tokens "
+    "/v1/responses /tokenize /detokenize".split()
+).union(_LORA)
 _METHODS = {
-    "/v1/chat/completions": ("POST",),
-    "/v1/completions": ("POST",),
-    "/v1/embeddings": ("POST",),
-    "/v1/messages": ("POST",),
-    "/v1/messages/count_tokens": ("POST",),
-    "/v1/responses": ("POST",),
-    "/tokenize": ("POST",),
-    "/detokenize": ("POST",),
-    "/v1/models": ("GET",),
-    "/health": ("GET",),
+    **dict.fromkeys(_JSON_BODIES, ("POST",)),
+    **dict.fromkeys(("/v1/models", "/health", "/version", "/load", "/metrics"), ("GET",)),
     "/ping": ("GET", "POST"),
-    "/version": ("GET",),
-    "/load": ("GET",),
-    "/metrics": ("GET",),
     "/reset_prefix_cache": ("POST",),
     "/kv_event_sources": ("GET",),
-    "/v1/load_lora_adapter": ("POST",),
-    "/v1/unload_lora_adapter": ("POST",),
     "/sim/fault": ("GET", "POST", "DELETE"),
     "/sim/stats": ("GET",),
-}
-_JSON_BODIES = frozenset(path for path, methods in _METHODS.items() if methods == ("POST",)) - {
-    "/reset_prefix_cache"
 }
 
 
@@ -62,28 +52,19 @@ def _response_methods(path: str) -> tuple[str, ...] | None:
     return ("POST",) if slash else ("GET",)
 
 
-_LORA = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
-
-
 class _FaultOrder(Fault, frozen=True, kw_only=True):
     """A fault, and the replica that gets it (None: this one)."""
 
     replica: int | None = None
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """A replica's counts since it started. Tokens where not said otherwise."""
+class Stats(Counts, kw_only=True):
+    """A replica's counts since it started, and what it has now."""
 
     url: str
     in_flight: int
     running: int
     waiting: int
-    sequences: int
-    queried_tokens: int
-    hit_tokens: int
-    prefilled_tokens: int
-    generated_tokens: int
-    rejected: int
     cached_blocks: int
     evicted_blocks: int
 
@@ -91,18 +72,12 @@ class Stats(msgspec.Struct, frozen=True):
 def stats(replica: SimulatedReplica) -> Stats:
     """As they are now."""
     engine = replica.drive.engine
-    counts = engine.stats
     return Stats(
+        **msgspec.structs.asdict(engine.stats.counts),
         url=replica.url,
         in_flight=replica.in_flight,
         running=engine.running,
         waiting=engine.waiting,
-        sequences=counts.sequences,
-        queried_tokens=counts.queried_tokens,
-        hit_tokens=counts.hit_tokens,
-        prefilled_tokens=counts.prefilled_tokens,
-        generated_tokens=counts.generated_tokens,
-        rejected=counts.rejected,
         cached_blocks=len(engine.cache),
         evicted_blocks=engine.cache.evicted_blocks,
     )

@@ -163,7 +163,7 @@ class Engine:
     def _queue(self, sequence: Sequence, at_s: float) -> None:
         limit = self.settings.queue_limit
         if limit is not None and self.running + len(self._waiting) >= limit:
-            self.stats.rejected += 1
+            self.stats.counts.rejected += 1
             self._end(sequence, at_s, "rejected")
             return
         sequence.phase = SequencePhase.WAITING

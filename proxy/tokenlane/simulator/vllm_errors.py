@@ -5,6 +5,7 @@ Invariants:
   status; only unknown routes and wrong methods have the web framework's {"detail": ...}.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from http.client import responses
 
@@ -17,22 +18,15 @@ from tokenlane.protocols.dialects import Dialect
 _MALFORMED = HTTPStatus.BAD_REQUEST.phrase
 
 
+@dataclass(eq=False)
 class ReplicaError(TokenlaneError):
     """An answer instead of a result. kind: `error.type`."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        kind: str = "BadRequestError",
-        param: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
+    message: str
+    _: KW_ONLY
+    status: int = 400
+    kind: str = "BadRequestError"
+    param: str | None = None
 
     def body(self, dialect: Dialect = Dialect.CHAT) -> bytes:
         """Return JSON, without a newline. Bodies of the wrong shape are refused before vLLM knows
