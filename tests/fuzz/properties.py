@@ -18,7 +18,7 @@ from tests.fuzz.trees import tree
 from tests.support import demo_tokenizer
 from tokenlane.config import loading as configuration
 from tokenlane.config.options import OPTIONS
-from tokenlane.config.settings import Settings, TokenSettings
+from tokenlane.config.settings import ServerSettings, Settings, TokenSettings
 from tokenlane.errors import ConfigError, ConfigProblems, RequestError
 from tokenlane.http.chunked import ChunkedReader, ChunkError
 from tokenlane.http.framing import origin_form
@@ -55,7 +55,7 @@ def head(data: bytes) -> None:
     """A request head that passes is what h11 reads, too."""
     data = data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else data + b"\r\n\r\n"
     try:
-        parsed, length_bytes = RequestHeads(128, 8192).parse(data)
+        parsed, length_bytes = RequestHeads(ServerSettings()).parse(data)
     except RequestError as refused:
         _holds(refused.status in _STATUSES)
         return

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import httptools
 
+from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import RequestError
 from tokenlane.http import framing
 from tokenlane.http.error_format import ErrorFormatOf, openai_errors
@@ -160,29 +161,25 @@ def _cut_length(head: bytes) -> tuple[bytes, int]:
 class RequestHeads:
     """Parses the heads of requests.
 
-    header_limit_count, target_limit_bytes: heads beyond these are refused. dropped: names of fields
-    that replicas do not get. unreadable: stands for a head that could not be parsed.
+    settings: heads beyond their limits are refused. dropped: names of fields that replicas do not
+    get. unreadable: stands for a head that could not be parsed.
     """
 
     def __init__(
         self,
-        header_limit_count: int,
-        target_limit_bytes: int,
+        settings: ServerSettings,
         dropped: frozenset[bytes] = frozenset(),
         error_format: ErrorFormatOf = openai_errors,
     ) -> None:
         self._error_format = error_format
         line = framing.RequestLine(b"GET", b"/", 1)
         self.unreadable = RequestHead(line, b"/", [], dropped, error_format)
-        self.configure(header_limit_count, target_limit_bytes, dropped)
+        self.configure(settings, dropped)
 
-    def configure(
-        self, header_limit_count: int, target_limit_bytes: int, dropped: frozenset[bytes]
-    ) -> None:
+    def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
         """Replace the limits and the dropped names, from the next head on."""
+        self._settings = settings
         self._dropped = dropped
-        self._header_limit_count = header_limit_count
-        self._target_limit_bytes = target_limit_bytes
         self._memo: _Memo[RequestHead] = _Memo()
 
     @property
@@ -205,12 +202,12 @@ class RequestHeads:
         # A CR at the end may still get its LF.
         if data.count(b"\n") != lines or data.count(b"\r", 0, -1) != lines:
             raise framing.refusal("Lines must end with CRLF.", "bare_line_feed")
-        if not lines and len(data) > self._target_limit_bytes + _LINE_REST_BYTES:
+        if not lines and len(data) > self._settings.target_limit_bytes + _LINE_REST_BYTES:
             raise target_too_long()
 
     def _new(self, data: bytes) -> tuple[RequestHead, int]:
         line = framing.check_head(data)
-        if len(line.target) > self._target_limit_bytes:
+        if len(line.target) > self._settings.target_limit_bytes:
             raise target_too_long()
         target = framing.origin_form(line.target)
         fields = _Fields()
@@ -223,7 +220,7 @@ class RequestHeads:
             # clearer.
             framing.body_length(line.minor, _split_fields(data))
             raise framing.refusal("The request head is malformed.", "request_head") from None
-        if len(fields.headers) > self._header_limit_count:
+        if len(fields.headers) > self._settings.header_limit_count:
             raise head_too_large("Too many headers.")
         length = framing.body_length(line.minor, fields.headers)
         head = RequestHead(line, target, fields.headers, self._dropped, self._error_format)
