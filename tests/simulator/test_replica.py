@@ -240,6 +240,14 @@ async def test_unhealthy_serves_on(make_fleet: FleetMaker) -> None:
     assert (await ask(replica.url, CHAT, chat())).status == 200
 
 
+async def test_timed_faults_end(make_fleet: FleetMaker) -> None:
+    replica = (await make_fleet()).replicas[0]
+    await replica.set_fault(Fault("refuse", for_s=0.01))
+    async with asyncio.timeout(10.0):
+        await replica.listening.wait()
+    assert replica.faults.listed() == []
+
+
 async def test_faults_on_any_path(make_fleet: FleetMaker) -> None:
     replica = (await make_fleet()).replicas[0]
     await replica.set_fault(Fault("status", paths=("/health",), count=1))

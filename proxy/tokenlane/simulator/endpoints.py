@@ -6,7 +6,6 @@ Invariants:
 - /sim meets no fault; a replica that refuses connections is switched through a sibling.
 """
 
-import time
 from array import array
 from collections.abc import Sequence as Row
 
@@ -102,7 +101,7 @@ class Endpoints:
             if path.startswith("/sim/"):
                 await self._simulator(exchange, reply)
                 return
-            fault = self._replica.faults.take(path, time.monotonic())
+            fault = self._replica.faults.take(path)
             if fault is not None and await self._fail(exchange, reply, fault):
                 return
             methods = self._methods.get(path) or _response_methods(path)
@@ -182,7 +181,7 @@ class Endpoints:
         """Answer a GET."""
         replica, settings = self._replica, self._replica.settings
         if path in ("/health", "/ping"):
-            ill = replica.faults.active("unhealthy", time.monotonic()) is not None
+            ill = replica.faults.active("unhealthy") is not None
             reply.respond(503 if ill else 200, None, b"")
         elif path == "/version":
             reply.respond(200, JSON, b'{"version":"%b"}' % payloads.VERSION.encode())
@@ -270,7 +269,7 @@ class Endpoints:
         if exchange.method == "DELETE":
             for one in self._siblings:
                 one.clear_fault()
-        reply.respond(200, JSON, _listed(replica.faults.listed(time.monotonic())))
+        reply.respond(200, JSON, _listed(replica.faults.listed()))
 
     def _sibling(self, index: int | None) -> SimulatedReplica:
         if index is None:

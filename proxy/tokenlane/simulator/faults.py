@@ -2,8 +2,8 @@
 
 Invariants:
 - A fault of one kind replaces the earlier one of that kind; `clear` takes them all away.
-- `count` faults end after so many requests, `for_s` faults after a time; others stay.
-- The clock is the caller's. What a fault does to sockets is the replica's business.
+- `count` faults end after so many requests; others stay until they are cleared.
+- What a fault does to sockets is the replica's business, and so is when a `for_s` fault ends.
 """
 
 import math
@@ -66,25 +66,22 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Switch(msgspec.Struct):
-    """A fault that is on: for so many requests more, and until then."""
+    """A fault that is on, for so many requests more."""
 
     fault: Fault
     left: float
-    until_s: float
 
 
 class Faults:
-    """The switches of one replica."""
+    """The switches of one replica, which sees to their time."""
 
     def __init__(self) -> None:
         self._switches: dict[Kind, _Switch] = {}
 
-    def set(self, fault: Fault, now: float) -> None:
+    def set(self, fault: Fault) -> None:
         """Switch one on."""
-        self.clear(fault.kind)
         left = math.inf if fault.count is None else fault.count
-        until_s = math.inf if fault.for_s is None else now + fault.for_s
-        self._switches[fault.kind] = _Switch(fault, left, until_s)
+        self._switches[fault.kind] = _Switch(fault, left)
 
     def clear(self, kind: Kind | None = None) -> None:
         """Switch one off, or all."""
@@ -93,23 +90,20 @@ class Faults:
         else:
             self._switches.pop(kind, None)
 
-    def active(self, kind: Kind, now: float) -> Fault | None:
+    def active(self, kind: Kind) -> Fault | None:
         """Return the fault of this kind, if it is on."""
         switch = self._switches.get(kind)
-        if switch is not None and (now >= switch.until_s or switch.left <= 0):
-            self.clear(kind)
-            return None
-        return switch.fault if switch is not None else None
+        return switch.fault if switch is not None and switch.left > 0 else None
 
-    def take(self, path: str, now: float) -> Fault | None:
+    def take(self, path: str) -> Fault | None:
         """Return the fault that this request meets, and count it."""
         for kind in PER_REQUEST:
-            fault = self.active(kind, now)
+            fault = self.active(kind)
             if fault is not None and fault.hits(path):
                 self._switches[kind].left -= 1
                 return fault
         return None
 
-    def listed(self, now: float) -> list[Fault]:
+    def listed(self) -> list[Fault]:
         """Return the faults that are on."""
-        return [fault for kind in list(self._switches) if (fault := self.active(kind, now))]
+        return [switch.fault for switch in self._switches.values() if switch.left > 0]

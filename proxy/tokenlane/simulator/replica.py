@@ -7,7 +7,6 @@ Invariants:
 
 import asyncio
 import socket
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -112,7 +111,7 @@ class SimulatedReplica:
 
     async def set_fault(self, fault: Fault) -> None:
         """Switch a failure on. When this returns, the port is as the fault wants it."""
-        self.faults.set(fault, time.monotonic())
+        self.faults.set(fault)
         timer = self._timers.pop(fault.kind, None)
         if timer is not None:
             timer.cancel()
@@ -149,17 +148,15 @@ class SimulatedReplica:
         await asyncio.get_running_loop().create_future()
 
     def _settle(self) -> None:
-        now = time.monotonic()
-        slow = self.faults.active("slow", now)
+        slow = self.faults.active("slow")
         self.drive.engine.slowness = slow.factor if slow is not None else 1.0
-        if self.faults.active("drain", now) is None:
+        if self.faults.active("drain") is None:
             self.serving.set()
         else:
             self.serving.clear()
 
     def _refusing(self) -> bool:
-        now = time.monotonic()
-        return any(self.faults.active(kind, now) is not None for kind in ("refuse", "kill"))
+        return any(self.faults.active(kind) is not None for kind in ("refuse", "kill"))
 
     async def _listen(self) -> None:
         assert self._handler is not None
