@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -31,25 +32,22 @@ _NICENESS = 10
 _decoders = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
 
 
-def _exactly(sock: socket.socket, size_bytes: int) -> bytes:
-    data = bytearray(size_bytes)
-    view, at = memoryview(data), 0
-    while at < size_bytes:
-        count = sock.recv_into(view[at:])
-        if not count:
-            raise EOFError
-        at += count
-    return bytes(data)
+def _exactly(stream: BinaryIO, size_bytes: int) -> bytes:
+    data = stream.read(size_bytes)
+    if len(data) < size_bytes:
+        raise EOFError
+    return data
 
 
-def _next(sock: socket.socket) -> tuple[bytes, bytes]:
-    head_bytes, payload_bytes = LENGTHS.unpack(_exactly(sock, LENGTHS.size))
-    return _exactly(sock, head_bytes), _exactly(sock, payload_bytes)
+def _next(stream: BinaryIO) -> tuple[bytes, bytes]:
+    head_bytes, payload_bytes = LENGTHS.unpack(_exactly(stream, LENGTHS.size))
+    return _exactly(stream, head_bytes), _exactly(stream, payload_bytes)
 
 
 def serve(sock: socket.socket) -> None:
     """Serve jobs until the other end closes."""
-    start = msgspec.msgpack.decode(_next(sock)[0], type=Start)
+    stream = sock.makefile("rb")
+    start = msgspec.msgpack.decode(_next(stream)[0], type=Start)
     settings = msgspec.msgpack.decode(start.settings, type=TokenSettings)
     models, budgets = {}, CacheBudgets.of(settings)
     for model, folder in start.folders.items():
@@ -59,7 +57,7 @@ def serve(sock: socket.socket) -> None:
     malloc_arenas.settle()
     sock.sendall(b"".join(frame(JobReady())))
     while True:
-        head, payload = _next(sock)
+        head, payload = _next(stream)
         asked = msgspec.msgpack.decode(head, type=Asked)
         for part in made(asked.number, _tokenized(asked, payload, models[asked.model])):
             sock.sendall(part)
