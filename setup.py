@@ -77,6 +77,7 @@ COMPILED = [
     "proxy/tokenlane/tokens/blocks.py",
     "proxy/tokenlane/tokens/caches/body_prefixes.py",
     "proxy/tokenlane/tokens/caches/lru.py",
+    "proxy/tokenlane/tokens/caches/marked.py",
     "proxy/tokenlane/tokens/caches/openings.py",
     "proxy/tokenlane/tokens/caches/prefixes.py",
     "proxy/tokenlane/tokens/caches/segments.py",

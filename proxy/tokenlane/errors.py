@@ -74,7 +74,16 @@ class RequestError(TokenlaneError):
         return made
 
 
-INTERNAL = RequestError(500, "Internal error.", kind="server_error", code="internal")
+def server_error(
+    status: int, message: str, code: str, *, retry_after_s: int | None = None, close: bool = False
+) -> RequestError:
+    """Return an error that is no fault of the request."""
+    return RequestError(
+        status, message, kind="server_error", code=code, retry_after_s=retry_after_s, close=close
+    )
+
+
+INTERNAL = server_error(500, "Internal error.", "internal")
 
 
 class UpstreamError(TokenlaneError):

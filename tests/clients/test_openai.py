@@ -90,7 +90,7 @@ async def test_models() -> None:
 
 async def test_a_gone_client_frees_its_replica() -> None:
     async with simulated(1) as (client, bench, fleet):
-        fleet.replicas[0].faults.set(Fault("stall", after_chunks=3), time.monotonic())
+        fleet.replicas[0].faults.set(Fault("stall", after_chunks=3))
         stream = await client.chat.completions.create(model="demo", messages=MESSAGES, stream=True)
         async for _ in stream:
             break
@@ -178,7 +178,7 @@ async def test_a_replica_that_fails_before_it_answers() -> None:
 async def test_a_replica_that_dies_between_events(reset: bool, after_chunks: int) -> None:
     async with simulated(1) as (client, bench, fleet):
         fault = Fault("die-mid-stream", after_chunks=after_chunks, reset=reset)
-        fleet.replicas[0].faults.set(fault, time.monotonic())
+        fleet.replicas[0].faults.set(fault)
         stream = await client.chat.completions.create(model="demo", messages=MESSAGES, stream=True)
         got: list[Any] = []
         with pytest.raises(openai.APIError):
@@ -205,7 +205,7 @@ async def test_a_replica_that_dies_within_an_event() -> None:
 
 async def test_a_whole_answer_that_is_cut() -> None:
     async with simulated(1) as (client, _, fleet):
-        fleet.replicas[0].faults.set(Fault("die-mid-stream"), time.monotonic())
+        fleet.replicas[0].faults.set(Fault("die-mid-stream"))
         with pytest.raises(openai.InternalServerError) as failed:
             await client.chat.completions.create(model="demo", messages=MESSAGES)
         assert failed.value.code == "upstream_failed"
@@ -278,7 +278,7 @@ async def test_a_response_that_is_kept() -> None:
 async def test_a_replica_that_dies_within_a_response(after_chunks: int) -> None:
     async with simulated(1) as (client, bench, fleet):
         fault = Fault("die-mid-stream", after_chunks=after_chunks)
-        fleet.replicas[0].faults.set(fault, time.monotonic())
+        fleet.replicas[0].faults.set(fault)
         stream = await client.responses.create(model="demo", input="hello", stream=True)
         got: list[Any] = []
         with pytest.raises(openai.APIError) as failed:

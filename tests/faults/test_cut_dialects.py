@@ -2,7 +2,6 @@
 the gateway says of it is what the dialect's clients raise."""
 
 import json
-import time
 
 import pytest
 
@@ -121,7 +120,7 @@ async def test_a_failure_that_the_replica_tells_is_an_end() -> None:
 async def test_simulated_replicas_that_die(path: str) -> None:
     fault = Fault("die-mid-stream", after_chunks=2, count=1)
     async with simulated(1) as (_, bench, fleet):
-        fleet.replicas[0].faults.set(fault, time.monotonic())
+        fleet.replicas[0].faults.set(fault)
         answer = await bench.ask(
             ASKED[path].replace(b"host:", b"content-type: application/json\r\nhost:")
         )

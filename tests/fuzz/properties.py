@@ -18,7 +18,7 @@ from tests.fuzz.trees import tree
 from tests.support import demo_tokenizer
 from tokenlane.config import loading as configuration
 from tokenlane.config.options import OPTIONS
-from tokenlane.config.settings import Settings, TokenSettings
+from tokenlane.config.settings import ServerSettings, Settings, TokenSettings
 from tokenlane.config.settings_file import SettingsFile
 from tokenlane.errors import ConfigError, ConfigProblems, RequestError
 from tokenlane.http.chunked import ChunkedReader, ChunkError
@@ -30,6 +30,7 @@ from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.keys import prompt_size_bytes
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 
 _FILE = Path("file")
 _YAML_LIMIT_BYTES = 200
@@ -55,7 +56,7 @@ def head(data: bytes) -> None:
     """A request head that passes is what h11 reads, too."""
     data = data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else data + b"\r\n\r\n"
     try:
-        parsed, length_bytes = RequestHeads(128, 8192).parse(data)
+        parsed, length_bytes = RequestHeads(ServerSettings()).parse(data)
     except RequestError as refused:
         _holds(refused.status in _STATUSES)
         return
@@ -153,9 +154,8 @@ def _tokenized(request: Prompted) -> None:
     tokenizer = demo_tokenizer()
     caches = TokenCaches.of(CacheBudgets.of(TokenSettings()))
     size_bytes = prompt_size_bytes(request)
-    job = TokenJob(
-        tokenizer, Speed(), request, caches, key=b"", size_bytes=size_bytes, block_tokens=16
-    )
+    model = LoadedModel(tokenizer, Speed(), caches)
+    job = TokenJob(model, request, key=b"", size_bytes=size_bytes, block_tokens=16)
     error = job.run().error
     if isinstance(error, RequestError):
         _holds(error.status == 400)

@@ -78,7 +78,7 @@ async def test_adapters_go_where_they_are_loaded_and_share_nothing() -> None:
 
 async def test_one_tokenizer_and_one_pool_of_caches_for_all_of_a_model() -> None:
     async with serving() as (_, bench):
-        assert list(bench.tokens.caches) == ["demo"]
+        assert list(bench.tokens.models) == ["demo"]
         answer = await bench.ask(
             post("/tokenize", json.dumps({"model": "law", "prompt": "x y"}).encode())
         )

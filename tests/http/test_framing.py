@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.http.heads import BAD_HEADS, CANARY, GOOD_HEADS
+from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import RequestError
 from tokenlane.http.framing import (
     METHODS,
@@ -19,7 +20,7 @@ from tokenlane.http.heads import RequestHeads
 
 
 def heads() -> RequestHeads:
-    return RequestHeads(header_limit_count=128, target_limit_bytes=8192)
+    return RequestHeads(ServerSettings())
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.http.heads import BAD_HEADS, GOOD_HEADS, whole
+from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import RequestError
 from tokenlane.http import heads
 from tokenlane.http.heads import RequestHead, RequestHeads, ResponseHead, parse_response
 
 
 def fresh() -> RequestHeads:
-    return RequestHeads(header_limit_count=128, target_limit_bytes=8192)
+    return RequestHeads(ServerSettings())
 
 
 def facts(head: RequestHead | ResponseHead) -> dict[str, object]:
     """Everything a head says, but for the value and the place of its Content-Length."""
-    names = [name for name in dir(type(head)) if not name.startswith("_")]
+    # Compiled, its class has all of them; plain, it has them itself.
+    every = {*dir(type(head)), *getattr(head, "__dict__", ())}
+    names = [name for name in every if not name.startswith("_")]
     said = {name: getattr(head, name) for name in names}
     said["headers"] = [field for field in head.headers if field[0] != b"content-length"]
     return said
@@ -124,7 +127,7 @@ def test_memory_is_bounded_and_counted_as_it_is(fields: int, value: str) -> None
                 break
         size_bytes = parser.size_bytes
         held_bytes = tracemalloc.get_traced_memory()[0]
-        parser.configure(128, 8192, frozenset())
+        parser.configure(ServerSettings(), frozenset())
         freed_bytes = held_bytes - tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()

@@ -23,7 +23,7 @@ CHUNKED = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nhost: a\r\n\r\n0"
 
 def replies() -> LocalReply:
     state = ServerState(ServerSettings(), add_request_id=True)
-    heads = RequestHeads(128, 8192, error_format=dialect_of)
+    heads = RequestHeads(ServerSettings(), error_format=dialect_of)
     return LocalReply(state, heads, frozenset(("/health",)))
 
 

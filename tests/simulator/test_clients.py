@@ -15,7 +15,7 @@ async def test_conversations_grow(make_fleet: FleetMaker) -> None:
         clients.run(replica.url, ended, seed=1, pause_s=0.02)
     )
     # Every client asks, and an agent's second turn finds its first one in the cache.
-    await until(lambda: replica.drive.engine.stats.hit_tokens > 3_000)
+    await until(lambda: replica.drive.engine.stats.counts.hit_tokens > 3_000)
     ended.set()
     await asking
 
@@ -27,8 +27,8 @@ async def test_no_client_gives_up(make_fleet: FleetMaker) -> None:
     asking = asyncio.get_running_loop().create_task(
         clients.run(replica.url, ended, seed=1, pause_s=0.02)
     )
-    await until(lambda: replica.drive.engine.stats.rejected)
-    await until(lambda: replica.drive.engine.stats.sequences > 40)
+    await until(lambda: replica.drive.engine.stats.counts.rejected)
+    await until(lambda: replica.drive.engine.stats.counts.sequences > 40)
     assert not asking.done()
     ended.set()
     await asking

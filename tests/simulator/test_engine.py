@@ -84,8 +84,8 @@ def test_the_last_prompt_token_is_always_computed(prompt_tokens: int, cached: in
     wide.submit(second, 0.0)
     assert (first.cached_tokens, second.cached_tokens) == (0, cached)
     assert first.created_cache_tokens == prompt_tokens // 16 * 16
-    assert wide.stats.hit_tokens == cached
-    assert wide.stats.queried_tokens == 2 * prompt_tokens
+    assert wide.stats.counts.hit_tokens == cached
+    assert wide.stats.counts.queried_tokens == 2 * prompt_tokens
 
 
 def test_blocks_are_shared_only_after_the_prefill() -> None:
@@ -143,7 +143,7 @@ def test_queue_limit_counts_running_and_waiting() -> None:
     sequences = [sequence([one], 10) for one in range(9)]
     for one in sequences:
         limited.submit(one, 0.0)
-    assert (limited.running, limited.waiting, limited.stats.rejected) == (4, 2, 3)
+    assert (limited.running, limited.waiting, limited.stats.counts.rejected) == (4, 2, 3)
     assert [one.finish for one in sequences[6:]] == ["rejected"] * 3
 
 

@@ -93,7 +93,9 @@ async def test_garbage_is_no_http(make_fleet: FleetMaker) -> None:
     await client.close()
 
 
-@pytest.mark.parametrize(("status", "kind"), [(503, "Service Unavailable"), (418, "Error")])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(503, "Service Unavailable"), (418, "I'm a Teapot"), (599, "Error")]
+)
 async def test_status(make_fleet: FleetMaker, status: int, kind: str) -> None:
     replica = (await make_fleet()).replicas[0]
     await replica.set_fault(Fault("status", status=status, message="no"))
@@ -236,6 +238,14 @@ async def test_unhealthy_serves_on(make_fleet: FleetMaker) -> None:
     await replica.set_fault(Fault("unhealthy", for_s=0.05))
     assert (await ask(replica.url, "/health", method="GET")).status == 503
     assert (await ask(replica.url, CHAT, chat())).status == 200
+
+
+async def test_timed_faults_end(make_fleet: FleetMaker) -> None:
+    replica = (await make_fleet()).replicas[0]
+    await replica.set_fault(Fault("refuse", for_s=0.01))
+    async with asyncio.timeout(10.0):
+        await replica.listening.wait()
+    assert replica.faults.listed() == []
 
 
 async def test_faults_on_any_path(make_fleet: FleetMaker) -> None:

@@ -6,7 +6,7 @@ from tokenlane.simulator.stats import SimulatedHistogram, token_bounds
 
 
 def test_bounds_are_inclusive_and_the_last_is_open() -> None:
-    histogram = SimulatedHistogram((1.0, 2.0))
+    histogram = SimulatedHistogram("A number.", (1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 9.0):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 2, 1], 14.0)

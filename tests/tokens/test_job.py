@@ -19,6 +19,7 @@ from tokenlane.tokens.ids import pack
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import prompt_bytes, salt
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 
 
 def body_of(value: dict[str, Any]) -> ChatBody | CompletionBody:
@@ -36,10 +37,12 @@ def job_of(
 ) -> TokenJob:
     body = body_of(value)
     return TokenJob(
-        demo_tokenizer(),
-        speed or Speed(),
+        LoadedModel(
+            demo_tokenizer(),
+            speed or Speed(),
+            caches or TokenCaches.of(CacheBudgets.of(TokenSettings())),
+        ),
         body,
-        caches or TokenCaches.of(CacheBudgets.of(TokenSettings())),
         key=b"",
         size_bytes=prompt_bytes(body).nbytes,
         block_tokens=block_tokens,

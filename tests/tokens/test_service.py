@@ -78,7 +78,7 @@ async def test_a_short_message_with_many_tools_is_no_short_prompt() -> None:
         many = await tokens.prompt("demo", body_of({**hi, "tools": [tool] * 900}))
         # As fast as messages are at best, and the same in their bytes would be no work at all.
         for _ in range(200):
-            tokens._speeds["demo"].learn_render(1_000_000, 0.001)
+            tokens.models["demo"].speed.learn_render(1_000_000, 0.001)
         still = await tokens.prompt("demo", body_of({**hi, "tools": [tool] * 1_000}))
     assert (few.rung, many.rung, still.rung) == (Rung.SHORT, Rung.THREADS, Rung.THREADS)
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.tokens.encode.pieces import ids_of, pieces_of
 from tests.vllm import corpus
 from tests.vllm.conftest import Report
 from tests.vllm.processes import write_model
@@ -97,7 +98,9 @@ def _rendered(tokenizer: Tokenizer, body: dict[str, Any], known: ShapeCache) -> 
 def _ids(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
     """The ids, cold and of the pieces by which they are cached."""
     cold = tokenizer.encode(text, add_special_tokens=special)
-    cached = tokenizer.encode_pieces(tokenizer.pieces(text), add_special_tokens=special)
+    cached = ids_of(
+        tokenizer.encoder, pieces_of(tokenizer.encoder, text), add_special_tokens=special
+    )
     assert cached == cold, text
     return array("I", cold).tolist()
 

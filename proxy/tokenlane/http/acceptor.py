@@ -17,7 +17,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, server_error
 from tokenlane.http.codel import CoDel
 from tokenlane.http.local_reply import LocalReply
 from tokenlane.http.server_state import ServerState
@@ -38,14 +38,8 @@ log = logging.getLogger(__name__)
 
 def too_many_clients() -> RequestError:
     """Return the answer to a client that waited too long to be accepted."""
-    return RequestError(
-        503,
-        "More clients connect than the gateway can serve.",
-        kind="server_error",
-        code="too_many_clients",
-        retry_after_s=1,
-        close=True,
-    )
+    text = "More clients connect than the gateway can serve."
+    return server_error(503, text, "too_many_clients", retry_after_s=1, close=True)
 
 
 class Acceptor:

@@ -94,18 +94,6 @@ class ChunkedReader:
     not there (yet); for the last chunk also that it began in bytes before these.
     """
 
-    __slots__ = (
-        "_carry",
-        "_in_trailers",
-        "_left",
-        "_need_crlf",
-        "_trailers_bytes",
-        "at_edge",
-        "done",
-        "last_at",
-        "trailers_at",
-    )
-
     def __init__(self) -> None:
         self.at_edge = True
         self._left = 0

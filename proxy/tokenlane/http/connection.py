@@ -19,7 +19,7 @@ from tokenlane.errors import RequestError
 from tokenlane.http import connection_states as states
 from tokenlane.http.connection_owner import ConnectionOwner
 from tokenlane.http.deadline import NEVER, Deadline
-from tokenlane.http.exchange import Exchange
+from tokenlane.http.exchange import Downstream, Exchange
 from tokenlane.http.framing import refusal
 from tokenlane.http.heads import head_too_large
 from tokenlane.http.intake import Intake
@@ -30,7 +30,7 @@ _LINGER_S = 2.0
 _LINGER_OFF = struct.pack("ii", 1, 0)
 
 
-class ServerConnection:
+class ServerConnection(Downstream):
     """One client connection, an asyncio.Protocol in all but name (see setup.py).
 
     state: of connection_states. body: of the request that is served. `_exchange`: that request and

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-Field = tuple[bytes, bytes]
+from tokenlane.http.headers import Field
 
 ANY: Final = "*"
 # A browser asks again after this; none remembers an answer for more than two hours.

@@ -8,10 +8,12 @@ Invariants:
 """
 
 import re
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import httptools
 
+from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import RequestError
 from tokenlane.http import framing
 from tokenlane.http.error_format import ErrorFormatOf, openai_errors
@@ -35,24 +37,9 @@ class RequestHead:
 
     target: origin form. path, query: its text. error_format: for its path. request_id_field: of
     that. minor: of HTTP/1.x. headers: lower-case names, in order. forwarded: the header lines a
-    replica gets, without host, length and request id.
+    replica gets, without host, length and request id. bodiless: no length says anything of its
+    body.
     """
-
-    __slots__ = (
-        "chunked",
-        "error_format",
-        "expects_continue",
-        "forwarded",
-        "headers",
-        "keep_alive",
-        "method",
-        "minor",
-        "path",
-        "query",
-        "request_id",
-        "request_id_field",
-        "target",
-    )
 
     def __init__(
         self,
@@ -62,6 +49,7 @@ class RequestHead:
         dropped: frozenset[bytes],
         error_format: ErrorFormatOf,
     ) -> None:
+        self.bodiless = False
         named = dict(reversed(headers))
         self.method = line.method.decode("ascii")
         self.minor = line.minor
@@ -82,12 +70,12 @@ class ResponseHead:
 
     fields: the header lines that the client gets, without length and request id. chunked: the body
     comes in chunks; endless: it ends with the connection; else its length is fixed. stream: SSE.
+    bodiless: its status says that there is no body, whatever its length.
     """
-
-    __slots__ = ("chunked", "endless", "fields", "headers", "keep_alive", "status", "stream")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
+        self.bodiless = status in framing.BODILESS
         self.headers = headers
         self.chunked = False
         self.endless = False
@@ -110,7 +98,23 @@ class _Memo(Generic[_Head]):
         self.find = self._heads.get
         self.size_bytes = 0
 
-    def put(self, data: bytes, key: bytes, head: _Head, length_bytes: int) -> None:
+    def parse(self, data: bytes, new: Callable[[bytes], tuple[_Head, int]]) -> tuple[_Head, int]:
+        """Return a head that is not remembered by all its bytes, and its body's length. new: parses
+        one that is not remembered at all."""
+        key, length_bytes = _cut_length(data)
+        head = self.find(key)
+        if head is not None:
+            parsed_bytes = max(length_bytes, 0)
+        else:
+            head, parsed_bytes = new(data)
+            # A Content-Length spelled otherwise was not cut out, and one that says nothing of the
+            # body is no length: such a head is not found without it.
+            if parsed_bytes != max(length_bytes, 0) or head.bodiless:
+                key = b""
+        self._put(data, key, head, parsed_bytes)
+        return head, parsed_bytes
+
+    def _put(self, data: bytes, key: bytes, head: _Head, length_bytes: int) -> None:
         """Remember a head. key: `data` without the length; empty where the head must not be found
         by that."""
         if len(data) > _MEMO_HEAD_LIMIT_BYTES:
@@ -157,29 +161,25 @@ def _cut_length(head: bytes) -> tuple[bytes, int]:
 class RequestHeads:
     """Parses the heads of requests.
 
-    header_limit_count, target_limit_bytes: heads beyond these are refused. dropped: names of fields
-    that replicas do not get. unreadable: stands for a head that could not be parsed.
+    settings: heads beyond their limits are refused. dropped: names of fields that replicas do not
+    get. unreadable: stands for a head that could not be parsed.
     """
 
     def __init__(
         self,
-        header_limit_count: int,
-        target_limit_bytes: int,
+        settings: ServerSettings,
         dropped: frozenset[bytes] = frozenset(),
         error_format: ErrorFormatOf = openai_errors,
     ) -> None:
         self._error_format = error_format
         line = framing.RequestLine(b"GET", b"/", 1)
         self.unreadable = RequestHead(line, b"/", [], dropped, error_format)
-        self.configure(header_limit_count, target_limit_bytes, dropped)
+        self.configure(settings, dropped)
 
-    def configure(
-        self, header_limit_count: int, target_limit_bytes: int, dropped: frozenset[bytes]
-    ) -> None:
+    def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
         """Replace the limits and the dropped names, from the next head on."""
+        self._settings = settings
         self._dropped = dropped
-        self._header_limit_count = header_limit_count
-        self._target_limit_bytes = target_limit_bytes
         self._memo: _Memo[RequestHead] = _Memo()
 
     @property
@@ -194,19 +194,7 @@ class RequestHeads:
         Raise RequestError as `framing` does, and 414 or 431 for what is too long.
         """
         known = self._memo.exact(data)
-        if known is not None:
-            return known
-        key, length_bytes = _cut_length(data)
-        head = self._memo.find(key)
-        if head is not None:
-            parsed_bytes = max(length_bytes, 0)
-        else:
-            head, parsed_bytes = self._new(data)
-            # A Content-Length spelled otherwise was not cut out, so this head is not remembered.
-            if parsed_bytes != max(length_bytes, 0):
-                key = b""
-        self._memo.put(data, key, head, parsed_bytes)
-        return head, parsed_bytes
+        return known if known is not None else self._memo.parse(data, self._new)
 
     def check_beginning(self, data: bytes) -> None:
         """Raise RequestError 400 or 414 if no head can begin so, whatever follows."""
@@ -214,12 +202,12 @@ class RequestHeads:
         # A CR at the end may still get its LF.
         if data.count(b"\n") != lines or data.count(b"\r", 0, -1) != lines:
             raise framing.refusal("Lines must end with CRLF.", "bare_line_feed")
-        if not lines and len(data) > self._target_limit_bytes + _LINE_REST_BYTES:
+        if not lines and len(data) > self._settings.target_limit_bytes + _LINE_REST_BYTES:
             raise target_too_long()
 
     def _new(self, data: bytes) -> tuple[RequestHead, int]:
         line = framing.check_head(data)
-        if len(line.target) > self._target_limit_bytes:
+        if len(line.target) > self._settings.target_limit_bytes:
             raise target_too_long()
         target = framing.origin_form(line.target)
         fields = _Fields()
@@ -232,7 +220,7 @@ class RequestHeads:
             # clearer.
             framing.body_length(line.minor, _split_fields(data))
             raise framing.refusal("The request head is malformed.", "request_head") from None
-        if len(fields.headers) > self._header_limit_count:
+        if len(fields.headers) > self._settings.header_limit_count:
             raise head_too_large("Too many headers.")
         length = framing.body_length(line.minor, fields.headers)
         head = RequestHead(line, target, fields.headers, self._dropped, self._error_format)
@@ -258,22 +246,10 @@ def parse_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
     if method == "HEAD":
         return _new_response(data, method)
     known = _responses.exact(data)
-    if known is not None:
-        return known
-    key, length_bytes = _cut_length(data)
-    head = _responses.find(key)
-    if head is not None:
-        parsed_bytes = max(length_bytes, 0)
-    else:
-        head, parsed_bytes = _new_response(data, method)
-        # The same holds where the status says that there is no body, whatever its length.
-        if parsed_bytes != max(length_bytes, 0) or head.status in framing.BODILESS:
-            key = b""
-    _responses.put(data, key, head, parsed_bytes)
-    return head, parsed_bytes
+    return known if known is not None else _responses.parse(data, _new_response)
 
 
-def _new_response(data: bytes, method: str) -> tuple[ResponseHead, int]:
+def _new_response(data: bytes, method: str = "") -> tuple[ResponseHead, int]:
     fields = _Fields()
     parser = httptools.HttpResponseParser(fields)
     try:

@@ -11,11 +11,10 @@ Invariants:
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from tokenlane.errors import RequestError
-from tokenlane.http.exchange import Exchange
+from tokenlane.http.exchange import Downstream, Exchange
 from tokenlane.http.heads import RequestHeads
 from tokenlane.http.request_body import RequestBody
 from tokenlane.http.server_state import ServerState
@@ -32,7 +31,7 @@ _LINGER_LIMIT_COUNT = 256
 _LINGER_S = 2.0
 
 
-class LocalReply:
+class LocalReply(Downstream):
     """Answers clients with an error. spared: paths that are served nevertheless."""
 
     def __init__(self, state: ServerState, heads: RequestHeads, spared: frozenset[str]) -> None:
@@ -91,20 +90,3 @@ class LocalReply:
         """As Downstream. It fits into the buffer of a new connection."""
         assert self._sock is not None
         self._sock.send(data, _LAST)
-
-    def raw_write(self) -> Callable[[bytes], object]:
-        """As Downstream."""
-        return self.write
-
-    async def drain(self) -> None:
-        """As Downstream."""
-
-    def may_keep_alive(self, exchange: Exchange) -> bool:
-        """As Downstream."""
-        return False
-
-    def answer_ended(self, exchange: Exchange) -> None:
-        """As Downstream."""
-
-    def abort_answer(self, *, reset: bool) -> None:
-        """As Downstream."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
-from tokenlane.errors import RequestError, UpstreamError
+from tokenlane.errors import RequestError, UpstreamError, server_error
 from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
 
 
@@ -124,10 +124,5 @@ class ReplicaPool(ConnectionPool):
 def out_of_descriptors() -> RequestError:
     """Return the 503 for a request that no connection can be opened for, which is no replica's
     fault."""
-    return RequestError(
-        503,
-        "The gateway has as many connections open as it may have.",
-        kind="server_error",
-        code="out_of_descriptors",
-        retry_after_s=1,
-    )
+    text = "The gateway has as many connections open as it may have."
+    return server_error(503, text, "out_of_descriptors", retry_after_s=1)

@@ -7,7 +7,7 @@ Invariants:
 - Framing is bounded by what it frames: a body costs little more to read than it is worth.
 """
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, server_error
 from tokenlane.http.chunked import BodyReader, ChunkedReader, ChunkError, FixedReader
 from tokenlane.http.framing import refusal
 
@@ -111,11 +111,5 @@ def _too_large(limit_bytes: int) -> RequestError:
 
 def out_of_memory() -> RequestError:
     """Return the 503 for a body that exceeds the memory limit."""
-    return RequestError(
-        503,
-        "The gateway holds as many requests' bodies as it has memory for.",
-        kind="server_error",
-        code="out_of_memory",
-        retry_after_s=1,
-        close=True,
-    )
+    text = "The gateway holds as many requests' bodies as it has memory for."
+    return server_error(503, text, "out_of_memory", retry_after_s=1, close=True)

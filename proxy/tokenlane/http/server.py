@@ -13,12 +13,12 @@ Invariants:
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import resource
 import socket
 import ssl
 from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import cast
 
@@ -42,10 +42,6 @@ _SPARE_COUNT = 16
 _LAST_WORDS_S = 0.5
 
 log = logging.getLogger(__name__)
-
-
-def _networks(settings: ServerSettings) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    return [ipaddress.ip_network(network, strict=False) for network in settings.trusted_peers]
 
 
 def _guarded(handler: Handler) -> Handler:
@@ -92,12 +88,9 @@ class HttpServer:
         self.state = ServerState(settings, add_request_id=add_request_id)
         self.connections: set[ServerConnection] = set()
         self.run = handler if guarded else _guarded(handler)
-        dropped = self._dropped(dropped)
-        limits = settings.header_limit_count, settings.target_limit_bytes
-        self._heads = RequestHeads(*limits, dropped, error_format)
-        self._trusted = _networks(settings)
-        # Forwarded headers of untrusted peers are dropped.
-        self._untrusted_heads = RequestHeads(*limits, dropped | FORWARDED_FIELDS, error_format)
+        self._heads = RequestHeads(settings, error_format=error_format)
+        self._untrusted_heads = RequestHeads(settings, error_format=error_format)
+        self.configure(settings, dropped)
         self._on_refused = on_refused
         self.acceptor = Acceptor(
             self.state,
@@ -113,12 +106,14 @@ class HttpServer:
     def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
         """Replace the settings for new requests, on open connections too. What a connection started
         with (its first deadline, whether its peer is trusted) stays."""
-        dropped = self._dropped(dropped)
-        limits = settings.header_limit_count, settings.target_limit_bytes
+        if self.state.cors is not None:
+            # A replica that knows of the origin would answer it too.
+            dropped |= {b"origin"}
         self.state.settings = settings
-        self._trusted = _networks(settings)
-        self._heads.configure(*limits, dropped)
-        self._untrusted_heads.configure(*limits, dropped | FORWARDED_FIELDS)
+        self._trusted = [ip_network(name, strict=False) for name in settings.trusted_peers]
+        self._heads.configure(settings, dropped)
+        # Forwarded headers of untrusted peers are dropped.
+        self._untrusted_heads.configure(settings, dropped | FORWARDED_FIELDS)
 
     @property
     def heads_size_bytes(self) -> int:
@@ -130,14 +125,10 @@ class HttpServer:
         """The limit of that memory."""
         return 3 * MEMO_LIMIT_BYTES
 
-    def _dropped(self, dropped: frozenset[bytes]) -> frozenset[bytes]:
-        # A replica that knows of the origin would answer it too.
-        return dropped | {b"origin"} if self.state.cors is not None else dropped
-
     def heads_for(self, peer: object) -> RequestHeads:
         """As ConnectionOwner."""
         if self._trusted and isinstance(peer, tuple):
-            address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+            address = ip_address(str(peer[0]).partition("%")[0])
             address = getattr(address, "ipv4_mapped", None) or address
             if any(address in network for network in self._trusted):
                 return self._heads

@@ -104,7 +104,7 @@ Chatting = ChatBody | MessagesBody | ResponsesBody
 Body = Prompted | OtherBody
 
 # As vLLM (pydantic), "true" and 1 are taken for a boolean and "5" for a number: strict=False.
-_TYPES: dict[Kind, type[Body]] = {
+BODIES: dict[Kind, type[Body]] = {
     Kind.CHAT: ChatBody,
     Kind.COMPLETION: CompletionBody,
     Kind.MESSAGES: MessagesBody,
@@ -112,7 +112,7 @@ _TYPES: dict[Kind, type[Body]] = {
     Kind.OTHER: OtherBody,
 }
 _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(body, strict=False) for kind, body in _TYPES.items()
+    kind: msgspec.json.Decoder(body, strict=False) for kind, body in BODIES.items()
 }
 # Of each, the fields that stay raw and the others.
 _NAMES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -120,7 +120,7 @@ _NAMES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
         tuple(one.name for one in msgspec.structs.fields(body) if one.type is msgspec.Raw),
         tuple(one.name for one in msgspec.structs.fields(body) if one.type is not msgspec.Raw),
     )
-    for kind, body in _TYPES.items()
+    for kind, body in BODIES.items()
 }
 _encode = msgspec.json.Encoder().encode
 # Without these there is no prompt.

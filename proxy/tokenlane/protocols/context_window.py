@@ -7,7 +7,7 @@ Invariants:
 
 from typing import Final
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, server_error
 from tokenlane.prompt import Prompt
 
 NO_LIMIT: Final = 2**62  # tokens; fits a compiled integer
@@ -32,13 +32,8 @@ def too_long(limit_tokens: int, prompt_tokens: int, *, cut: bool) -> RequestErro
 
 def uncounted() -> RequestError:
     """Return the 503 for a prompt that could not be counted in time."""
-    return RequestError(
-        503,
-        "The prompt may be longer than the model's context, and there was no time to count it.",
-        kind="server_error",
-        code="tokenizer_overloaded",
-        retry_after_s=1,
-    )
+    text = "The prompt may be longer than the model's context, and there was no time to count it."
+    return server_error(503, text, "tokenizer_overloaded", retry_after_s=1)
 
 
 def check(prompt: Prompt, limit_tokens: int, *, text: bool) -> None:

@@ -10,7 +10,7 @@ import json
 from enum import Enum
 from typing import Final
 
-from tokenlane.errors import RequestError, error_body
+from tokenlane.errors import RequestError, error_body, server_error
 
 
 class Dialect(Enum):
@@ -35,17 +35,11 @@ class Dialect(Enum):
         return _json({"type": "error", "error": told, "request_id": request_id.decode("ascii")})
 
 
-REPLICA_FAILED: Final = RequestError(
-    502,
-    "The replica failed while it was answering.",
-    kind="server_error",
-    code="upstream_failed",
+REPLICA_FAILED: Final = server_error(
+    502, "The replica failed while it was answering.", "upstream_failed"
 )
-GATEWAY_STOPPED: Final = RequestError(
-    503,
-    "The gateway stopped before the answer was whole.",
-    kind="server_error",
-    code="gateway_stopped",
+GATEWAY_STOPPED: Final = server_error(
+    503, "The gateway stopped before the answer was whole.", "gateway_stopped"
 )
 _ANTHROPIC: Final = "/v1/messages"
 _RESPONSES: Final = "/v1/responses"

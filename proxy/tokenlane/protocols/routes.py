@@ -59,14 +59,7 @@ class Route:
 _GET = ("GET", "HEAD")
 # vLLM's other POST paths that take a JSON body with a `model`.
 FORWARDED = (
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/rerank",
-    "/v1/score",
-    "/score",
-    "/pooling",
-    "/classify",
+    "/v1/embeddings /v1/rerank /v2/rerank /rerank /v1/score /score /pooling /classify".split()
 )
 ROUTES: dict[str, Route] = {
     route.path: route

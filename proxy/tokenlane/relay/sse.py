@@ -26,16 +26,6 @@ class EventScanner:
     ends OpenAI's streams.
     """
 
-    __slots__ = (
-        "_carry",
-        "_steady",
-        "_usage",
-        "done",
-        "failed",
-        "token_events",
-        "tokens_seen",
-    )
-
     def __init__(self) -> None:
         self._carry = bytearray()
         self._usage = b""

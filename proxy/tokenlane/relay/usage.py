@@ -91,14 +91,10 @@ class _Message(msgspec.Struct):
     delta: _Delta | None = None
 
 
-class _InputDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
 class _ResponseUsage(msgspec.Struct):
     input_tokens: int = 0
     output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
+    input_tokens_details: PromptTokensDetails | None = None
 
 
 class _Response(msgspec.Struct):
@@ -158,9 +154,7 @@ def read_response(body: bytes) -> AnswerUsage | None:
     usage = None
     if made.usage is not None:
         given = made.usage
-        details = PromptTokensDetails(
-            given.input_tokens_details.cached_tokens if given.input_tokens_details else None
-        )
+        details = given.input_tokens_details or PromptTokensDetails()
         usage = Usage(given.input_tokens, given.output_tokens, details)
     return AnswerUsage(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
 

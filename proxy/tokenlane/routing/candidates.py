@@ -77,20 +77,16 @@ class Eligible(msgspec.Struct, frozen=True, gc=False):
 
 class Marks:
     """Replicas that failed to accept a connection a moment ago. `now`: seconds, monotonic. until:
-    when each mark ends; marks that have ended may still be there."""
+    when each mark ends; marks that have ended may still be there. out_s: how long one failure keeps
+    a replica out unless a probe clears it, from the next mark on."""
 
     def __init__(self, out_s: float) -> None:
-        """out_s: how long one failure keeps a replica out unless a probe clears it."""
-        self._out_s = out_s
+        self.out_s = out_s
         self.until: dict[int, float] = {}
-
-    def configure(self, out_s: float) -> None:
-        """For the marks to come."""
-        self._out_s = out_s
 
     def fail(self, slot: int, now: float) -> None:
         """A connection was refused or timed out."""
-        self.until[slot] = now + self._out_s
+        self.until[slot] = now + self.out_s
 
     def clear(self, slot: int) -> None:
         """A later probe, or an answer, proves it alive."""

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
+import msgspec
+
 from tokenlane.fleet_state import Load
 from tokenlane.prompt import Prompt
 
@@ -54,11 +56,6 @@ class Query:
     silent: slots of replicas whose own account is not compared with these ids, which they may make
     otherwise.
     """
-
-    __slots__ = (
-        "block_tokens", "blocks", "draw", "first_tokens", "head_tokens", "inexact", "parent",
-        "prompt_tokens", "session", "silent", "tenant",
-    )  # fmt: skip
 
     def __init__(
         self,
@@ -134,11 +131,6 @@ class Candidates:
     sent; empty where none are told.
     """
 
-    __slots__ = (
-        "cached_tokens", "history", "others", "queued_tokens", "requests", "siblings", "slots",
-        "slowness",
-    )  # fmt: skip
-
     def __init__(
         self,
         slots: Sequence[int],
@@ -160,19 +152,14 @@ class Candidates:
         self.others: Final = others
 
 
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A candidate with its price. cost: tokens where a policy counts them, else its own rank."""
 
-    __slots__ = ("cached_tokens", "cost", "load", "slot", "uncached_tokens")
-
-    def __init__(
-        self, slot: int, cached_tokens: int, uncached_tokens: int, load: Load, cost: float
-    ) -> None:
-        self.slot: Final = slot
-        self.cached_tokens: Final = cached_tokens
-        self.uncached_tokens: Final = uncached_tokens
-        self.load: Final = load
-        self.cost: Final = cost
+    slot: int
+    cached_tokens: int
+    uncached_tokens: int
+    load: Load
+    cost: float
 
 
 class Decision:

@@ -22,10 +22,11 @@ _FIRST_SHARE = 0.1
 
 class Health:
     """One worker's view. random: draws from [0, 1). Times: monotonic seconds, never going back.
-    troubled: some replica is not simply well, so it is worth asking."""
+    troubled: some replica is not simply well, so it is worth asking. settings: apply from the next
+    failure on; who is out stays out as long as was said."""
 
     def __init__(self, settings: HealthSettings, random: Callable[[], float]) -> None:
-        self._settings = settings
+        self.settings = settings
         self._random = random
         self._replicas = 0
         self._failures: dict[int, int] = {}
@@ -35,10 +36,6 @@ class Health:
         self._rising: dict[int, float | None] = {}
         self.troubled = False
 
-    def configure(self, settings: HealthSettings) -> None:
-        """From the next failure on; who is out stays out as long as was said."""
-        self._settings = settings
-
     def fleet(self, replicas: int) -> None:
         """So many replicas there are."""
         self._replicas = replicas
@@ -47,13 +44,13 @@ class Health:
         """A request failed at the replica; True if that puts it out."""
         failures = self._failures[slot] = self._failures.get(slot, 0) + 1
         self.troubled = True
-        if failures < self._settings.failure_limit_count or slot in self.ejected(now):
+        if failures < self.settings.failure_limit_count or slot in self.ejected(now):
             return False
-        limit = max(1, int(self._replicas * self._settings.ejection_limit_ratio))
+        limit = max(1, int(self._replicas * self.settings.ejection_limit_ratio))
         if len(self.ejected(now)) >= limit:
             return False
         times = self._ejections[slot] = self._ejections.get(slot, 0) + 1
-        out_s = min(self._settings.ejection_s * times, self._settings.ejection_limit_s)
+        out_s = min(self.settings.ejection_s * times, self.settings.ejection_limit_s)
         self._until[slot] = now + out_s
         self._rising.pop(slot, None)
         return True
@@ -68,7 +65,7 @@ class Health:
     def rise(self, slot: int) -> None:
         """It begins anew, with an empty cache: a clean record, and a slow start."""
         self.forget(slot)
-        if self._settings.slow_start_s > 0:
+        if self.settings.slow_start_s > 0:
             self._rising[slot] = None
         self._look()
 
@@ -87,8 +84,8 @@ class Health:
         for slot, until in list(self._until.items()):
             if now >= until:
                 del self._until[slot]
-                self._failures[slot] = self._settings.failure_limit_count - 1
-                if self._settings.slow_start_s > 0:
+                self._failures[slot] = self.settings.failure_limit_count - 1
+                if self.settings.slow_start_s > 0:
                     self._rising[slot] = until
         return frozenset(self._until)
 
@@ -98,7 +95,7 @@ class Health:
         for slot, began in list(self._rising.items()):
             since = now if began is None else began
             self._rising[slot] = since
-            risen = (now - since) / self._settings.slow_start_s if now > since else 0.0
+            risen = (now - since) / self.settings.slow_start_s if now > since else 0.0
             if risen >= 1.0:
                 del self._rising[slot]
                 self._look()

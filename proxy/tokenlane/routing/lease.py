@@ -95,11 +95,6 @@ class Lease:
     one. siblings: counts it for its parent.
     """
 
-    __slots__ = (
-        "_at_rank", "_board", "_entered", "_epoch", "_parent", "_progress", "_queued_tokens",
-        "_sent_s", "_siblings", "_ticket", "rank", "slot",
-    )  # fmt: skip
-
     def __init__(
         self,
         board: LoadBoard,

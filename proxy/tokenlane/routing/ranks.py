@@ -23,18 +23,14 @@ def _key(slot: int, rank: int) -> int:
 
 
 class Ranks:
-    """alpha: as the affinity policy's."""
+    """alpha: as the affinity policy's, from the next choice on."""
 
     def __init__(self, alpha: float) -> None:
-        self._alpha = alpha
+        self.alpha = alpha
         self._board = LocalBoard()
         self._pending = Pending()
         self._chosen: dict[int, int] = {}
         self._choices = 0
-
-    def configure(self, alpha: float) -> None:
-        """From the next choice on."""
-        self._alpha = alpha
 
     def choose(self, slot: int, query: Query, held: Sequence[int]) -> int:
         """The rank with the least to compute before this prompt's first token. held: leading
@@ -45,7 +41,7 @@ class Ranks:
         best, best_price = 0, (0.0, 0, 0)
         for rank, key in enumerate(keys):
             blocks = max(held[rank], self._pending.match(key, query.blocks, hashes))
-            cost = self._alpha * queued_tokens[rank] - blocks * query.block_tokens
+            cost = self.alpha * queued_tokens[rank] - blocks * query.block_tokens
             price = cost, requests[rank], self._chosen.get(key, 0)
             if rank == 0 or price < best_price:
                 best, best_price = rank, price

@@ -70,31 +70,18 @@ _BROKEN = Rule(Again.NEVER, Ending.BREAK)
 # (phase, what happened) -> rule. What happened: UpstreamError.reason, or for a head that came
 # whole `busy` (503), `empty` (finish_reason "abort" and no token) and `elsewhere` (404, of what one
 # replica alone keeps).
+_ROWS = (
+    (Phase.UNSENT, "refused connect_timeout closed reset protocol", _UNAVAILABLE),
+    (Phase.SENT, "closed reset protocol truncated", _UNANSWERED),
+    (Phase.SENT, "first_byte_timeout", _TOO_LATE),
+    (Phase.HEAD, "busy empty", _NOTHING_DONE),
+    (Phase.HEAD, "elsewhere", _NOT_HERE),
+    (Phase.HEAD, "closed reset protocol truncated", _HALF_ANSWER),
+    (Phase.HEAD, "first_byte_timeout chunk_timeout", Rule(Again.NEVER, Ending.ERROR, 504)),
+    (Phase.RELAYED, "closed reset protocol truncated chunk_timeout", _BROKEN),
+)
 TABLE: dict[tuple[Phase, str], Rule] = {
-    (Phase.UNSENT, "refused"): _UNAVAILABLE,
-    (Phase.UNSENT, "connect_timeout"): _UNAVAILABLE,
-    (Phase.UNSENT, "closed"): _UNAVAILABLE,
-    (Phase.UNSENT, "reset"): _UNAVAILABLE,
-    (Phase.UNSENT, "protocol"): _UNAVAILABLE,
-    (Phase.SENT, "closed"): _UNANSWERED,
-    (Phase.SENT, "reset"): _UNANSWERED,
-    (Phase.SENT, "protocol"): _UNANSWERED,
-    (Phase.SENT, "truncated"): _UNANSWERED,
-    (Phase.SENT, "first_byte_timeout"): _TOO_LATE,
-    (Phase.HEAD, "busy"): _NOTHING_DONE,
-    (Phase.HEAD, "empty"): _NOTHING_DONE,
-    (Phase.HEAD, "elsewhere"): _NOT_HERE,
-    (Phase.HEAD, "closed"): _HALF_ANSWER,
-    (Phase.HEAD, "reset"): _HALF_ANSWER,
-    (Phase.HEAD, "protocol"): _HALF_ANSWER,
-    (Phase.HEAD, "truncated"): _HALF_ANSWER,
-    (Phase.HEAD, "first_byte_timeout"): Rule(Again.NEVER, Ending.ERROR, 504),
-    (Phase.HEAD, "chunk_timeout"): Rule(Again.NEVER, Ending.ERROR, 504),
-    (Phase.RELAYED, "closed"): _BROKEN,
-    (Phase.RELAYED, "reset"): _BROKEN,
-    (Phase.RELAYED, "protocol"): _BROKEN,
-    (Phase.RELAYED, "truncated"): _BROKEN,
-    (Phase.RELAYED, "chunk_timeout"): _BROKEN,
+    (phase, happened): rule for phase, words, rule in _ROWS for happened in words.split()
 }
 
 # A word that a phase has no row for still has to end safely: never a second execution.

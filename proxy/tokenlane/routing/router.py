@@ -91,10 +91,10 @@ class Router:
         self.uses_prefix = self._policy.uses_prefix
         self._replica_limit = settings.replica_limit_count
         self.index.keep_s = settings.tenant_keep_s
-        self._marks.configure(settings.refused_out_s)
-        self.truth.configure(settings.host_block_worth)
-        self._ranks.configure(settings.alpha)
-        self.health.configure(health)
+        self._marks.out_s = settings.refused_out_s
+        self.truth.host_worth = settings.host_block_worth
+        self._ranks.alpha = settings.alpha
+        self.health.settings = health
 
     def update(self, fleet: FleetState) -> None:
         """A new snapshot from the control plane."""

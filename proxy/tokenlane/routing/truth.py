@@ -46,11 +46,12 @@ class _Replica:
 
 
 class Truth:
-    """What replicas hold, by slot. host_block_worth: of a block that lies in memory other than the
-    GPU's, 0..1. replicas: those that have said anything; empty without KV events."""
+    """What replicas hold, by slot. host_worth: of a block that lies in memory other than the GPU's,
+    0..1, from the next look on. replicas: those that have said anything; empty without KV
+    events."""
 
     def __init__(self, host_block_worth: float) -> None:
-        self._host_worth = host_block_worth
+        self.host_worth = host_block_worth
         self.replicas: dict[int, _Replica] = {}
 
     def apply(self, change: CacheChange) -> None:
@@ -70,10 +71,6 @@ class Truth:
         rank.host.discard_all(change.host_removed)
         rank.gpu.add_all(change.stored)
         rank.host.add_all(change.host_stored)
-
-    def configure(self, host_worth: float) -> None:
-        """From the next look on."""
-        self._host_worth = host_worth
 
     def known(self, slot: int) -> bool:
         """Whether the replica has said anything."""
@@ -96,7 +93,7 @@ class Truth:
         for rank in self._ranks(slot):
             matched = max(rank.match(blocks, hashes, guess), pending)
             beyond = rank.match_host(blocks, hashes, matched) - matched
-            best = max(best, matched + int(beyond * self._host_worth))
+            best = max(best, matched + int(beyond * self.host_worth))
         return best
 
     def by_rank(self, slot: int, blocks: bytes, hashes: memoryview) -> list[int]:

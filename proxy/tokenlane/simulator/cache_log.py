@@ -13,31 +13,43 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Literal
 
-Event = dict[str, Any]
+import msgspec
+
 Spelling = Literal["maps", "arrays"]
 
-# The order of the fields in the spelling as arrays, behind the type.
-_FIELDS = {
-    "BlockStored": (
-        "block_hashes",
-        "parent_block_hash",
-        "token_ids",
-        "block_size",
-        "lora_id",
-        "medium",
-        "lora_name",
-        "extra_keys",
-    ),
-    "BlockRemoved": ("block_hashes", "medium"),
-    "AllBlocksCleared": (),
-}
+
+class BlockStored(msgspec.Struct, tag=True, tag_field="type"):
+    """Blocks that are there now. medium: the memory they are in."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None = None
+    token_ids: list[int] = []
+    block_size: int = 0
+    lora_id: int | None = None
+    medium: str = "GPU"
+    lora_name: str | None = None
+    extra_keys: list[Any] | None = None
+
+
+class BlockRemoved(msgspec.Struct, tag=True, tag_field="type"):
+    """Blocks that were evicted."""
+
+    block_hashes: list[int]
+    medium: str
+
+
+class AllBlocksCleared(msgspec.Struct, tag=True, tag_field="type"):
+    """The cache was emptied."""
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 def spelled(events: Sequence[Event], spelling: Spelling) -> list[Any]:
     """Return the events as they are written: maps, or arrays that begin with the type."""
     if spelling == "maps":
         return list(events)
-    return [[one["type"], *(one[name] for name in _FIELDS[one["type"]])] for one in events]
+    return [[type(one).__name__, *msgspec.structs.astuple(one)] for one in events]
 
 
 class CacheLog:
@@ -58,49 +70,32 @@ class CacheLog:
         if salt and not first:
             extra[0] = [*(extra[0] or ()), salt]
         self._events.append(
-            {
-                "type": "BlockStored",
-                "block_hashes": [_number(block) for block in blocks[first:]],
-                "parent_block_hash": _number(blocks[first - 1]) if first else None,
-                "token_ids": array("I", ids[first * width : len(blocks) * width]).tolist(),
-                "block_size": self._block_tokens,
-                "lora_id": self._numbers.setdefault(adapter, len(self._numbers)) or None,
-                "medium": "GPU",
-                "lora_name": adapter or None,
-                "extra_keys": extra,
-            }
+            BlockStored(
+                [_number(block) for block in blocks[first:]],
+                _number(blocks[first - 1]) if first else None,
+                array("I", ids[first * width : len(blocks) * width]).tolist(),
+                self._block_tokens,
+                lora_id=self._numbers.setdefault(adapter, len(self._numbers)) or None,
+                lora_name=adapter or None,
+                extra_keys=extra,
+            )
         )
 
     def offloaded(self, blocks: Sequence[bytes]) -> None:
         """Note that blocks have a copy in the CPU's memory now."""
-        self._events += [
-            {
-                "type": "BlockStored",
-                "block_hashes": [_number(block)],
-                "parent_block_hash": None,
-                "token_ids": [],
-                "block_size": 0,
-                "lora_id": None,
-                "medium": "CPU",
-                "lora_name": None,
-                "extra_keys": None,
-            }
-            for block in blocks
-        ]
+        self._events += [BlockStored([_number(block)], medium="CPU") for block in blocks]
 
     def removed(self, block: bytes, medium: str = "GPU") -> None:
         """Note that a block was evicted."""
-        last = self._events[-1] if self._events else {}
-        if last.get("type") == "BlockRemoved" and last["medium"] == medium:
-            last["block_hashes"].append(_number(block))
-            return
-        self._events.append(
-            {"type": "BlockRemoved", "block_hashes": [_number(block)], "medium": medium}
-        )
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlockRemoved) and last.medium == medium:
+            last.block_hashes.append(_number(block))
+        else:
+            self._events.append(BlockRemoved([_number(block)], medium))
 
     def cleared(self) -> None:
         """Note that the cache was emptied."""
-        self._events.append({"type": "AllBlocksCleared"})
+        self._events.append(AllBlocksCleared())
 
     def take(self) -> list[Event]:
         """Return the events since the last call."""

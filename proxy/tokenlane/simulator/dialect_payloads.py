@@ -8,9 +8,8 @@ Invariants:
 from typing import Any
 
 import msgspec
-from msgspec import UnsetType
 
-from tokenlane.simulator.payloads import ChoicePayload, Ids, Shapes, UsagePayload
+from tokenlane.simulator.payloads import ChoicePayload, Ids, Shapes, Usage
 from tokenlane.simulator.request_bodies import Body
 
 _encode = msgspec.json.encode
@@ -27,23 +26,22 @@ class MessageShapes(Shapes):
     def __init__(self, name: str, model: str, prompt_tokens: int) -> None:
         super().__init__(chat=True, id=name, created=0, model=model)
         self._head = {"id": name, "type": "message", "role": "assistant"}
-        self._model = model
         self._prompt_tokens = prompt_tokens
 
-    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: Usage, prompt_ids: Ids) -> bytes:
         """Return the answer to a request that does not stream."""
         only = choices[0]
         message = {**self._head, "content": [{"type": "text", "text": only.text}]}
-        message["model"] = self._model
+        message["model"] = self.model
         if only.finish in _STOPS:
             message["stop_reason"] = _STOPS[only.finish]
         return _encode({**message, "usage": _message_usage(usage)})
 
-    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: Usage | None) -> list[bytes]:
         """Return what comes with the first token."""
         told = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
         message: dict[str, Any] = {
-            **self._head, "content": [], "model": self._model, "stop_reason": None,
+            **self._head, "content": [], "model": self.model, "stop_reason": None,
             "stop_sequence": None, "usage": told,
         }  # fmt: skip
         block = {"type": "text", "text": ""}
@@ -59,7 +57,7 @@ class MessageShapes(Shapes):
         event = {"type": "content_block_delta", "delta": delta, "index": 0}
         return _event("content_block_delta", event)
 
-    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: Usage | None) -> list[bytes]:
         """Return what comes after the last token."""
         assert usage is not None
         delta = {"stop_reason": _STOPS.get(choices[0].finish), "stop_sequence": None}
@@ -83,15 +81,15 @@ def counted(tokens: int) -> bytes:
     )
 
 
-def _message_usage(usage: UsagePayload) -> dict[str, int]:
+def _message_usage(usage: Usage) -> dict[str, int]:
     """Return the usage: vLLM counts the prompt in three parts where it reports its cache."""
-    told = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
-    details = usage.prompt_tokens_details
+    told = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
+    details = usage.get("prompt_tokens_details")
     if details:
-        created = details.created_cache_tokens or 0
-        told["input_tokens"] -= details.cached_tokens + created
+        created = details.get("created_cache_tokens") or 0
+        told["input_tokens"] -= details["cached_tokens"] + created
         told["cache_creation_input_tokens"] = created
-        told["cache_read_input_tokens"] = details.cached_tokens
+        told["cache_read_input_tokens"] = details["cached_tokens"]
     return told
 
 
@@ -103,15 +101,12 @@ class ResponseShapes(Shapes):
 
     def __init__(self, name: str, created: int, model: str, body: Body, output_tokens: int) -> None:
         super().__init__(chat=True, id=name, created=created, model=model)
-        self._name = name
-        self._model = model
         self._body = body
         self._output_tokens = output_tokens
-        self._created = created
         self._item = "msg" + name.removeprefix("resp")
         self._number = 0
 
-    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: Usage, prompt_ids: Ids) -> bytes:
         """Return the answer to a request that does not stream."""
         return _encode(self._response(choices[0], usage))
 
@@ -123,7 +118,7 @@ class ResponseShapes(Shapes):
             for word in ("created", "in_progress")
         ]
 
-    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: Usage | None) -> list[bytes]:
         """Return what comes with the first token."""
         part = {"annotations": [], "text": "", "type": "output_text", "logprobs": []}
         place = {"content_index": 0, "item_id": self._item, "output_index": 0}
@@ -139,7 +134,7 @@ class ResponseShapes(Shapes):
         event = {"content_index": 0, "delta": text, "item_id": self._item, "logprobs": []}
         return self._numbered("response.output_text.delta", {**event, "output_index": 0})
 
-    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: Usage | None) -> list[bytes]:
         """Return what comes after the last token."""
         choice = choices[0]
         place: dict[str, Any] = {"content_index": 0, "item_id": self._item}
@@ -176,14 +171,14 @@ class ResponseShapes(Shapes):
             "phase": None,
         }  # fmt: skip
 
-    def _response(self, choice: ChoicePayload | None, usage: UsagePayload | None) -> dict[str, Any]:
+    def _response(self, choice: ChoicePayload | None, usage: Usage | None) -> dict[str, Any]:
         body = self._body
         cut = choice is not None and choice.finish == "length"
         status = "in_progress" if choice is None else "incomplete" if cut else "completed"
         return {
-            "id": self._name, "created_at": self._created,
+            "id": self.id, "created_at": self.created,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "instructions": body.instructions, "metadata": None, "model": self._model,
+            "instructions": body.instructions, "metadata": None, "model": self.model,
             "object": "response", "output": [] if choice is None else [self._output(choice)],
             "parallel_tool_calls": True,
             "temperature": 1.0 if body.temperature is None else body.temperature,
@@ -199,21 +194,20 @@ class ResponseShapes(Shapes):
         }  # fmt: skip
 
 
-def _response_usage(usage: UsagePayload) -> dict[str, Any]:
+def _response_usage(usage: Usage) -> dict[str, Any]:
     """Return the usage: this dialect always reports cached tokens."""
-    details = usage.prompt_tokens_details
-    cached = details.cached_tokens if details else 0
-    created = (details.created_cache_tokens or 0) if details else 0
+    details = usage.get("prompt_tokens_details") or {}
     return {
-        "input_tokens": usage.prompt_tokens,
+        "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {
-            "cached_tokens": cached, "cache_write_tokens": created,
+            "cached_tokens": details.get("cached_tokens", 0),
+            "cache_write_tokens": details.get("created_cache_tokens") or 0,
             "input_tokens_per_turn": [], "cached_tokens_per_turn": [],
         },
-        "output_tokens": usage.completion_tokens,
+        "output_tokens": usage["completion_tokens"],
         "output_tokens_details": {
             "reasoning_tokens": 0, "tool_output_tokens": 0,
             "output_tokens_per_turn": [], "tool_output_tokens_per_turn": [],
         },
-        "total_tokens": usage.total_tokens,
+        "total_tokens": usage["total_tokens"],
     }  # fmt: skip

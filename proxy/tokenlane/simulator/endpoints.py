@@ -6,7 +6,6 @@ Invariants:
 - /sim meets no fault; a replica that refuses connections is switched through a sibling.
 """
 
-import time
 from array import array
 from collections.abc import Sequence as Row
 
@@ -21,33 +20,23 @@ from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply
 from tokenlane.simulator.inference import Inference
 from tokenlane.simulator.replica import SimulatedReplica
+from tokenlane.simulator.stats import Counts
 from tokenlane.simulator.vllm_errors import ReplicaError
 from tokenlane.tokens.ids import pack
 
+_LORA = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+_JSON_BODIES = frozenset(
+    "/v1/chat/completions /v1/completions /v1/embeddings /v1/messages /v1/messages/count_tokens "
+    "/v1/responses /tokenize /detokenize".split()
+).union(_LORA)
 _METHODS = {
-    "/v1/chat/completions": ("POST",),
-    "/v1/completions": ("POST",),
-    "/v1/embeddings": ("POST",),
-    "/v1/messages": ("POST",),
-    "/v1/messages/count_tokens": ("POST",),
-    "/v1/responses": ("POST",),
-    "/tokenize": ("POST",),
-    "/detokenize": ("POST",),
-    "/v1/models": ("GET",),
-    "/health": ("GET",),
+    **dict.fromkeys(_JSON_BODIES, ("POST",)),
+    **dict.fromkeys(("/v1/models", "/health", "/version", "/load", "/metrics"), ("GET",)),
     "/ping": ("GET", "POST"),
-    "/version": ("GET",),
-    "/load": ("GET",),
-    "/metrics": ("GET",),
     "/reset_prefix_cache": ("POST",),
     "/kv_event_sources": ("GET",),
-    "/v1/load_lora_adapter": ("POST",),
-    "/v1/unload_lora_adapter": ("POST",),
     "/sim/fault": ("GET", "POST", "DELETE"),
     "/sim/stats": ("GET",),
-}
-_JSON_BODIES = frozenset(path for path, methods in _METHODS.items() if methods == ("POST",)) - {
-    "/reset_prefix_cache"
 }
 
 
@@ -62,28 +51,19 @@ def _response_methods(path: str) -> tuple[str, ...] | None:
     return ("POST",) if slash else ("GET",)
 
 
-_LORA = frozenset(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"))
-
-
 class _FaultOrder(Fault, frozen=True, kw_only=True):
     """A fault, and the replica that gets it (None: this one)."""
 
     replica: int | None = None
 
 
-class Stats(msgspec.Struct, frozen=True):
-    """A replica's counts since it started. Tokens where not said otherwise."""
+class Stats(Counts, kw_only=True):
+    """A replica's counts since it started, and what it has now."""
 
     url: str
     in_flight: int
     running: int
     waiting: int
-    sequences: int
-    queried_tokens: int
-    hit_tokens: int
-    prefilled_tokens: int
-    generated_tokens: int
-    rejected: int
     cached_blocks: int
     evicted_blocks: int
 
@@ -91,18 +71,12 @@ class Stats(msgspec.Struct, frozen=True):
 def stats(replica: SimulatedReplica) -> Stats:
     """As they are now."""
     engine = replica.drive.engine
-    counts = engine.stats
     return Stats(
+        **msgspec.structs.asdict(engine.stats.counts),
         url=replica.url,
         in_flight=replica.in_flight,
         running=engine.running,
         waiting=engine.waiting,
-        sequences=counts.sequences,
-        queried_tokens=counts.queried_tokens,
-        hit_tokens=counts.hit_tokens,
-        prefilled_tokens=counts.prefilled_tokens,
-        generated_tokens=counts.generated_tokens,
-        rejected=counts.rejected,
         cached_blocks=len(engine.cache),
         evicted_blocks=engine.cache.evicted_blocks,
     )
@@ -127,7 +101,7 @@ class Endpoints:
             if path.startswith("/sim/"):
                 await self._simulator(exchange, reply)
                 return
-            fault = self._replica.faults.take(path, time.monotonic())
+            fault = self._replica.faults.take(path)
             if fault is not None and await self._fail(exchange, reply, fault):
                 return
             methods = self._methods.get(path) or _response_methods(path)
@@ -207,7 +181,7 @@ class Endpoints:
         """Answer a GET."""
         replica, settings = self._replica, self._replica.settings
         if path in ("/health", "/ping"):
-            ill = replica.faults.active("unhealthy", time.monotonic()) is not None
+            ill = replica.faults.active("unhealthy") is not None
             reply.respond(503 if ill else 200, None, b"")
         elif path == "/version":
             reply.respond(200, JSON, b'{"version":"%b"}' % payloads.VERSION.encode())
@@ -295,7 +269,7 @@ class Endpoints:
         if exchange.method == "DELETE":
             for one in self._siblings:
                 one.clear_fault()
-        reply.respond(200, JSON, _listed(replica.faults.listed(time.monotonic())))
+        reply.respond(200, JSON, _listed(replica.faults.listed()))
 
     def _sibling(self, index: int | None) -> SimulatedReplica:
         if index is None:

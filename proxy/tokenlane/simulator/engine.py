@@ -89,7 +89,10 @@ class Engine:
         self.log = CacheLog(settings.block_tokens) if settings.kv_events != "off" else None
         on_evicted = self.log.removed if self.log is not None else None
         self.cache = prefix_cache(settings.cache_blocks, on_evicted)
-        self.host_cache = _host_cache(settings, self.log)
+        self.host_cache: BoundedBlockCache[bytes] | None = None
+        if settings.host_cache_blocks is not None:
+            on_lost = partial(self.log.removed, medium="CPU") if self.log is not None else None
+            self.host_cache = BoundedBlockCache(settings.host_cache_blocks, on_lost)
         self.stats = EngineStats(settings.max_model_tokens)
         self.slowness = 1.0
         self.running = 0
@@ -163,7 +166,7 @@ class Engine:
     def _queue(self, sequence: Sequence, at_s: float) -> None:
         limit = self.settings.queue_limit
         if limit is not None and self.running + len(self._waiting) >= limit:
-            self.stats.rejected += 1
+            self.stats.counts.rejected += 1
             self._end(sequence, at_s, "rejected")
             return
         sequence.phase = SequencePhase.WAITING
@@ -287,12 +290,3 @@ class Engine:
             for sequence in changed:
                 sequence.dirty = False
         return changed
-
-
-def _host_cache(
-    settings: SimulatorSettings, log: CacheLog | None
-) -> BoundedBlockCache[bytes] | None:
-    if settings.host_cache_blocks is None:
-        return None
-    on_evicted = partial(log.removed, medium="CPU") if log is not None else None
-    return BoundedBlockCache(settings.host_cache_blocks, on_evicted)

@@ -2,10 +2,11 @@
 
 Invariants:
 - A fault of one kind replaces the earlier one of that kind; `clear` takes them all away.
-- `count` faults end after so many requests, `for_s` faults after a time; others stay.
-- The clock is the caller's. What a fault does to sockets is the replica's business.
+- `count` faults end after so many requests; others stay until they are cleared.
+- What a fault does to sockets is the replica's business, and so is when a `for_s` fault ends.
 """
 
+import math
 from typing import Literal
 
 import msgspec
@@ -64,52 +65,45 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return path in self.paths or "*" in self.paths if self.paths else path in GENERATING
 
 
+class _Switch(msgspec.Struct):
+    """A fault that is on, for so many requests more."""
+
+    fault: Fault
+    left: float
+
+
 class Faults:
-    """The switches of one replica."""
+    """The switches of one replica, which sees to their time."""
 
     def __init__(self) -> None:
-        self._active: dict[Kind, Fault] = {}
-        self._left: dict[Kind, int] = {}
-        self._until_s: dict[Kind, float] = {}
+        self._switches: dict[Kind, _Switch] = {}
 
-    def set(self, fault: Fault, now: float) -> None:
+    def set(self, fault: Fault) -> None:
         """Switch one on."""
-        self.clear(fault.kind)
-        self._active[fault.kind] = fault
-        if fault.count is not None:
-            self._left[fault.kind] = fault.count
-        if fault.for_s is not None:
-            self._until_s[fault.kind] = now + fault.for_s
+        left = math.inf if fault.count is None else fault.count
+        self._switches[fault.kind] = _Switch(fault, left)
 
     def clear(self, kind: Kind | None = None) -> None:
         """Switch one off, or all."""
-        for table in (self._active, self._left, self._until_s):
-            if kind is None:
-                table.clear()
-            else:
-                table.pop(kind, None)
+        if kind is None:
+            self._switches.clear()
+        else:
+            self._switches.pop(kind, None)
 
-    def active(self, kind: Kind, now: float) -> Fault | None:
+    def active(self, kind: Kind) -> Fault | None:
         """Return the fault of this kind, if it is on."""
-        if not self._active or kind not in self._active:
-            return None
-        if now >= self._until_s.get(kind, now + 1.0) or self._left.get(kind, 1) <= 0:
-            self.clear(kind)
-            return None
-        return self._active[kind]
+        switch = self._switches.get(kind)
+        return switch.fault if switch is not None and switch.left > 0 else None
 
-    def take(self, path: str, now: float) -> Fault | None:
+    def take(self, path: str) -> Fault | None:
         """Return the fault that this request meets, and count it."""
-        if not self._active:
-            return None
         for kind in PER_REQUEST:
-            fault = self.active(kind, now)
+            fault = self.active(kind)
             if fault is not None and fault.hits(path):
-                if kind in self._left:
-                    self._left[kind] -= 1
+                self._switches[kind].left -= 1
                 return fault
         return None
 
-    def listed(self, now: float) -> list[Fault]:
+    def listed(self) -> list[Fault]:
         """Return the faults that are on."""
-        return [fault for kind in list(self._active) if (fault := self.active(kind, now))]
+        return [switch.fault for switch in self._switches.values() if switch.left > 0]

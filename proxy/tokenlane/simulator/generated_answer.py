@@ -18,7 +18,7 @@ from tokenlane.simulator import vllm_errors
 from tokenlane.simulator.engine import Sequence
 from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply
-from tokenlane.simulator.payloads import ChoicePayload, PromptDetails, Shapes, UsagePayload
+from tokenlane.simulator.payloads import ChoicePayload, Shapes, Usage, counted
 from tokenlane.simulator.prompts import Job, SimulatedPrompt
 from tokenlane.simulator.text import AnswerText
 
@@ -110,14 +110,17 @@ class GeneratedAnswer:
         if sequence.finish == "rejected":
             # One choice of several that is refused refuses the request.
             self._rejected = True
-            if not self._done.done():
-                self._done.set_result(None)
+            self._over()
         elif self._stream and not self._stopped:
             self._advance(choice, sequence)
         if sequence.done:
             self._pending -= 1
-            if not self._pending and not self._stopped and not self._done.done():
-                self._done.set_result(None)
+            if not self._pending and not self._stopped:
+                self._over()
+
+    def _over(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
 
     def _advance(self, choice: _Choice, sequence: Sequence) -> None:
         """Send the new tokens of a choice."""
@@ -154,9 +157,7 @@ class GeneratedAnswer:
         if not self._shapes.chat:
             return
         prompt = self._job.prompts[0]
-        usage = UsagePayload(prompt.tokens, prompt.tokens, 0) if self._continuous else msgspec.UNSET
-        if usage is not msgspec.UNSET:
-            usage.completion_tokens_details = None
+        usage = self._so_far(prompt.tokens, 0)
         for choice in self.choices:
             ids = prompt.id_list if self._ids else None
             for event in self._shapes.role(choice.index, ids, usage):
@@ -171,12 +172,6 @@ class GeneratedAnswer:
         first, position = choice.sent == 0, choice.sent
         choice.sent += 1
         self._tokens_sent += 1
-        usage: UsagePayload | msgspec.UnsetType = msgspec.UNSET
-        if self._continuous:
-            prompt = choice.prompt.tokens
-            usage = UsagePayload(prompt, prompt + choice.sent, choice.sent)
-            if self._shapes.chat:
-                usage.completion_tokens_details = None
         self._write(
             self._shapes.piece(
                 choice.index,
@@ -184,10 +179,15 @@ class GeneratedAnswer:
                 finish=finish,
                 ids=choice.answer.ids(position, position + 1) if self._ids else None,
                 prompt_ids=choice.prompt.id_list if self._ids and first else None,
-                usage=usage,
+                usage=self._so_far(choice.prompt.tokens, choice.sent),
                 fingerprint=finish is not None and not self._usage,
             )
         )
+
+    def _so_far(self, prompt_tokens: int, output_tokens: int) -> Usage | None:
+        """Return the usage of an event with text, where each has one."""
+        more = {"completion_tokens_details": None} if self._shapes.chat else {}
+        return counted(prompt_tokens, output_tokens, **more) if self._continuous else None
 
     def _end_stream(self) -> None:
         fault = self._fault
@@ -230,8 +230,8 @@ class GeneratedAnswer:
             for event in told:
                 self._reply.write(event)
             self._reply.finish() if told else self._reply.die()
-        if fault.kind != "stall" and not self._done.done():
-            self._done.set_result(None)
+        if fault.kind != "stall":
+            self._over()
 
     def whole(self) -> bytes:
         """Return the answer as one that is not a stream has it."""
@@ -265,24 +265,23 @@ class GeneratedAnswer:
             for choice in self.choices
         ]
 
-    def _total(self, *, full: bool) -> UsagePayload:
+    def _total(self, *, full: bool) -> Usage:
         """Return the usage of all choices. full: an answer that is not a stream names every
         field."""
         chat = self._shapes.chat
-        prompt_tokens = sum(prompt.tokens for prompt in self._job.prompts)
-        output_tokens = sum(choice.sequence.produced for choice in self.choices)
-        usage = UsagePayload(prompt_tokens, prompt_tokens + output_tokens, output_tokens)
+        usage = counted(
+            sum(prompt.tokens for prompt in self._job.prompts),
+            sum(choice.sequence.produced for choice in self.choices),
+        )
         if full:
-            usage.prompt_tokens_details = usage.completion_tokens_details = None
+            usage |= {"prompt_tokens_details": None, "completion_tokens_details": None}
         if self._report_cached:
             # vLLM reports one prompt of several: a stream its first, a whole answer its last.
             shown = self.choices[-1 if full and not chat else 0].sequence
-            details = PromptDetails(shown.cached_tokens)
-            if chat:
-                details.created_cache_tokens = shown.created_cache_tokens
-            elif not full:
-                details.created_cache_tokens = msgspec.UNSET
-            if not full:
-                details.multimodal_tokens = msgspec.UNSET
-            usage.prompt_tokens_details = details
+            details: dict[str, int | None] = {"cached_tokens": shown.cached_tokens}
+            if chat or full:
+                details["created_cache_tokens"] = shown.created_cache_tokens if chat else None
+            if full:
+                details["multimodal_tokens"] = None
+            usage["prompt_tokens_details"] = details
         return usage

@@ -8,6 +8,7 @@ Invariants:
 import asyncio
 import time
 from email.utils import formatdate
+from functools import lru_cache
 
 from tokenlane.http.headers import Field
 from tokenlane.http.server import Exchange
@@ -19,22 +20,10 @@ _VARY = (b"vary", b"Origin")
 _RESET_DELAY_S = 0.005
 
 
-class _Dates:
-    """The date header, formatted once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._field: Field = (b"date", b"")
-
-    def field(self) -> Field:
-        second = int(time.time())
-        if second != self._second:
-            self._second = second
-            self._field = (b"date", formatdate(second, usegmt=True).encode())
-        return self._field
-
-
-_dates = _Dates()
+@lru_cache(maxsize=1)
+def _date(second: int) -> Field:
+    """Return the date header, which is formatted once a second."""
+    return b"date", formatdate(second, usegmt=True).encode()
 
 
 class Reply:
@@ -82,7 +71,7 @@ class Reply:
         self._exchange._connection.abort_answer(reset=True)  # noqa: SLF001  no server offers this
 
     def _fields(self, content_type: Field | None, more: tuple[Field, ...]) -> list[Field]:
-        fields = [_dates.field(), _SERVER, *more]
+        fields = [_date(int(time.time())), _SERVER, *more]
         if content_type is not None:
             fields.append(content_type)
         if self._echo_id is not None:

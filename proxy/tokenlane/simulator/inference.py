@@ -5,8 +5,10 @@ Invariants:
 - The front end's clock starts when the body is there, whatever the real tokenization takes.
 """
 
+import contextlib
 import itertools
 import time
+from collections.abc import AsyncIterator
 
 from tokenlane.http.server import Exchange
 from tokenlane.protocols.dialects import Dialect, dialect_of
@@ -68,16 +70,23 @@ class Inference:
         if aborted_at == 0:
             generation.answer()
             return
-        drive, executions = self._replica.drive, self._replica.executions
+        executions = self._replica.executions
         if executions is not None:
             request_id = exchange.header(b"x-request-id") or b"-"
             executions.taken(self._replica.port, request_id, read_s)
-        try:
-            drive.submit(generation.sequences, ready_s)
-            await generation.ended()
+        async with self._computed(generation, ready_s):
             if responses:
                 self._replica.stored.keep(shapes.id, body, generation.text, generation.whole())
             generation.answer()
+
+    @contextlib.asynccontextmanager
+    async def _computed(self, generation: GeneratedAnswer, ready_s: float) -> AsyncIterator[None]:
+        """Have the engine run the sequences of an answer: the body is entered when they ended."""
+        drive = self._replica.drive
+        try:
+            drive.submit(generation.sequences, ready_s)
+            await generation.ended()
+            yield
         finally:
             drive.abort(generation.sequences)
 
@@ -114,17 +123,12 @@ class Inference:
                 prompt.tokens, prompt.blocks, 1, ids=prompt.ids, salt=job.body.cache_salt or ""
             )
             generation.add(prompt, answer, sequence, [])
-        drive = self._replica.drive
-        try:
-            drive.submit(generation.sequences, ready_s)
-            await generation.ended()
-        finally:
-            drive.abort(generation.sequences)
-        size = job.body.dimensions or _VECTOR_SIZE
-        vectors = [_vector(prompt.fingerprint, size) for prompt in job.prompts]
-        tokens = sum(prompt.tokens for prompt in job.prompts)
-        answered = payloads.embeddings(name, shapes.created, shapes.model, vectors, tokens)
-        reply.respond(200, JSON, answered)
+        async with self._computed(generation, ready_s):
+            size = job.body.dimensions or _VECTOR_SIZE
+            vectors = [_vector(prompt.fingerprint, size) for prompt in job.prompts]
+            tokens = sum(prompt.tokens for prompt in job.prompts)
+            answered = payloads.embeddings(name, shapes.created, shapes.model, vectors, tokens)
+            reply.respond(200, JSON, answered)
 
     async def _tokenize(self, path: str, body: bytes) -> tuple[Job, float]:
         """Return the job, and when the simulated front end is through with it."""

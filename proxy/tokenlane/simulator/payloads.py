@@ -1,16 +1,15 @@
 """The JSON of vLLM 0.32's answers.
 
 Invariants:
-- Fields stand in vLLM's order. Where an answer is made of structs, a field that vLLM always writes
-  has a default, and one it leaves out where it was not set is UNSET.
+- Fields stand in vLLM's order. What vLLM leaves out where it was not set is left out, too.
 - Chunks of a stream differ only in their text, so each stream makes its frame once.
 """
 
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 VERSION = "0.32.0"
 FINGERPRINT = f"vllm-{VERSION}-51b0a7e0"
@@ -22,60 +21,13 @@ _NEVER_SET = ("kv_transfer_params", "ec_transfer_params", "metrics")
 _UNSAID = ("refusal", "annotations", "audio", "function_call", "reasoning")
 
 Ids = list[int] | None
+Usage = dict[str, Any]
 
 
-class PromptDetails(msgspec.Struct):
-    """usage.prompt_tokens_details."""
-
-    cached_tokens: int
-    created_cache_tokens: int | None | UnsetType = None
-    multimodal_tokens: None | UnsetType = None
-
-
-class UsagePayload(msgspec.Struct):
-    """usage."""
-
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: int
-    prompt_tokens_details: PromptDetails | None | UnsetType = UNSET
-    completion_tokens_details: None | UnsetType = UNSET
-
-
-class _Delta(msgspec.Struct, omit_defaults=True):
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-
-
-class _ChatStreamChoice(msgspec.Struct):
-    index: int
-    delta: _Delta
-    logprobs: None = None
-    finish_reason: str | None = None
-    stop_reason: None | UnsetType = UNSET
-    token_ids: Ids | UnsetType = UNSET
-
-
-class _TextStreamChoice(msgspec.Struct):
-    index: int
-    text: str
-    logprobs: None = None
-    finish_reason: str | None = None
-    stop_reason: None = None
-    prompt_token_ids: Ids = None
-    token_ids: Ids = None
-
-
-class _Chunk(msgspec.Struct):
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[_ChatStreamChoice | _TextStreamChoice] | list[None]
-    usage: UsagePayload | UnsetType = UNSET
-    system_fingerprint: str | UnsetType = UNSET
-    prompt_token_ids: Ids | UnsetType = UNSET
-    prompt_text: None | UnsetType = UNSET
+def counted(prompt_tokens: int, output_tokens: int, **more: Any) -> Usage:
+    """Return a usage."""
+    total = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens + output_tokens}
+    return {**total, "completion_tokens": output_tokens, **more}
 
 
 class ChoicePayload(msgspec.Struct):
@@ -88,32 +40,19 @@ class ChoicePayload(msgspec.Struct):
     prompt_ids: Ids = None
 
 
-def _event(chunk: _Chunk) -> bytes:
-    return b"data: %b\n\n" % msgspec.json.encode(chunk)
-
-
+@dataclass
 class Shapes:
     """The answers to one request. chat: else completions. says_usage: else it is null. framed:
     events with a token's text differ in nothing but the text."""
 
-    framed = True
+    framed: ClassVar[bool] = True
+    chat: bool
+    id: str
+    created: int
+    model: str
+    says_usage: bool = True
 
-    def __init__(
-        self,
-        *,
-        chat: bool,
-        id: str,  # noqa: A002
-        created: int,
-        model: str,
-        says_usage: bool = True,
-    ) -> None:
-        self.chat = chat
-        self.id = id
-        self.created = created
-        self.model = model
-        self.says_usage = says_usage
-
-    def whole(self, choices: list[ChoicePayload], usage: UsagePayload, prompt_ids: Ids) -> bytes:
+    def whole(self, choices: list[ChoicePayload], usage: Usage, prompt_ids: Ids) -> bytes:
         """Return the answer to a request that does not stream."""
         head = {"id": self.id, "object": "text_completion", "created": self.created}
         rest: dict[str, Any] = {
@@ -139,12 +78,11 @@ class Shapes:
             "prompt_token_ids": one.prompt_ids, "routed_experts": None,
         }  # fmt: skip
 
-    def role(self, index: int, prompt_ids: Ids, usage: UsagePayload | UnsetType) -> list[bytes]:
+    def role(self, index: int, prompt_ids: Ids, usage: Usage | None) -> list[bytes]:
         """Return the first events of each choice of a chat: one."""
-        chunk = self._chunk([_ChatStreamChoice(index, _Delta("assistant", ""))], usage)
-        chunk.prompt_token_ids = prompt_ids
-        chunk.prompt_text = None
-        return [_event(chunk)]
+        delta = {"role": "assistant", "content": ""}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return [self._event([choice], usage, prompt_token_ids=prompt_ids, prompt_text=None)]
 
     def frame(self, index: int) -> tuple[bytes, bytes]:
         """Return what stands before and after the JSON string of the text in a plain event."""
@@ -159,26 +97,27 @@ class Shapes:
         finish: str | None = None,
         ids: Ids = None,
         prompt_ids: Ids = None,
-        usage: UsagePayload | UnsetType = UNSET,
+        usage: Usage | None = None,
         fingerprint: bool = False,
     ) -> bytes:
         """Return an event with text. finish: it is the choice's last."""
-        choice: _ChatStreamChoice | _TextStreamChoice
+        ending: dict[str, Any] = {"logprobs": None, "finish_reason": finish}
         if self.chat:
-            stop = UNSET if finish is None else None
-            choice = _ChatStreamChoice(index, _Delta(content=text), None, finish, stop, ids)
+            choice = {"index": index, "delta": {"content": text}, **ending}
+            if finish is not None:
+                choice["stop_reason"] = None
         else:
-            choice = _TextStreamChoice(index, text, None, finish, None, prompt_ids, ids)
-        chunk = self._chunk([choice], usage)
-        if fingerprint:
-            chunk.system_fingerprint = FINGERPRINT
-        return _event(chunk)
+            choice = {"index": index, "text": text, **ending, "stop_reason": None}
+            choice["prompt_token_ids"] = prompt_ids
+        choice["token_ids"] = ids
+        more = {"system_fingerprint": FINGERPRINT} if fingerprint else {}
+        return self._event([choice], usage, **more)
 
     def head(self) -> list[bytes]:
         """Return the events that come before the first token."""
         return []
 
-    def closing(self, choices: list[ChoicePayload], usage: UsagePayload | None) -> list[bytes]:
+    def closing(self, choices: list[ChoicePayload], usage: Usage | None) -> list[bytes]:
         """Return the events that come after the last token."""
         if usage is None or not self.says_usage:
             return [DONE]
@@ -189,19 +128,19 @@ class Shapes:
         info = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return [b"data: %b\n\n" % json.dumps({"error": info}).encode(), DONE]
 
-    def usage(self, usage: UsagePayload) -> bytes:
+    def usage(self, usage: Usage) -> bytes:
         """Return the event after the last choice, where stream_options.include_usage asked for
         it."""
-        chunk = self._chunk([], usage)
-        chunk.system_fingerprint = FINGERPRINT
-        return _event(chunk)
+        return self._event([], usage, system_fingerprint=FINGERPRINT)
 
-    def _chunk(
-        self, choices: list[_ChatStreamChoice | _TextStreamChoice], usage: UsagePayload | UnsetType
-    ) -> _Chunk:
-        name = "chat.completion.chunk" if self.chat else "text_completion"
-        said = usage if self.says_usage else UNSET
-        return _Chunk(self.id, name, self.created, self.model, choices, said)
+    def _event(self, choices: list[dict[str, Any]], usage: Usage | None, **more: Any) -> bytes:
+        chunk: dict[str, Any] = {
+            "id": self.id, "object": "chat.completion.chunk" if self.chat else "text_completion",
+            "created": self.created, "model": self.model, "choices": choices,
+        }  # fmt: skip
+        if self.says_usage and usage is not None:
+            chunk["usage"] = usage
+        return b"data: %b\n\n" % msgspec.json.encode({**chunk, **more})
 
 
 def embeddings(
@@ -212,7 +151,7 @@ def embeddings(
         {"index": index, "object": "embedding", "embedding": vector}
         for index, vector in enumerate(vectors)
     ]
-    usage = UsagePayload(tokens, tokens, 0, None, None)
+    usage = counted(tokens, 0, prompt_tokens_details=None, completion_tokens_details=None)
     head = {"id": f"embd-{name}", "object": "list", "created": created, "model": model}
     return msgspec.json.encode({**head, "data": rows, "usage": usage})
 

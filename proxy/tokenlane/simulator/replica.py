@@ -7,7 +7,6 @@ Invariants:
 
 import asyncio
 import socket
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -48,9 +47,7 @@ class SimulatedReplica:
         self.port = 0
         self.host = ""
         self.publisher: KvPublisher | None = None
-        self.adapters = self._configured()
-        self.stored = StoredResponses(on=settings.store_responses)
-        self.drive = Drive(settings)
+        self._begin()
         self._holder: socket.socket | None = None
         self._server: HttpServer | None = None
         self._handler: Handler | None = None
@@ -78,8 +75,12 @@ class SimulatedReplica:
         """Names it answers to, the model's own first."""
         return [self.settings.model, *self.adapters]
 
-    def _configured(self) -> dict[str, str]:
-        return {name: name for name in self.settings.adapter_names}
+    def _begin(self) -> None:
+        """Begin as a process does: nothing cached or stored, and the adapters of the settings."""
+        settings, publisher = self.settings, self.publisher
+        self.adapters = {name: name for name in settings.adapter_names}
+        self.stored = StoredResponses(on=settings.store_responses)
+        self.drive = Drive(settings, None if publisher is None else publisher.publish)
 
     # Life
 
@@ -91,7 +92,7 @@ class SimulatedReplica:
         if self.settings.kv_events != "off":
             self.publisher = KvPublisher(self.settings.kv_events, host)
             self.publisher.start()
-            self.drive = Drive(self.settings, self.publisher.publish)
+            self._begin()
         await self._listen()
 
     async def stop(self) -> None:
@@ -110,7 +111,7 @@ class SimulatedReplica:
 
     async def set_fault(self, fault: Fault) -> None:
         """Switch a failure on. When this returns, the port is as the fault wants it."""
-        self.faults.set(fault, time.monotonic())
+        self.faults.set(fault)
         timer = self._timers.pop(fault.kind, None)
         if timer is not None:
             timer.cancel()
@@ -125,14 +126,10 @@ class SimulatedReplica:
             await asyncio.sleep(0)
         if fault.kind == "kill":
             self.drive.stop()
-            self.adapters = self._configured()
-            self.stored = StoredResponses(on=self.settings.store_responses)
-            if self.publisher is None:
-                self.drive = Drive(self.settings)
-            else:
+            if self.publisher is not None:
                 await self.publisher.stop()
                 self.publisher.start()
-                self.drive = Drive(self.settings, self.publisher.publish)
+            self._begin()
         self._settle()
 
     def clear_fault(self, kind: Kind | None = None) -> None:
@@ -151,17 +148,15 @@ class SimulatedReplica:
         await asyncio.get_running_loop().create_future()
 
     def _settle(self) -> None:
-        now = time.monotonic()
-        slow = self.faults.active("slow", now)
+        slow = self.faults.active("slow")
         self.drive.engine.slowness = slow.factor if slow is not None else 1.0
-        if self.faults.active("drain", now) is None:
+        if self.faults.active("drain") is None:
             self.serving.set()
         else:
             self.serving.clear()
 
     def _refusing(self) -> bool:
-        now = time.monotonic()
-        return any(self.faults.active(kind, now) is not None for kind in ("refuse", "kill"))
+        return any(self.faults.active(kind) is not None for kind in ("refuse", "kill"))
 
     async def _listen(self) -> None:
         assert self._handler is not None

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence as Row
 from typing import Protocol
 
+import msgspec
+
 _TTFT_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
     1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
@@ -37,10 +39,22 @@ class Finished(Protocol):
     ended_s: float
 
 
-class SimulatedHistogram:
-    """Counts by upper bound, the last one infinite."""
+class Counts(msgspec.Struct):
+    """Counts since the replica started, of tokens where not said otherwise."""
 
-    def __init__(self, bounds: Row[float]) -> None:
+    sequences: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    rejected: int = 0
+
+
+class SimulatedHistogram:
+    """Counts by upper bound, the last one infinite. text: its help."""
+
+    def __init__(self, text: str, bounds: Row[float]) -> None:
+        self.text = text
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0
@@ -58,44 +72,49 @@ def token_bounds(most: int) -> tuple[float, ...]:
 
 
 class EngineStats:
-    """One replica's counters since it started."""
+    """One replica's counters since it started. finished: sequences, by the reason. histograms: by
+    their names."""
 
     def __init__(self, max_model_tokens: int) -> None:
-        self.queried_tokens = 0
-        self.hit_tokens = 0
-        self.prefilled_tokens = 0
-        self.generated_tokens = 0
-        self.sequences = 0
-        self.rejected = 0
+        self.counts = Counts()
         self.finished: Counter[str] = Counter()
         tokens = token_bounds(max_model_tokens)
-        self.prompt_tokens = SimulatedHistogram(tokens)
-        self.output_tokens = SimulatedHistogram(tokens)
-        self.ttft_s = SimulatedHistogram(_TTFT_S)
-        self.token_s = SimulatedHistogram(_TOKEN_S)
-        self.latency_s = SimulatedHistogram(_LATENCY_S)
-        self.queue_s = SimulatedHistogram(_LATENCY_S)
-        self.prefill_s = SimulatedHistogram(_LATENCY_S)
-        self.decode_s = SimulatedHistogram(_LATENCY_S)
+        kinds = (
+            ("request_prompt_tokens", "Prefill tokens.", tokens),
+            ("request_generation_tokens", "Generation tokens.", tokens),
+            ("time_to_first_token_seconds", "Time to first token.", _TTFT_S),
+            ("request_time_per_output_token_seconds", "Time per token.", _TOKEN_S),
+            ("e2e_request_latency_seconds", "End to end latency.", _LATENCY_S),
+            ("request_queue_time_seconds", "Time in WAITING.", _LATENCY_S),
+            ("request_prefill_time_seconds", "Time in PREFILL.", _LATENCY_S),
+            ("request_decode_time_seconds", "Time in DECODE.", _LATENCY_S),
+        )
+        self.histograms = {name: SimulatedHistogram(text, bounds) for name, text, bounds in kinds}
 
     def started(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Count a sequence that got its blocks."""
-        self.sequences += 1
-        self.queried_tokens += prompt_tokens
-        self.hit_tokens += cached_tokens
-        self.prefilled_tokens += prompt_tokens - cached_tokens
+        counts = self.counts
+        counts.sequences += 1
+        counts.queried_tokens += prompt_tokens
+        counts.hit_tokens += cached_tokens
+        counts.prefilled_tokens += prompt_tokens - cached_tokens
 
     def completed(self, sequence: Finished) -> None:
         """Count a sequence that finished."""
         self.finished[sequence.finish] += 1
-        self.generated_tokens += sequence.produced
-        self.prompt_tokens.observe(sequence.prompt_tokens)
-        self.output_tokens.observe(sequence.produced)
+        self.counts.generated_tokens += sequence.produced
         decode_s = sequence.ended_s - sequence.first_token_s
-        self.ttft_s.observe(sequence.first_token_s - sequence.queued_s)
-        self.latency_s.observe(sequence.ended_s - sequence.queued_s)
-        self.queue_s.observe(sequence.started_s - sequence.queued_s)
-        self.prefill_s.observe(sequence.first_token_s - sequence.started_s)
-        self.decode_s.observe(decode_s)
+        observed = {
+            "request_prompt_tokens": sequence.prompt_tokens,
+            "request_generation_tokens": sequence.produced,
+            "time_to_first_token_seconds": sequence.first_token_s - sequence.queued_s,
+            "e2e_request_latency_seconds": sequence.ended_s - sequence.queued_s,
+            "request_queue_time_seconds": sequence.started_s - sequence.queued_s,
+            "request_prefill_time_seconds": sequence.first_token_s - sequence.started_s,
+            "request_decode_time_seconds": decode_s,
+        }
         if sequence.produced > 1:
-            self.token_s.observe(decode_s / (sequence.produced - 1))
+            per_token_s = decode_s / (sequence.produced - 1)
+            observed["request_time_per_output_token_seconds"] = per_token_s
+        for name, value in observed.items():
+            self.histograms[name].observe(value)

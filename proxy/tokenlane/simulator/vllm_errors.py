@@ -5,45 +5,33 @@ Invariants:
   status; only unknown routes and wrong methods have the web framework's {"detail": ...}.
 """
 
+from dataclasses import KW_ONLY, dataclass
+from http import HTTPStatus
+from http.client import responses
+
 import msgspec
 
 from tokenlane.errors import RequestError, TokenlaneError
 from tokenlane.protocols import context_window
 from tokenlane.protocols.dialects import Dialect
 
-_PHRASES = {
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    429: "Too Many Requests",
-    500: "Internal Server Error",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
+_MALFORMED = HTTPStatus.BAD_REQUEST.phrase
 
 
+@dataclass(eq=False)
 class ReplicaError(TokenlaneError):
     """An answer instead of a result. kind: `error.type`."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        kind: str = "BadRequestError",
-        param: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.param = param
+    message: str
+    _: KW_ONLY
+    status: int = 400
+    kind: str = "BadRequestError"
+    param: str | None = None
 
     def body(self, dialect: Dialect = Dialect.CHAT) -> bytes:
         """Return JSON, without a newline. Bodies of the wrong shape are refused before vLLM knows
         of dialects."""
-        if dialect is Dialect.MESSAGES and self.kind != _PHRASES[400]:
+        if dialect is Dialect.MESSAGES and self.kind != _MALFORMED:
             error = {"type": self.kind, "message": self.message}
             return msgspec.json.encode({"type": "error", "error": error})
         info = {"message": self.message, "type": self.kind}
@@ -94,7 +82,7 @@ def missing(where: str, given: str) -> ReplicaError:
 
 def validation(text: str, param: str | None = None) -> ReplicaError:
     """Return the error for a body of the wrong shape."""
-    return ReplicaError(f"1 validation error:\n  {text}", kind="Bad Request", param=param)
+    return ReplicaError(f"1 validation error:\n  {text}", kind=_MALFORMED, param=param)
 
 
 def unknown_model(served: str, asked: str) -> ReplicaError:
@@ -163,4 +151,4 @@ def engine_dead() -> ReplicaError:
 
 def made(status: int, message: str) -> ReplicaError:
     """Return an error with any status, for a failure switch."""
-    return ReplicaError(message, status=status, kind=_PHRASES.get(status, "Error"))
+    return ReplicaError(message, status=status, kind=responses.get(status, "Error"))

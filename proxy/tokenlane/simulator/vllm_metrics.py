@@ -6,6 +6,8 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -38,12 +40,15 @@ class _Collector:
 
     def _gauges(self) -> Iterator[Metric]:
         engine, settings = self._engine, self._engine.settings
-        yield self._gauge("num_requests_running", "Requests in execution batches.", engine.running)
-        yield self._gauge("num_requests_waiting", "Requests waiting.", engine.waiting)
         usage = 0.0
         if settings.cache_blocks is not None:
             usage = engine.cache.used_blocks / settings.cache_blocks
-        yield self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent.", usage)
+        for name, text, value in (
+            ("num_requests_running", "Requests in execution batches.", engine.running),
+            ("num_requests_waiting", "Requests waiting.", engine.waiting),
+            ("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent.", usage),
+        ):
+            yield self._family(GaugeMetricFamily, name, text, value)
         config = {
             "block_size": str(settings.block_tokens),
             "enable_prefix_caching": "True",
@@ -62,19 +67,16 @@ class _Collector:
         )
 
     def _counters(self) -> Iterator[Metric]:
-        stats = self._engine.stats
-        rows = (
-            ("prefix_cache_queries", "Prefix cache queries, in tokens.", stats.queried_tokens),
-            ("prefix_cache_hits", "Prefix cache hits, in tokens.", stats.hit_tokens),
+        stats, counts = self._engine.stats, self._engine.stats.counts
+        for name, text, value in (
+            ("prefix_cache_queries", "Prefix cache queries, in tokens.", counts.queried_tokens),
+            ("prefix_cache_hits", "Prefix cache hits, in tokens.", counts.hit_tokens),
             ("num_preemptions", "Preemptions.", 0),
-            ("prompt_tokens", "Prefill tokens processed.", stats.queried_tokens),
-            ("prompt_tokens_cached", "Prompt tokens found in a cache.", stats.hit_tokens),
-            ("generation_tokens", "Generation tokens processed.", stats.generated_tokens),
-        )
-        for name, text, value in rows:
-            family = CounterMetricFamily(f"vllm:{name}", text, labels=self._labels)
-            family.add_metric(self._values, value)
-            yield family
+            ("prompt_tokens", "Prefill tokens processed.", counts.queried_tokens),
+            ("prompt_tokens_cached", "Prompt tokens found in a cache.", counts.hit_tokens),
+            ("generation_tokens", "Generation tokens processed.", counts.generated_tokens),
+        ):
+            yield self._family(CounterMetricFamily, name, text, value)
         success = CounterMetricFamily(
             "vllm:request_success",
             "Successfully processed requests.",
@@ -88,39 +90,23 @@ class _Collector:
             "Admission attempts rejected by a queue limit, by reason.",
             labels=("model_name", "reason"),
         )
-        rejected.add_metric((self._values[1], "max_num_queued_reqs"), stats.rejected)
+        rejected.add_metric((self._values[1], "max_num_queued_reqs"), counts.rejected)
         yield rejected
 
     def _histograms(self) -> Iterator[Metric]:
-        stats = self._engine.stats
-        rows = (
-            ("request_prompt_tokens", "Prefill tokens.", stats.prompt_tokens),
-            ("request_generation_tokens", "Generation tokens.", stats.output_tokens),
-            ("time_to_first_token_seconds", "Time to first token.", stats.ttft_s),
-            ("request_time_per_output_token_seconds", "Time per token.", stats.token_s),
-            ("e2e_request_latency_seconds", "End to end latency.", stats.latency_s),
-            ("request_queue_time_seconds", "Time in WAITING.", stats.queue_s),
-            ("request_prefill_time_seconds", "Time in PREFILL.", stats.prefill_s),
-            ("request_decode_time_seconds", "Time in DECODE.", stats.decode_s),
-        )
-        for name, text, histogram in rows:
-            family = HistogramMetricFamily(f"vllm:{name}", text, labels=self._labels)
-            family.add_metric(self._values, _buckets(histogram), histogram.total)
-            yield family
+        for name, made in self._engine.stats.histograms.items():
+            yield self._family(HistogramMetricFamily, name, made.text, _buckets(made), made.total)
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", text, labels=self._labels)
-        family.add_metric(self._values, value)
-        return family
+    def _family(self, kind: Any, name: str, text: str, *value: Any) -> Metric:
+        family = kind(f"vllm:{name}", text, labels=self._labels)
+        family.add_metric(self._values, *value)
+        return family  # type: ignore[no-any-return]
 
 
 def _buckets(histogram: SimulatedHistogram) -> list[tuple[str, float]]:
-    buckets: list[tuple[str, float]] = []
-    total = 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        total += count
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
-    return buckets
+    """Return how many values each bound is an upper one of."""
+    names = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(names, accumulate(histogram.counts), strict=True))
 
 
 def exposition(engine: Engine, started_s: float) -> bytes:

@@ -10,24 +10,24 @@ Invariants:
 import logging
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
 from tokenlane.errors import RequestError
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import context_window, prompt_fields
-from tokenlane.protocols.bodies import ChatBody, Chatting, CompletionBody, Prompted
+from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.budgets import TokenCaches
-from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked
+from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked, replaced
 from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
-from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.next_turn import BodySource, learn
-from tokenlane.tokens.tokenizer import Rendering, Tokenizer
+from tokenlane.tokens.tokenizer import Rendering
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +42,12 @@ _STEP_BLOCKS = 8192
 
 class Tokenized(NamedTuple):
     """A job's result. error: the client's answer, or why the ids cannot be made. seconds: how long
-    it took on the clock."""
+    it took on the clock. queue_s: how long it waited to begin."""
 
     prompt: Prompt | None
     error: RequestError | Unrenderable | None
     seconds: float
+    queue_s: float = 0.0
 
     @classmethod
     def failed(cls, problem: BaseException, seconds: float) -> "Tokenized":
@@ -77,70 +78,36 @@ class _Sequence(NamedTuple):
     source: _Source | None = None
 
 
+@dataclass(slots=True, eq=False)
 class TokenJob:
     """A prompt to make ids of. size_bytes: raw JSON bytes; render_bytes: as many of messages as
     would take as long to render; block_tokens: per hashed block; salt: what its hashes start from;
-    caches: those of the model; limit_tokens: of the context, where prompts over it are refused;
-    tenant: whose it is, "" where there are none; source: the body it came in, where others may
-    begin as it does."""
+    limit_tokens: of the context, where prompts over it are refused; tenant: whose it is, "" where
+    there are none; source: the body it came in, where others may begin as it does; text: what
+    another rung has rendered already."""
 
-    __slots__ = (
-        "_caches",
-        "_encode_s",
-        "_encoded_chars",
-        "_render_s",
-        "_rendering",
-        "_running",
-        "_seconds",
-        "_source",
-        "_speed",
-        "block_tokens",
-        "body",
-        "key",
-        "limit_tokens",
-        "render_bytes",
-        "salt",
-        "size_bytes",
-        "tenant",
-        "text",
-        "tokenizer",
-    )
+    model: LoadedModel
+    body: Prompted
+    _: KW_ONLY
+    key: bytes
+    size_bytes: int
+    block_tokens: int
+    salt: bytes = b""
+    limit_tokens: int = NO_LIMIT
+    tenant: str = ""
+    source: BodySource | None = None
+    render_bytes: int = field(init=False)
+    text: str | None = field(default=None, init=False)
+    # CPU seconds of the render, and of encoding and hashing what was not known.
+    _render_s: float = field(default=0.0, init=False)
+    _encode_s: float = field(default=0.0, init=False)
+    _encoded_chars: int = field(default=0, init=False)
+    _seconds: float = field(default=0.0, init=False)
+    _running: Steps | None = field(default=None, init=False)
+    _rendering: Rendering | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        speed: Speed,
-        body: Prompted,
-        caches: TokenCaches,
-        *,
-        key: bytes,
-        size_bytes: int,
-        block_tokens: int,
-        salt: bytes = b"",
-        limit_tokens: int = NO_LIMIT,
-        tenant: str = "",
-        source: BodySource | None = None,
-    ) -> None:
-        self._source = source
-        self.tokenizer = tokenizer
-        self._speed = speed
-        self.body = body
-        self._caches = caches
-        self.block_tokens = block_tokens
-        self.salt = salt
-        self.limit_tokens = limit_tokens
-        self.tenant = tenant
-        # CPU seconds of the render, and of encoding and hashing what was not known.
-        self._render_s = self._encode_s = 0.0
-        self._seconds = 0.0
-        self._running: Steps | None = None
-        self._encoded_chars = 0
-        self._rendering: Rendering | None = None
-        # The text that another rung has rendered already.
-        self.text: str | None = None
-        self.key = key
-        self.size_bytes = size_bytes
-        self.render_bytes = render_size_bytes(body, size_bytes)
+    def __post_init__(self) -> None:
+        self.render_bytes = render_size_bytes(self.body, self.size_bytes)
 
     def steps(self, piece_limit_s: float = _NO_LIMIT_S) -> Steps:
         """Do a step per `next` and return the prompt. Raise RequestError as vLLM would, and
@@ -151,25 +118,16 @@ class TokenJob:
         else:
             sequences = [(yield from self._chat(body, piece_limit_s))]
         yield
-        blocks = (yield from self._hashed(sequences[0])) if sequences else b""
-        self._learn(sequences, blocks)
+        blocks = yield from self._hashed(sequences[0])
         prompt = tuple(sequence.ids for sequence in sequences)
         return Prompt(prompt, blocks, self.block_tokens, sum(map(len, prompt)) // 4)
-
-    def _learn(self, sequences: list[_Sequence], blocks: bytes) -> None:
-        body, source = self.body, self._source
-        if source is None or not isinstance(body, ChatBody) or self._rendering is None:
-            return
-        shape, residual = self._rendering.shape, self._rendering.residual
-        made = sequences[0]
-        if shape is not None and residual is not None and made.source is not None:
-            marks, salt, block_tokens = made.source.marks, self.salt, self.block_tokens
-            learn(source, body, shape, residual, marks, made.ids, blocks, salt, block_tokens)
 
     def rendered(self, body: Chatting, *, hasty: bool) -> str:
         """Return the text of its conversation. hasty: the loop waits. Raise RequestError and
         Unrenderable."""
-        self._rendering = self.tokenizer.rendering(body, self._caches.shapes, hasty=hasty)
+        self._rendering = self.model.tokenizer.rendering(
+            body, self.model.caches.shapes, hasty=hasty
+        )
         return self._rendering.text
 
     def run(self) -> Tokenized:
@@ -195,14 +153,14 @@ class TokenJob:
             prompt = end.value
         except BaseException as problem:  # noqa: BLE001 - it is the result
             error = Tokenized.failed(problem, 0.0).error
-        self._speed.learn_render(self.render_bytes, self._render_s)
-        self._speed.learn_encode(self._encoded_chars, self._encode_s)
+        self.model.speed.learn_render(self.render_bytes, self._render_s)
+        self.model.speed.learn_encode(self._encoded_chars, self._encode_s)
         return Tokenized(prompt, error, self._seconds + time.perf_counter() - began_s)
 
     def _chat(self, body: Chatting, limit_s: float) -> Generator[None, None, _Sequence]:
         if prompt_fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
-            return _Sequence(self.tokenizer.chat_ids(body))
+            return _Sequence(self.model.tokenizer.chat_ids(body))
         special = prompt_fields.flag(body.add_special_tokens, False)
         text = self.text
         if text is None:
@@ -217,9 +175,9 @@ class TokenJob:
     ) -> Generator[None, None, list[_Sequence]]:
         if prompt_fields.value(body.truncate_prompt_tokens) is not None:
             self._within(self.size_bytes, limit_s)
-            return [_Sequence(ids) for ids in self.tokenizer.completion_ids(body)]
+            return [_Sequence(ids) for ids in self.model.tokenizer.completion_ids(body)]
         special = prompt_fields.flag(body.add_special_tokens, True)
-        prompts = self.tokenizer.prompts(body)
+        prompts = self.model.tokenizer.prompts(body)
         sequences = []
         for prompt in prompts:
             yield
@@ -236,7 +194,7 @@ class TokenJob:
     def _sequence(
         self, text: str, special: bool, limit_s: float
     ) -> Generator[None, None, _Sequence]:
-        encoder = self.tokenizer.encoder
+        encoder = self.model.tokenizer.encoder
         if encoder.least_tokens(text) > self.limit_tokens:
             raise context_window.too_long(self.limit_tokens, 0, cut=True)
         affixes = encoder.affixes if special else (b"", b"")
@@ -253,7 +211,7 @@ class TokenJob:
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:
             root = b"%d:%d:%b" % (special, self.block_tokens, self.salt)
-            found = self._caches.prefixes.find(encoder, root, text)
+            found = self.model.caches.prefixes.find(encoder, root, text)
             if found is not None:
                 at = found.mark.chars
                 parts = [memoryview(found.prefix.ids)[: found.mark.ids_bytes]]
@@ -273,7 +231,7 @@ class TokenJob:
     def _pieces(self, pieces: list[str], limit_s: float) -> Generator[None, None, list[bytes]]:
         """Make the ids of each piece: take known ones, and encode the others in steps that keep the
         limit."""
-        segments = self._caches.segments
+        segments = self.model.caches.segments
         known = segments.get(pieces)
         wanted = zip(pieces, known, strict=True)
         missing = list(dict.fromkeys(piece for piece, ids in wanted if ids is None))
@@ -289,7 +247,7 @@ class TokenJob:
         for batch in self._batches(missing, limit_s):
             yield
             began_s = time.thread_time()
-            made = self.tokenizer.encoder.encode_each(batch)
+            made = self.model.tokenizer.encoder.encode_each(batch)
             self._encoded(sum(map(len, batch)), began_s)
             segments.put(batch, made)
             fresh.update(zip(batch, made, strict=True))
@@ -299,7 +257,7 @@ class TokenJob:
 
     def _apart(self, piece: str, limit_s: float) -> Generator[None, None, list[bytes]]:
         """Make the ids of a piece of any length, in parts."""
-        encoder, made = self.tokenizer.encoder, []
+        encoder, made = self.model.tokenizer.encoder, []
         for part in encoder.apart(piece):
             self._within(len(part), limit_s)
             yield
@@ -313,7 +271,7 @@ class TokenJob:
         batch: list[str] = []
         chars = 0
         for piece in pieces:
-            if batch and self._speed.encode_s(chars + len(piece)) > limit_s:
+            if batch and self.model.speed.encode_s(chars + len(piece)) > limit_s:
                 yield batch
                 batch, chars = [], 0
             batch.append(piece)
@@ -337,9 +295,11 @@ class TokenJob:
             yield
         if source is not None:
             new = Prefix(source.root, source.text, ids, blocks, source.marks)
-            self._caches.prefixes.put(new, source.found)
+            self.model.caches.prefixes.put(new, replaced(source.found))
+            if self.source is not None and self._rendering is not None:
+                learn(self.source, self.body, self._rendering, new, self.salt, self.block_tokens)
         return blocks
 
     def _within(self, piece_bytes: int, limit_s: float) -> None:
-        if self._speed.encode_s(piece_bytes) > limit_s:
+        if self.model.speed.encode_s(piece_bytes) > limit_s:
             raise Unrenderable("uncut")

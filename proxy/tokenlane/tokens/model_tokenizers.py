@@ -1,4 +1,4 @@
-"""Which tokenizer reads a model's prompts.
+"""Which tokenizer reads a model's prompts, and what all of a model's jobs share.
 
 Invariants:
 - An adapter is read by its base's unless it has one of its own.
@@ -6,8 +6,19 @@ Invariants:
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from tokenlane.tokens.caches.budgets import TokenCaches
+from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.tokenizer import Tokenizer
+
+
+class LoadedModel(NamedTuple):
+    """What the jobs of one model share: speed is learned from them, caches filled by them."""
+
+    tokenizer: Tokenizer
+    speed: Speed
+    caches: TokenCaches
 
 
 class ModelTokenizers:

@@ -19,18 +19,18 @@ import msgspec
 from tokenlane.errors import RequestError
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
-from tokenlane.tokens.caches.prefixes import Mark
-from tokenlane.tokens.caches.shapes import Shape, ShapeCache
+from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
 from tokenlane.tokens.chat.residual import Residual, continuation, says
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import options_digest
-from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
+from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK = b" \t\r\n"
 _NAME = b'"messages"'
@@ -115,38 +115,12 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
 
 
 def continued(
-    cache: BodyPrefixCache,
-    turn: NextTurn,
-    shapes: ShapeCache,
-    encoder: Encoder,
-    speed: Speed,
-    limit_s: float,
-    salt: bytes,
-    block_tokens: int,
-) -> Prompt | None:
-    """Return a body's prompt, without ids, and keep the body in place of what it goes on from; None
-    where it is not known to follow from that, and where encoding would take longer than the
-    limit."""
-    made = _continued(turn, shapes, encoder, speed, limit_s, salt, block_tokens)
-    if made is None:
-        cache.misses += 1
-        return None
-    cache.hits += 1
-    prompt, body = made
-    cache.put(body, turn.known if turn.mark is turn.known.marks[-1] else None)
-    return prompt
-
-
-def _continued(
-    turn: NextTurn,
-    shapes: ShapeCache,
-    encoder: Encoder,
-    speed: Speed,
-    limit_s: float,
-    salt: bytes,
-    block_tokens: int,
+    turn: NextTurn, model: LoadedModel, limit_s: float, salt: bytes, block_tokens: int
 ) -> tuple[Prompt, KnownBody] | None:
+    """Return a body's prompt, without ids, and the body as later ones may know it; None where it is
+    not known to follow from the known one, and where encoding would take longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
+    encoder, speed = model.tokenizer.encoder, model.speed
     if known.root != _root(request, salt, block_tokens) or not encoder.cuts_anywhere:
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
@@ -154,7 +128,7 @@ def _continued(
     roles = known.roles[: mark.messages] + turn.roles
     if affixes is None:
         return None
-    for residual in shapes.known((options_digest(request, b""), roles)):
+    for residual in model.caches.shapes.known((options_digest(request, b""), roles)):
         parts = _rest_of(turn, residual)
         if parts is None:
             continue
@@ -250,17 +224,17 @@ def _made(
 
 def learn(
     source: BodySource,
-    request: ChatBody,
-    shape: Shape,
-    residual: Residual,
-    cuts: list[Mark],
-    ids: bytes,
-    blocks: bytes,
+    request: Prompted,
+    rendering: Rendering,
+    prompt: Prefix,
     salt: bytes,
     block_tokens: int,
 ) -> None:
-    """Keep a body whose prompt was made from all of it. cuts: places of its rendering."""
-    body = source.body
+    """Keep a chat's body whose prompt was made from all of it, if it is known how it renders."""
+    shape, residual = rendering.shape, rendering.residual
+    if shape is None or residual is None or not isinstance(request, ChatBody):
+        return
+    body, ids = source.body, prompt.ids
     at = body.find(_NAME)
     messages = memoryview(request.messages)
     start = body.find(b"[", at) if at >= 0 else -1
@@ -274,7 +248,7 @@ def learn(
     if not body.startswith(messages, start):
         return
     block_bytes = 4 * block_tokens
-    places = {cut.chars: cut.ids_bytes for cut in cuts}
+    places = {mark.chars: mark.ids_bytes for mark in prompt.marks}
     ends = _message_ends(bytes(messages), start)
     marks: list[BodyMark] = []
     parts, chars, done = residual.parts, 0, 0
@@ -297,7 +271,7 @@ def learn(
             )
     root = _root(request, salt, block_tokens)
     made = KnownBody(
-        body, start + 1, source.model, root, shape.name[1], residual, blocks, _kept(marks)
+        body, start + 1, source.model, root, shape.name[1], residual, prompt.blocks, _kept(marks)
     )
     source.cache.put(made)
 

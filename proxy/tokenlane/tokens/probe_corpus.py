@@ -10,12 +10,12 @@ Invariants:
 import json
 import random
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 VERSION = 5
 
-_SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
+SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
 _FRAGMENTS = (
     "a", "the", " quick", "Fox", "don't", "I'LL", "'s", "x_y", "snakeCase", "e\u0301", "\u0301",
     "ﬁ", "İ", "ß", "Ǆ", "Å", "\u212b", "日本語", "한국", "ไทย", "नमस्ते", "مرحبا", "▁", "Ġ",
@@ -36,7 +36,7 @@ def texts(added: list[str]) -> list[str]:
     """Return texts to encode, a few hundred kilobytes in all; added: the tokenizer's added
     tokens."""
     draw = random.Random(f"texts {VERSION}")
-    found = ["", *_FRAGMENTS, *_CODE, *_SPACES, *added, "".join(added), " ".join(added)]
+    found = ["", *_FRAGMENTS, *_CODE, *SPACES, *added, "".join(added), " ".join(added)]
     classes = _classes(draw)
     for characters in classes.values():
         found += ["".join(draw.choices(characters, k=24)), " ".join(characters[:12])]
@@ -53,12 +53,18 @@ def texts(added: list[str]) -> list[str]:
 
 def _classes(draw: random.Random) -> dict[str, list[str]]:
     """Return characters by Unicode category, without the surrogates."""
-    found: dict[str, list[str]] = {}
     points = [*range(0x3000), *draw.sample(range(0x3000, 0x110000), 20_000)]
+    found = by_category(points).items()
+    return {name: draw.sample(every, min(len(every), 48)) for name, every in found}
+
+
+def by_category(points: Iterable[int]) -> dict[str, list[str]]:
+    """Return the characters at these code points by Unicode category, without the surrogates."""
+    found: dict[str, list[str]] = {}
     for character in map(chr, points):
         found.setdefault(unicodedata.category(character), []).append(character)
-    found.pop("Cs")
-    return {name: draw.sample(every, min(len(every), 48)) for name, every in found.items()}
+    found.pop("Cs", None)
+    return found
 
 
 def _token_parts(draw: random.Random, added: list[str]) -> list[str]:
@@ -79,7 +85,7 @@ def _piece(draw: random.Random, parts: list[str], everything: str) -> str:
     if kind < 0.55:
         return draw.choice(_FRAGMENTS)
     if kind < 0.75:
-        return "".join(draw.choices(_SPACES if kind < 0.65 else " \n", k=draw.randint(1, 6)))
+        return "".join(draw.choices(SPACES if kind < 0.65 else " \n", k=draw.randint(1, 6)))
     if kind < 0.85:
         return draw.choice(_CODE)
     return "".join(draw.choices(everything, k=draw.randint(1, 8)))

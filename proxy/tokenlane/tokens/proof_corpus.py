@@ -9,7 +9,6 @@ Invariants:
 - Everything is made piece by piece: no step of a generator takes much longer than a millisecond.
 """
 
-import unicodedata
 from collections.abc import Iterator
 from functools import cache
 from math import gcd
@@ -20,6 +19,7 @@ from tokenlane.fleet_state import IdKind
 from tokenlane.tokens.chat.template_variables import OVERRULED, STEERING
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.ids import pack
+from tokenlane.tokens.probe_corpus import SPACES, by_category
 from tokenlane.tokens.tokenizer import Tokenizer
 
 RUN_TOKENS = 1024
@@ -36,7 +36,6 @@ _TRICKY = (
     "don't I'LL we'Ve 1234567890 007 ½ ١٢ a" + "b" * 40,
     "<|im_start|>user\n<|im_end|><s></s><|endoftext|>[INST]",
 )
-_SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
 _TOOL = {
     "type": "function",
     "function": {
@@ -94,7 +93,7 @@ def texts(encoder: Encoder, draw: Random) -> Iterator[str]:
     digits = [c for name, some in categories().items() if name[0] == "N" for c in some]
     numbers = ["".join(draw.choices("0123456789", k=length)) for length in range(1, 14)]
     yield " ".join([*numbers, *("".join(draw.choices(digits, k=5)) for _ in range(20))])
-    yield "".join("x" + "".join(draw.choices(_SPACES, k=draw.randint(1, 6))) for _ in range(80))
+    yield "".join("x" + "".join(draw.choices(SPACES, k=draw.randint(1, 6))) for _ in range(80))
     words = _words(encoder, draw)
     yield " ".join(words)
     yield "".join(words)
@@ -104,7 +103,6 @@ def texts(encoder: Encoder, draw: Random) -> Iterator[str]:
 def categories() -> dict[str, list[str]]:
     """Return characters by Unicode category: some of each, all of the scripts' letters and
     marks."""
-    found: dict[str, list[str]] = {}
     points = [
         *range(0x3400),
         *range(0xA000, 0xA100),
@@ -113,10 +111,7 @@ def categories() -> dict[str, list[str]]:
     ]
     points += [*range(0xFB00, 0x10000), *range(0x1F100, 0x1FB00, 3), *range(0x1E000, 0x1E900)]
     points += [0xE0001, 0xE0100, 0xF0000, 0x10FFFD, *range(0x20000, 0x20040)]
-    for character in map(chr, points):
-        found.setdefault(unicodedata.category(character), []).append(character)
-    found.pop("Cs", None)
-    return found
+    return by_category(points)
 
 
 @cache

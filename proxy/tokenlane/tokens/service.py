@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
+
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
@@ -25,7 +27,7 @@ from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
-from tokenlane.tokens.model_tokenizers import ModelTokenizers
+from tokenlane.tokens.model_tokenizers import LoadedModel, ModelTokenizers
 from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued
 from tokenlane.tokens.rungs import local, short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
@@ -40,24 +42,14 @@ Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
 _FULL = "overload"
 
 
-class Outcome:
+class Outcome(msgspec.Struct):
     """prompt: None on the bail rung, and then `reason` says why. queue_s, run_s: seconds."""
 
-    __slots__ = ("prompt", "queue_s", "reason", "run_s", "rung")
-
-    def __init__(
-        self,
-        prompt: Prompt | None,
-        rung: Rung,
-        reason: str = "",
-        queue_s: float = 0.0,
-        run_s: float = 0.0,
-    ) -> None:
-        self.prompt = prompt
-        self.rung = rung
-        self.reason = reason
-        self.queue_s = queue_s
-        self.run_s = run_s
+    prompt: Prompt | None
+    rung: Rung
+    reason: str = ""
+    queue_s: float = 0.0
+    run_s: float = 0.0
 
 
 class TokenService:
@@ -73,13 +65,15 @@ class TokenService:
     ) -> None:
         self._settings = settings
         self._tokenizers = tokenizers
-        self._speeds = {model: Speed() for model in tokenizers.loaded}
         self._block_tokens = block_tokens
         self._ask = ask
         self._permit = asyncio.Lock()
         self._room = Waiters()
         self.budgets = CacheBudgets.of(settings)
-        self.caches = {model: TokenCaches.of(self.budgets) for model in tokenizers.loaded}
+        self.models = {
+            model: LoadedModel(tokenizer, Speed(), TokenCaches.of(self.budgets))
+            for model, tokenizer in tokenizers.loaded.items()
+        }
         self.cache = PromptCache(self.budgets.request)
         self.bodies = BodyPrefixCache(self.budgets.body)
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
@@ -122,7 +116,7 @@ class TokenService:
         """Return what needs no job: ids from the cache, or that there is no tokenizer; otherwise
         the key to call `make` with. turn: of the body, where it begins as a known one."""
         # Most requests name a model with a tokenizer of its own.
-        if model not in self.caches and self._ask is None and self._tokenizers.get(model) is None:
+        if model not in self.models and self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         if turn is not None and (prompt := self._continued(model, turn)) is not None:
             return Outcome(prompt, Rung.CACHE)
@@ -134,16 +128,15 @@ class TokenService:
         own = self._tokenizers.own(model)
         if turn.known.model != own:
             return None
-        return continued(
-            self.bodies,
-            turn,
-            self.caches[own].shapes,
-            self._tokenizers.loaded[own].encoder,
-            self._speeds[own],
-            self._settings.thread_hop_s,
-            salt(model, turn.request),
-            self._block_tokens,
-        )
+        hop_s, own_salt = self._settings.thread_hop_s, salt(model, turn.request)
+        made = continued(turn, self.models[own], hop_s, own_salt, self._block_tokens)
+        if made is None:
+            self.bodies.misses += 1
+            return None
+        self.bodies.hits += 1
+        prompt, body = made
+        self.bodies.put(body, turn.known if turn.mark is turn.known.marks[-1] else None)
+        return prompt
 
     def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:
         """Return the ids of a short chat of a known shape, made on the loop; None for any other,
@@ -154,21 +147,13 @@ class TokenService:
         if size_bytes >= LEAST_BYTES:
             return None
         settings, own = self._settings, self._tokenizers.own(model)
-        if own not in self.caches or not ladder.has_time(self.threads.loop_late_s, settings):
+        if own not in self.models or not ladder.has_time(self.threads.loop_late_s, settings):
             return None
-        if self._speeds[own].render_s(size_bytes) > settings.thread_hop_s:
+        if self.models[own].speed.render_s(size_bytes) > settings.thread_hop_s:
             return None
         began_s = time.perf_counter()
-        prompt = short.plain(
-            self._tokenizers.loaded[own].encoder,
-            self._speeds[own],
-            self.caches[own],
-            body,
-            self._block_tokens,
-            salt(model, body),
-            settings.thread_hop_s,
-            settings.stall_budget_s,
-        )
+        own_salt = salt(model, body)
+        prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings)
         if prompt is None:
             return None
         self.cache.put(key, prompt)
@@ -193,14 +178,12 @@ class TokenService:
         if self.asks(model, body):
             return await self._asked(model, body, key)
         own = self._tokenizers.own(model)
-        tokenizer = self._tokenizers.loaded[own]
+        loaded = self.models[own]
+        tokenizer, speed = loaded.tokenizer, loaded.speed
         size_bytes = prompt_size_bytes(body)
-        speed = self._speeds[own]
         job = TokenJob(
-            tokenizer,
-            speed,
+            loaded,
             body,
-            self.caches[own],
             key=b"" if tokenizer.volatile else key,
             size_bytes=size_bytes,
             block_tokens=self._block_tokens,
@@ -215,10 +198,10 @@ class TokenService:
         ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
         gil_s = max(render_s, ids_gil_s)
         view = JobView(size_bytes, render_s, total_s, gil_s, self.threads.loop_late_s)
-        outcome = await self._climb(own, job, view)
+        outcome = await self._climb(job, view)
         # A prompt with fewer bytes than the context has tokens fits; others have to be counted.
         if size_bytes > limit_tokens and outcome.reason == _FULL:
-            outcome = await self._patiently(own, job, view)
+            outcome = await self._patiently(job, view)
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome
@@ -248,18 +231,12 @@ class TokenService:
         known = self.known(model, body)
         return known if isinstance(known, Outcome) else await self.make(model, body, known)
 
-    async def _climb(self, model: str, job: TokenJob, view: JobView) -> Outcome:
+    async def _climb(self, job: TokenJob, view: JobView) -> Outcome:
         is_short = view.total_s <= self._settings.short_lane_s
         look = self._look_short if is_short else partial(self._pool, view.total_s, False)
         rung = ladder.choose(view, look, self._settings)
         if rung is Rung.SHORT:
-            result = short.run(
-                job,
-                self._speeds[model],
-                self.caches[model].openings,
-                self._settings.thread_hop_s,
-                self._settings.stall_budget_s,
-            )
+            result = short.run(job, self._settings)
             if result is not None:
                 self._finished(job, result)
                 return _outcome(result, rung)
@@ -271,18 +248,19 @@ class TokenService:
             raise context_window.uncounted()
         if rung is Rung.THREADS:
             with AWAITING[TOKENIZE_LOCAL]:
-                done = await self.threads.submit(job, view.total_s, short=is_short)
-            return _outcome(done.result, rung, done.queue_s)
-        if rung is Rung.PROCESSES:
+                made = await self.threads.submit(job, view.total_s, short=is_short)
+        elif rung is Rung.PROCESSES:
             try:
                 with AWAITING[TOKENIZE_LOCAL]:
-                    done = await self.processes.submit(job, view.total_s)
+                    made = await self.processes.submit(job, view.total_s)
             except LostError:
                 return Outcome(None, Rung.BAIL, "process-lost")
-            return _outcome(done.result, rung, done.queue_s)
-        if rung is Rung.LOCAL:
-            return await self._local(job)
-        return Outcome(None, Rung.BAIL, _FULL)
+        elif rung is Rung.LOCAL:
+            made = await local.run(job, self._permit, self._settings.stall_budget_s)
+            self._finished(job, made)
+        else:
+            return Outcome(None, Rung.BAIL, _FULL)
+        return _outcome(made, rung)
 
     def _has_its_share(self, job: TokenJob) -> bool:
         """Return whether a tenant has half of all that may be in line: the other half is for
@@ -293,7 +271,7 @@ class TokenService:
         share_bytes = self._settings.queue_limit_bytes // 2
         return held_bytes > 0 and held_bytes + job.size_bytes > share_bytes
 
-    async def _patiently(self, model: str, job: TokenJob, view: JobView) -> Outcome:
+    async def _patiently(self, job: TokenJob, view: JobView) -> Outcome:
         began_s = time.monotonic()
         until_s = began_s + self._settings.needed_wait_s
         again = False
@@ -304,7 +282,7 @@ class TokenService:
             if not roomy:
                 raise context_window.uncounted()
             waited_s = time.monotonic() - began_s
-            outcome = await self._climb(model, job, view)
+            outcome = await self._climb(job, view)
             if outcome.reason != _FULL:
                 outcome.queue_s += waited_s
                 return outcome
@@ -322,26 +300,19 @@ class TokenService:
             processes.outstanding_bytes,
         )
 
-    async def _local(self, job: TokenJob) -> Outcome:
-        result, queued_s = await local.run(job, self._permit, self._settings.stall_budget_s)
-        self._finished(job, result)
-        return _outcome(result, Rung.LOCAL, queued_s)
-
     def _finished(self, job: TokenJob, result: Tokenized) -> None:
         if self._room:
             # After the pool has stopped counting this job.
             asyncio.get_running_loop().call_soon(self._room.made)
-        if (
-            result.prompt is not None
-            and job.key
-            and (result.prompt.block_tokens == self._block_tokens)
-        ):
-            self.cache.put(job.key, result.prompt)
+        prompt = result.prompt
+        if prompt is not None and job.key and prompt.block_tokens == self._block_tokens:
+            self.cache.put(job.key, prompt)
 
 
-def _outcome(result: Tokenized, rung: Rung, queue_s: float = 0.0) -> Outcome:
-    if isinstance(result.error, RequestError):
-        raise result.error.copy()
-    if result.error is not None:
-        return Outcome(None, Rung.BAIL, result.error.reason, queue_s, result.seconds)
-    return Outcome(result.prompt, rung, "", queue_s, result.seconds)
+def _outcome(result: Tokenized, rung: Rung) -> Outcome:
+    error = result.error
+    if isinstance(error, RequestError):
+        raise error.copy()
+    if error is not None:
+        return Outcome(None, Rung.BAIL, error.reason, result.queue_s, result.seconds)
+    return Outcome(result.prompt, rung, "", result.queue_s, result.seconds)

@@ -302,14 +302,6 @@ class Tokenizer:
         """Return packed little-endian uint32 ids of a whole text."""
         return self.encoder.encode(text, add_special_tokens=add_special_tokens)
 
-    def pieces(self, text: str) -> list[str]:
-        """Return the exact cuts of a text; see `Encoder`."""
-        return self.encoder.pieces(text)
-
-    def encode_pieces(self, pieces: list[str], *, add_special_tokens: bool) -> bytes:
-        """Return packed ids of all pieces of a text; equal to `encode` of the text."""
-        return self.encoder.encode_pieces(pieces, add_special_tokens=add_special_tokens)
-
     def decode(self, ids: bytes) -> str:
         """Return text of packed ids, special tokens included."""
         return self.encoder.decode(ids)

@@ -85,10 +85,8 @@ def read_by_name(names: Iterable[str]) -> str | None:
     says, if vLLM was given that name and it is no hub's: from the hub's cache it goes by the
     folder."""
     patterns = tables().ids_as_file
-    for name in names:
-        if any(fnmatchcase(name.lower(), pattern) for pattern in patterns):
-            return name
-    return None
+    alike = (one for one in names if any(fnmatchcase(one.lower(), each) for each in patterns))
+    return next(alike, None)
 
 
 def doubts(kind: str, config: Json, names: Iterable[str], *, rebuilt: bool) -> list[str]:

@@ -132,7 +132,7 @@ class Gauges:
 
     def _depart(self) -> None:
         gateway = self._gateway
-        present = labels_of(gateway.fleet.state.replicas, gateway.tokens.caches)
+        present = labels_of(gateway.fleet.state.replicas, gateway.tokens.models)
         gone = self._departures.tick(present, time.monotonic())
         if gone:
             self._forget(gone)

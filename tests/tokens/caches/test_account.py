@@ -13,7 +13,6 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Prompt
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import Budget, PromptCache
-from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.rungs import short
 
 # Counted bytes may differ so much from real ones, either way.
@@ -82,10 +81,13 @@ def test_of_openings(length: int) -> None:
                     {"role": "system", "content": system},
                     {"role": "user", "content": words(draw, 5)},
                 ]
-                short.run(job_of({"messages": messages}), Speed(), caches.openings, 1e9, 1e9)
+                jobs = TokenCaches.of(CacheBudgets.of(TokenSettings()))
+                own = jobs._replace(openings=caches.openings)
+                limits = TokenSettings(thread_hop_s=1e9, stall_budget_s=1e9)
+                short.run(job_of({"messages": messages}, caches=own), limits)
         assert len(caches.openings) == 20
         before_bytes, counted_bytes = held_bytes(), caches.openings.size_bytes
-        caches.openings._alike.clear()
+        caches.openings._items.clear()
         taken_bytes = before_bytes - held_bytes()
     assert taken_bytes / TRUE < counted_bytes < taken_bytes * TRUE
 

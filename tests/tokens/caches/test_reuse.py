@@ -28,6 +28,7 @@ from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.keys import prompt_bytes, salt
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.rungs import short
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -78,10 +79,8 @@ def prompt_of(model: str, value: dict[str, Any], caches: TokenCaches, blocks: in
 def job_of(model: str, value: dict[str, Any], caches: TokenCaches, blocks: int) -> TokenJob:
     body = read(value)
     return TokenJob(
-        tokenizer_of(model),
-        Speed(),
+        LoadedModel(tokenizer_of(model), Speed(), caches),
         body,
-        caches,
         key=b"",
         size_bytes=prompt_bytes(body).nbytes,
         block_tokens=blocks,
@@ -207,14 +206,14 @@ def test_the_caches_change_nothing(model: str, made: Callable[[], TokenCaches]) 
 def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
     tokenizer = tokenizer_of(model)
     openings = OpeningCache(Budget(limit_bytes, 100_000))
-    caches = tiny()
+    caches = tiny()._replace(openings=openings)
 
     @MANY
     @given(STEPS, st.sampled_from([1, 16]))
     def conversations(steps: list[tuple[str, Any]], blocks: int) -> None:
         for value in requests(model, steps):
             job = job_of(model, value, caches, blocks)
-            made = short.run(job, Speed(), openings, LONG_S, LONG_S)
+            made = short.run(job, TokenSettings(thread_hop_s=LONG_S, stall_budget_s=LONG_S))
             assert made is not None
             assert made.prompt == expected(model, value, blocks)
 

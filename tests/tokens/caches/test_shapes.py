@@ -256,4 +256,4 @@ def test_threads_share_one() -> None:
     assert wrong == []
     assert cache.hits + cache.misses == 2_000
     assert cache.evictions
-    assert cache.size_bytes == sum(one.size_bytes for one in cache._known.values()) <= 5_000
+    assert cache.size_bytes == sum(one.size_bytes for one in cache._items.values()) <= 5_000

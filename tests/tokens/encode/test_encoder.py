@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from tests.examples import many
+from tests.tokens.encode.pieces import ids_of, pieces_of
 from tests.tokens.models import SHARED_NAMES, shared
 from tokenlane.errors import RequestError
 from tokenlane.tokens.demo import demo_folder
@@ -98,10 +99,10 @@ def test_pieces_are_exact(name: str, affixes: bool) -> None:
     @settings(max_examples=many(50), deadline=None)
     @given(text=texts(name), special=st.booleans())
     def exact(text: str, special: bool) -> None:
-        pieces = made.pieces(text)
+        pieces = pieces_of(made, text)
         assert "".join(pieces) == text
         assert all(pieces) or pieces == [""]
-        joined = made.encode_pieces(pieces, add_special_tokens=special)
+        joined = ids_of(made, pieces, add_special_tokens=special)
         assert joined == made.encode(text, add_special_tokens=special)
 
     exact()
@@ -109,11 +110,11 @@ def test_pieces_are_exact(name: str, affixes: bool) -> None:
 
 def test_cuts_stand_before_added_tokens() -> None:
     text = "x<|im_start|>user\nhi<|im_end|><|im_end|>\n"
-    assert encoder("demo").pieces(text) == [
+    assert pieces_of(encoder("demo"), text) == [
         "x", "<|im_start|>user\nhi", "<|im_end|>", "<|im_end|>\n",
     ]  # fmt: skip
-    assert encoder("demo").pieces("") == [""]
-    assert encoder("demo").pieces("plain") == ["plain"]
+    assert pieces_of(encoder("demo"), "") == [""]
+    assert pieces_of(encoder("demo"), "plain") == ["plain"]
 
 
 def test_the_longest_of_overlapping_tokens_is_cut_whole() -> None:
@@ -121,8 +122,8 @@ def test_the_longest_of_overlapping_tokens_is_cut_whole() -> None:
     backend.add_tokens([AddedToken("<think>>", normalized=False)])
     made = Encoder(backend)
     text = "a<think>>b<think>c"
-    assert made.pieces(text) == ["a", "<think>>b", "<think>c"]
-    assert made.encode_pieces(made.pieces(text), add_special_tokens=False) == made.encode(
+    assert pieces_of(made, text) == ["a", "<think>>b", "<think>c"]
+    assert ids_of(made, pieces_of(made, text), add_special_tokens=False) == made.encode(
         text, add_special_tokens=False
     )
 
@@ -177,7 +178,7 @@ def test_cuts_are_exact_at_any_added_tokens(splits: str, normalizer: Any) -> Non
         backend = Backend.from_str(written)
         backend.add_tokens([AddedToken(one.pop("content"), **one) for one in map(dict, added)])
         made = Encoder(backend)
-        joined = made.encode_pieces(made.pieces(text), add_special_tokens=False)
+        joined = ids_of(made, pieces_of(made, text), add_special_tokens=False)
         assert joined == made.encode(text, add_special_tokens=False)
 
     exact()
@@ -188,7 +189,7 @@ def test_normalized_tokens_are_cuts_where_nothing_normalizes() -> None:
     for normalizer, pieces in ((None, ["a", "<x>b"]), ({"type": "NFC"}, ["a<x>b"])):
         backend = Backend.from_str(json.dumps({**spec, "normalizer": normalizer}))
         backend.add_tokens([AddedToken("<x>", normalized=True)])
-        assert Encoder(backend).pieces("a<x>b") == pieces
+        assert pieces_of(Encoder(backend), "a<x>b") == pieces
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "single_word"])
@@ -196,14 +197,14 @@ def test_no_cuts_where_a_token_looks_to_its_left(flag: str) -> None:
     backend = Backend.from_str(backend_text("demo"))
     backend.add_tokens([AddedToken("<x>", normalized=False, **{flag: True})])
     made = Encoder(backend)
-    assert made.pieces("a <x><|im_end|>") == ["a <x><|im_end|>"]
+    assert pieces_of(made, "a <x><|im_end|>") == ["a <x><|im_end|>"]
     assert "cuts=none" in repr(made)
 
 
 def test_no_cuts_where_special_tokens_are_split() -> None:
     backend = Backend.from_str(backend_text("demo"))
     backend.encode_special_tokens = True
-    assert Encoder(backend).pieces("a<|im_end|>") == ["a<|im_end|>"]
+    assert pieces_of(Encoder(backend), "a<|im_end|>") == ["a<|im_end|>"]
 
 
 def test_a_token_may_strip_to_its_right() -> None:
@@ -211,9 +212,9 @@ def test_a_token_may_strip_to_its_right() -> None:
     backend.add_tokens([AddedToken("<r>", normalized=False, rstrip=True)])
     made = Encoder(backend)
     for text in ("a<r>  b", "<r> \n<r>  <|im_end|>  x"):
-        pieces = made.pieces(text)
+        pieces = pieces_of(made, text)
         assert len(pieces) > 1
-        assert made.encode_pieces(pieces, add_special_tokens=True) == made.encode(
+        assert ids_of(made, pieces, add_special_tokens=True) == made.encode(
             text, add_special_tokens=True
         )
 

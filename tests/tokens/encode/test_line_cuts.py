@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import many
+from tests.tokens.encode.pieces import ids_of, pieces_of
 from tests.tokens.models import PLAIN_MARK, lines_folder, metaspace_spec, split_spec
 from tokenlane.tokens.encode.line_cuts import Parts, marks, parts
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -39,13 +40,13 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenize
 @pytest.mark.parametrize("name", NAMES)
 def test_such_cuts_are_exact(name: str, loaded: Callable[[str], Tokenizer]) -> None:
     encoder = loaded(name).encoder
-    assert len(encoder.pieces("### user:\na\n### assistant:\nb\n### user:\nc")) == 3
+    assert len(pieces_of(encoder, "### user:\na\n### assistant:\nb\n### user:\nc")) == 3
 
     @settings(max_examples=many(50), deadline=None)
     @given(TEXTS, st.booleans())
     def exact(text: str, special: bool) -> None:
-        pieces = encoder.pieces(text)
-        joined = encoder.encode_pieces(pieces, add_special_tokens=special)
+        pieces = pieces_of(encoder, text)
+        joined = ids_of(encoder, pieces, add_special_tokens=special)
         assert joined == encoder.encode(text, add_special_tokens=special)
 
     exact()
@@ -143,4 +144,4 @@ def test_an_unknown_pattern_leaves_the_text_whole(tmp_path: Path) -> None:
     text = (folder / "tokenizer.json").read_text(encoding="utf-8")
     (folder / "tokenizer.json").write_text(text.replace(r"\\s*[\\r\\n]+", r"\\s*[\\n]+"), "utf-8")
     encoder = Tokenizer.load("m", folder).encoder
-    assert encoder.pieces("### user:\na\n### user:\nb") == ["### user:\na\n### user:\nb"]
+    assert pieces_of(encoder, "### user:\na\n### user:\nb") == ["### user:\na\n### user:\nb"]

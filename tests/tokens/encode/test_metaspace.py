@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from tests.examples import many
+from tests.tokens.encode.pieces import ids_of, pieces_of
 from tests.tokens.models import metaspace_spec, shared
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
@@ -110,7 +111,7 @@ def test_cut_anywhere_it_is_the_same(name: str) -> None:
     @given(TEXTS)
     def alike(text: str) -> None:
         expected = encoder.by_reference(text, add_special_tokens=False)
-        made = encoder.encode_pieces(encoder.pieces(text), add_special_tokens=False)
+        made = ids_of(encoder, pieces_of(encoder, text), add_special_tokens=False)
         assert made == expected
 
     alike()

@@ -136,7 +136,7 @@ def test_a_result_survives_its_frame(result: Tokenized) -> None:
     head, payload = job_frames.made(9, result)
     assert LENGTHS.unpack_from(head) == (len(head) - LENGTHS.size, len(payload))
     header = msgspec.msgpack.decode(head[LENGTHS.size :], type=Made)
-    back = job_frames.result(header, payload)
+    back = job_frames.result(header)
     assert (header.number, back.prompt, back.seconds) == (9, result.prompt, result.seconds)
     assert type(back.error) is type(result.error)
     if back.error is not None and result.error is not None:

@@ -18,6 +18,7 @@ from tokenlane.tokens.caches.openings import Opening, OpeningCache
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.keys import salt
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.rungs import short
 
 ROOT = b"root"
@@ -25,8 +26,17 @@ SYSTEM = "You are of help. " * 80
 LONG_S = 1e9
 
 
-def openings(limit_bytes: int = 1_000_000) -> OpeningCache:
+def limits(hop_s: float = LONG_S, budget_s: float = LONG_S) -> TokenSettings:
+    return TokenSettings(thread_hop_s=hop_s, stall_budget_s=budget_s)
+
+
+def opening_cache(limit_bytes: int = 1_000_000) -> OpeningCache:
     return OpeningCache(Budget(limit_bytes, limit_bytes))
+
+
+def empty(openings: OpeningCache | None = None) -> TokenCaches:
+    made = TokenCaches.of(CacheBudgets.of(TokenSettings()))
+    return made if openings is None else made._replace(openings=openings)
 
 
 def chat(question: str, **fields: Any) -> dict[str, Any]:
@@ -34,12 +44,12 @@ def chat(question: str, **fields: Any) -> dict[str, Any]:
     return {"messages": messages, **fields}
 
 
-def run(value: dict[str, Any], kept: OpeningCache, speed: Speed | None = None) -> Tokenized | None:
-    return short.run(job_of(value), speed or Speed(), kept, LONG_S, LONG_S)
+def run(value: dict[str, Any], kept: OpeningCache) -> Tokenized | None:
+    return short.run(job_of(value, caches=empty(kept)), limits())
 
 
 def test_an_opening_is_kept_from_its_second_sight() -> None:
-    kept = openings()
+    kept = opening_cache()
     sights = []
     for number in range(4):
         run(chat(f"question {number}"), kept)
@@ -50,10 +60,9 @@ def test_an_opening_is_kept_from_its_second_sight() -> None:
 
 
 def test_what_costs_too_much_is_handed_over_with_its_text() -> None:
-    speed, kept = Speed(), openings()
     value = chat("word " * 1000)
     job = job_of(value)
-    assert short.run(job, speed, kept, 0.0, LONG_S) is None
+    assert short.run(job, limits(0.0)) is None
     assert isinstance(job.body, ChatBody)
     assert job.text == demo_tokenizer().chat_text(job.body)
     assert job.run().prompt == job_of(value).run().prompt
@@ -61,19 +70,19 @@ def test_what_costs_too_much_is_handed_over_with_its_text() -> None:
 
 def test_what_is_known_does_not_count() -> None:
     """The limit is for the text behind the opening."""
-    kept, limit_s = openings(), Speed().encode_s(600)
+    kept, limit_s = opening_cache(), Speed().encode_s(600)
     for number in range(2):
         run(chat(f"question {number}"), kept)
-    made = short.run(job_of(chat("another")), Speed(), kept, limit_s, 0.0)
+    made = short.run(job_of(chat("another"), caches=empty(kept)), limits(limit_s, 0.0))
     assert made is not None
     assert made.prompt == job_of(chat("another")).run().prompt
-    assert short.run(job_of(chat("another")), Speed(), openings(), limit_s, 0.0) is None
+    assert short.run(job_of(chat("another")), limits(limit_s, 0.0)) is None
 
 
 def test_an_opening_too_long_for_the_loop_is_not_encoded_there() -> None:
-    kept = openings()
+    kept = opening_cache()
     results = [
-        short.run(job_of(chat(f"question {number}")), Speed(), kept, LONG_S, 0.0)
+        short.run(job_of(chat(f"question {number}"), caches=empty(kept)), limits(LONG_S, 0.0))
         for number in range(2)
     ]
     assert results[0] is not None
@@ -92,26 +101,26 @@ def test_an_opening_too_long_for_the_loop_is_not_encoded_there() -> None:
     ],
 )
 def test_other_prompts_are_made_by_the_job(value: dict[str, Any]) -> None:
-    made = run(value, openings())
+    made = run(value, opening_cache())
     assert made is not None
     assert made.prompt == job_of(value).run().prompt
 
 
 def test_other_prompts_keep_to_the_limit() -> None:
     value = {"prompt": ["word " * 1000, "two"]}
-    assert short.run(job_of(value), Speed(), openings(), 0.001, LONG_S) is None
+    assert short.run(job_of(value), limits(0.001)) is None
 
 
 def plainly(chat: dict[str, Any], caches: TokenCaches, limit_s: float = LONG_S) -> Prompt | None:
     body = body_of(chat)
     assert isinstance(body, ChatBody)
-    encoder, own_salt = demo_tokenizer().encoder, salt("demo", body)
-    return short.plain(encoder, Speed(), caches, body, 4, own_salt, limit_s, LONG_S)
+    model, own_salt = LoadedModel(demo_tokenizer(), Speed(), caches), salt("demo", body)
+    return short.plain(model, body, 4, own_salt, limits(limit_s))
 
 
 def known() -> TokenCaches:
     """Caches that know the shape of `chat`."""
-    caches = TokenCaches.of(CacheBudgets.of(TokenSettings()))
+    caches = empty()
     for number in range(2):
         job_of(chat(f"question {number}"), caches=caches).run()
     return caches
@@ -148,16 +157,16 @@ def test_a_plain_chat_that_takes_too_long_is_left_to_a_job() -> None:
 
 
 def test_refusals_and_unknown_shapes_are_told() -> None:
-    refused = run({"messages": []}, openings())
+    refused = run({"messages": []}, opening_cache())
     assert refused is not None
     assert isinstance(refused.error, RequestError)
-    unknown = run({"prompt": "a", "suffix": "b"}, openings())
+    unknown = run({"prompt": "a", "suffix": "b"}, opening_cache())
     assert unknown is not None
     assert isinstance(unknown.error, Unrenderable)
 
 
 def test_a_text_that_goes_on_without_a_cut_has_no_opening() -> None:
-    encoder, kept = demo_tokenizer().encoder, openings()
+    encoder, kept = demo_tokenizer().encoder, opening_cache()
     kept.put(ROOT, Opening(SYSTEM, b"", b""))
     assert kept.find(encoder, ROOT, SYSTEM + "<|im_end|>") is not None
     assert kept.find(encoder, ROOT, SYSTEM + "and more") is None
@@ -166,7 +175,7 @@ def test_a_text_that_goes_on_without_a_cut_has_no_opening() -> None:
 
 
 def test_the_longest_of_its_like_is_found() -> None:
-    encoder, kept = demo_tokenizer().encoder, openings()
+    encoder, kept = demo_tokenizer().encoder, opening_cache()
     longer = SYSTEM + "<|im_end|>more"
     for text in (SYSTEM, longer):
         kept.put(ROOT, Opening(text, b"", b""))
@@ -176,7 +185,7 @@ def test_the_longest_of_its_like_is_found() -> None:
 
 
 def test_openings_that_begin_alike_are_bounded() -> None:
-    encoder, kept = demo_tokenizer().encoder, openings()
+    encoder, kept = demo_tokenizer().encoder, opening_cache()
     for number in range(9):
         kept.put(ROOT, Opening(f"{SYSTEM} {number}", b"", b""))
     assert (len(kept), kept.evictions) == (4, 5)
@@ -184,7 +193,7 @@ def test_openings_that_begin_alike_are_bounded() -> None:
 
 
 def test_the_least_recently_used_goes() -> None:
-    encoder, kept = demo_tokenizer().encoder, openings(6_000)
+    encoder, kept = demo_tokenizer().encoder, opening_cache(6_000)
     texts = [f"{number} {SYSTEM}" for number in range(3)]
     for text in texts[:2]:
         kept.put(ROOT, Opening(text, b"", b""))
@@ -195,6 +204,6 @@ def test_the_least_recently_used_goes() -> None:
     assert len(kept) == 2
     key_bytes = getsizeof(ROOT) + getsizeof(texts[0][:512])
     assert kept.size_bytes == 2 * (Opening(texts[0], b"", b"").size_bytes + key_bytes)
-    kept = openings(limit_bytes=100)
+    kept = opening_cache(limit_bytes=100)
     kept.put(ROOT, Opening(SYSTEM, b"", b""))
     assert len(kept) == 0

@@ -6,9 +6,8 @@ same replica.
 
 from typing import ClassVar
 
-from xxhash import xxh3_64_intdigest
-
 from tokenlane.config.settings import RoutingSettings
+from tokenlane.routing.consistent_hashing import preference
 from tokenlane.routing.cost import decide, idlest
 from tokenlane.routing.decision import Candidates, Decision, Query, Reason
 
@@ -23,7 +22,5 @@ class P2C:
         """Nothing to set."""
 
     def choose(self, query: Query, among: Candidates) -> Decision:
-        lots = [xxh3_64_intdigest(b"%d" % slot, query.draw) for slot in among.slots]
-        drawn = sorted(range(len(lots)), key=lots.__getitem__)[:2]
-        best = idlest(among, drawn)
+        best = idlest(among, preference(query.draw, among)[:2])
         return decide(self.name, query, among, among.queued_tokens, best, Reason.CHANCE)

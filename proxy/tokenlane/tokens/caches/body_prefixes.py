@@ -5,15 +5,12 @@ Invariants:
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
 - An entry holds a body and hashes, and no ids but those behind the last full block of each mark.
-- Bounded in bytes; an entry over its own limit is not taken in at all.
-- Safe between threads: entries never change, a lookup needs no lock, order and counts change
-  under it.
+- Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
-from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
-from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.chat.residual import Residual
 
 # Shorter bodies cost as much to look up as to parse.
@@ -26,65 +23,46 @@ _SEARCHED_BYTES: Final = 64 * 1024
 _ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
 
 
-class BodyMark:
+class BodyMark(NamedTuple):
     """A place in a body, behind a message. at: bytes before it; messages, part: so many messages,
     and parts of the residual, stand before it; ids_bytes: of packed ids. open_ids: those behind the
     last full block. last: the character of the rendering before it."""
 
-    __slots__ = ("at", "ids_bytes", "last", "messages", "open_ids", "part")
-
-    def __init__(
-        self, at: int, messages: int, part: int, ids_bytes: int, open_ids: bytes, last: str
-    ) -> None:
-        self.at = at
-        self.messages = messages
-        self.part = part
-        self.ids_bytes = ids_bytes
-        self.open_ids = open_ids
-        self.last = last
+    at: int
+    messages: int
+    part: int
+    ids_bytes: int
+    open_ids: bytes
+    last: str
 
 
-class KnownBody:
+class KnownBody(MarkedEntry, eq=False):
     """A body that others may begin with. front_bytes: up to its first message. root: all beside the
     messages that decides its ids and hashes. model: whose tokenizer read it. blocks: its hashes.
     marks: ascending."""
 
-    __slots__ = (
-        "blocks", "body", "front_bytes", "marks", "model", "residual", "roles", "root",
-        "size_bytes",
-    )  # fmt: skip
+    body: bytes
+    front_bytes: int
+    model: str
+    root: bytes
+    roles: tuple[str, ...]
+    residual: Residual
+    blocks: bytes
+    marks: list[BodyMark]
 
-    def __init__(
-        self,
-        body: bytes,
-        front_bytes: int,
-        model: str,
-        root: bytes,
-        roles: tuple[str, ...],
-        residual: Residual,
-        blocks: bytes,
-        marks: list[BodyMark],
-    ) -> None:
-        self.body = body
-        self.front_bytes = front_bytes
-        self.model = model
-        self.root = root
-        self.roles = roles
-        self.residual = residual
-        self.blocks = blocks
-        self.marks = marks
-        kept = len(body) + len(root) + len(blocks) + _ROLE_BYTES * len(roles)
-        self.size_bytes = kept + _ENTRY_BYTES + _MARK_BYTES * len(marks)
+    @property
+    def size_bytes(self) -> int:
+        """The memory it takes."""
+        kept = len(self.body) + len(self.root) + len(self.blocks) + _ROLE_BYTES * len(self.roles)
+        return kept + _ENTRY_BYTES + _MARK_BYTES * len(self.marks)
+
+    def names(self) -> list[bytes]:
+        """Return the bytes before each mark."""
+        return [self.body[max(0, mark.at - NEAR_BYTES) : mark.at] for mark in self.marks]
 
 
-class BodyPrefixCache(BoundedCache):
+class BodyPrefixCache(MarkedCache[KnownBody]):
     """LRU over bodies, of all models."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(budget)
-        self._named: dict[bytes, KnownBody] = {}
-        self._order: OrderedDict[KnownBody, None] = OrderedDict()
-        self._lock = budget.lock
 
     def find(self, body: bytes) -> tuple[KnownBody, BodyMark] | None:
         """Return the longest known beginning of a body that ends near its end. Whether its prompt
@@ -116,40 +94,3 @@ class BodyPrefixCache(BoundedCache):
                 same = body.startswith(memoryview(known.body)[:at])
                 return (known, mark) if same else None
         return None
-
-    def put(self, new: KnownBody, old: KnownBody | None = None) -> None:
-        """Take a body in. old: it goes on where this one ended, and so takes its place."""
-        if not new.marks or not self.takes(new.size_bytes):
-            return
-        size_bytes = new.size_bytes
-        with self._lock:
-            if old is not None and old in self._order:
-                self._drop(old)
-                size_bytes -= old.size_bytes
-            self._order[new] = None
-            for mark in new.marks:
-                self._named[new.body[max(0, mark.at - NEAR_BYTES) : mark.at]] = new
-            self.budget.grow(self, size_bytes)
-
-    def clear(self) -> None:
-        """Forget everything (the blocks of all entries changed their size)."""
-        with self._lock:
-            self._named.clear()
-            self._order.clear()
-            self.budget.grow(self, -self.size_bytes)
-
-    def forget_oldest(self) -> int:
-        """Drop the least recently used body."""
-        oldest = next(iter(self._order))
-        self._drop(oldest)
-        return oldest.size_bytes
-
-    def _drop(self, known: KnownBody) -> None:
-        del self._order[known]
-        for mark in known.marks:
-            name = known.body[max(0, mark.at - NEAR_BYTES) : mark.at]
-            if self._named.get(name) is known:
-                del self._named[name]
-
-    def __len__(self) -> int:
-        return len(self._order)

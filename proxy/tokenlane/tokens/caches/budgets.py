@@ -12,9 +12,10 @@ from tokenlane.tokens.caches.prefixes import PrefixCache
 from tokenlane.tokens.caches.segments import SegmentCache
 from tokenlane.tokens.caches.shapes import ShapeCache
 
-# Twenty-fourths: 8 MiB each of the default.
+# Twenty-fourths, 8 MiB each of the default: of requests, bodies, shapes, openings, segments and
+# prefixes.
 _PARTS: Final = 24
-_REQUEST, _BODY, _SHAPE, _OPENING, _SEGMENT, _PREFIX = 5, 5, 1, 1, 4, 8
+_PARTS_OF_KINDS: Final = (5, 5, 1, 1, 4, 8)
 # The largest share of its kind's memory that one entry may take: a few long ones would evict all
 # others.
 _ENTRIES: Final = 16
@@ -39,14 +40,7 @@ class CacheBudgets(NamedTuple):
             entry_bytes = min(settings.cache_entry_limit_bytes, limit_bytes // _ENTRIES)
             return Budget(limit_bytes, entry_bytes)
 
-        return cls(
-            budget(_REQUEST),
-            budget(_BODY),
-            budget(_SHAPE),
-            budget(_OPENING),
-            budget(_SEGMENT),
-            budget(_PREFIX),
-        )
+        return cls(*map(budget, _PARTS_OF_KINDS))
 
     def by_kind(self) -> dict[str, Budget]:
         """Return the budgets by the kind's name (metric label), in the order of the lookups."""

@@ -10,7 +10,7 @@ Invariants:
 from collections import OrderedDict
 from collections.abc import Collection
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tokenlane.prompt import Prompt
 
@@ -27,9 +27,9 @@ class Budget:
         self.entry_limit_bytes = min(entry_limit_bytes, limit_bytes)
         self.size_bytes = 0
         self.lock = Lock()
-        self.caches: list[BoundedCache] = []
+        self.caches: list[BoundedCache[Any, Any]] = []
 
-    def grow(self, cache: "BoundedCache", size_bytes: int) -> None:
+    def grow(self, cache: "BoundedCache[Any, Any]", size_bytes: int) -> None:
         """Note that a cache grew or shrank; evict entries until all caches are within the limit."""
         cache.size_bytes += size_bytes
         self.size_bytes += size_bytes
@@ -41,8 +41,13 @@ class Budget:
             self.size_bytes -= freed_bytes
 
 
-class BoundedCache:
-    """The base of all token caches: a part in a budget, and counts since the start."""
+_Key = TypeVar("_Key")
+_Entry = TypeVar("_Entry")
+
+
+class BoundedCache(Generic[_Key, _Entry]):
+    """The base of all token caches: entries, the least recently used first, a part in a budget, and
+    counts since the start."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -51,20 +56,32 @@ class BoundedCache:
         self.hits = 0
         self.misses = 0
         self.evictions = 0
+        self._items: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._lock = budget.lock
 
     def takes(self, size_bytes: int) -> bool:
         """Return whether an entry of this size is let in at all."""
         return size_bytes <= self.budget.entry_limit_bytes
 
+    def size_of(self, key: _Key, entry: _Entry) -> int:
+        """Return the memory that an entry takes."""
+        raise NotImplementedError
+
     def forget_oldest(self) -> int:
         """Drop the least recently used entry and return its bytes."""
-        raise NotImplementedError
+        return self.size_of(*self._items.popitem(last=False))
+
+    def clear(self) -> None:
+        """Forget everything (the blocks of all entries changed their size)."""
+        with self._lock:
+            self._items.clear()
+            self.budget.grow(self, -self.size_bytes)
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return len(self._items)
 
 
-def _size_bytes(cache: BoundedCache) -> int:
+def _size_bytes(cache: BoundedCache[Any, Any]) -> int:
     return cache.size_bytes
 
 
@@ -78,7 +95,7 @@ class CacheCounts(NamedTuple):
     evictions: int = 0
 
     @classmethod
-    def of(cls, caches: Collection[BoundedCache]) -> "CacheCounts":
+    def of(cls, caches: Collection[BoundedCache[Any, Any]]) -> "CacheCounts":
         """Return the counts of several caches together."""
         return cls(
             sum(map(len, caches)),
@@ -89,20 +106,16 @@ class CacheCounts(NamedTuple):
         )
 
 
-class PromptCache(BoundedCache):
+class PromptCache(BoundedCache[bytes, Prompt]):
     """LRU over prompts."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(budget)
-        self._prompts: OrderedDict[bytes, Prompt] = OrderedDict()
 
     def get(self, key: bytes) -> Prompt | None:
         """Return the prompt under a key, now the most recently used one."""
-        prompt = self._prompts.get(key)
+        prompt = self._items.get(key)
         if prompt is None:
             self.misses += 1
             return None
-        self._prompts.move_to_end(key)
+        self._items.move_to_end(key)
         self.hits += 1
         return prompt
 
@@ -111,21 +124,13 @@ class PromptCache(BoundedCache):
         size_bytes = prompt.size_bytes
         if not self.takes(size_bytes):
             return False
-        old = self._prompts.pop(key, None)
+        old = self._items.pop(key, None)
         if old is not None:
             size_bytes -= old.size_bytes
-        self._prompts[key] = prompt
+        self._items[key] = prompt
         self.budget.grow(self, size_bytes)
         return True
 
-    def forget_oldest(self) -> int:
-        """Drop the least recently used prompt."""
-        return self._prompts.popitem(last=False)[1].size_bytes
-
-    def clear(self) -> None:
-        """Forget everything (the blocks of all entries changed their size)."""
-        self._prompts.clear()
-        self.budget.grow(self, -self.size_bytes)
-
-    def __len__(self) -> int:
-        return len(self._prompts)
+    def size_of(self, key: bytes, entry: Prompt) -> int:
+        """Return the memory of a prompt."""
+        return entry.size_bytes

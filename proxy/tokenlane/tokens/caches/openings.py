@@ -8,7 +8,6 @@ Invariants:
 - Bounded in bytes; counts only grow.
 """
 
-from collections import OrderedDict
 from sys import getsizeof
 from typing import Final
 
@@ -41,12 +40,11 @@ class Opening:
         self.size_bytes = getsizeof(text) + len(ids) + len(blocks) + _ENTRY_BYTES
 
 
-class OpeningCache(BoundedCache):
+class OpeningCache(BoundedCache[tuple[bytes, str], list[Opening]]):
     """LRU over openings."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
-        self._alike: OrderedDict[tuple[bytes, str], list[Opening]] = OrderedDict()
         self._entries = 0
         self._seen: set[int] = set()
         self._seen_before: set[int] = set()
@@ -55,10 +53,10 @@ class OpeningCache(BoundedCache):
         """Return the longest opening of `text`. root: all beside the text that decides ids and
         hashes."""
         key = root, text[:_LEAST_CHARS]
-        for opening in self._alike.get(key, ()):
+        for opening in self._items.get(key, ()):
             if text.startswith(opening.text) and encoder.is_cut(text, opening.chars):
                 self.hits += 1
-                self._alike.move_to_end(key)
+                self._items.move_to_end(key)
                 return opening
         self.misses += 1
         return None
@@ -87,7 +85,7 @@ class OpeningCache(BoundedCache):
             opening.size_bytes += getsizeof(key[1])
         if not self.takes(opening.size_bytes):
             return
-        alike = self._alike.setdefault(key, [])
+        alike = self._items.setdefault(key, [])
         alike.append(opening)
         alike.sort(key=_longest_first)
         self._entries += 1
@@ -100,7 +98,7 @@ class OpeningCache(BoundedCache):
 
     def forget_oldest(self) -> int:
         """Drop the opening used least lately, and those that begin as it does."""
-        alike = self._alike.popitem(last=False)[1]
+        alike = self._items.popitem(last=False)[1]
         self._entries -= len(alike)
         return sum([opening.size_bytes for opening in alike])
 

@@ -7,18 +7,14 @@ Invariants:
 - An entry is a whole prompt with marks: places where its text may be left, and the ids up to
   there. A prompt that goes on where an entry ended takes its place, so a conversation is kept
   once and not once for every turn.
-- Bounded in bytes; an entry over its own limit is not taken in at all.
-- Safe between threads: entries never change, a lookup needs no lock, order and counts change
-  under it.
-- Counts only grow; who exports them takes differences.
+- Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from sys import getsizeof
 from typing import NamedTuple
 
-from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.encode.encoder import Encoder
 
 # Characters before a place, and at the head of its text, that name it in the table of marks.
@@ -42,22 +38,25 @@ class Mark(NamedTuple):
     name: int
 
 
-class Prefix:
+class Prefix(MarkedEntry, eq=False):
     """A prompt that others may begin with. root: all beside the text that decides its ids and
     hashes. ids: packed; blocks: their hashes; marks: ascending."""
 
-    __slots__ = ("blocks", "ids", "marks", "root", "size_bytes", "text")
+    root: bytes
+    text: str
+    ids: bytes
+    blocks: bytes
+    marks: list[Mark]
 
-    def __init__(
-        self, root: bytes, text: str, ids: bytes, blocks: bytes, marks: list[Mark]
-    ) -> None:
-        self.root = root
-        self.text = text
-        self.ids = ids
-        self.blocks = blocks
-        self.marks = marks
-        kept = getsizeof(root) + getsizeof(text) + len(ids) + len(blocks)
-        self.size_bytes = kept + _ENTRY_BYTES + len(marks) * _MARK_BYTES
+    @property
+    def size_bytes(self) -> int:
+        """The memory it takes."""
+        kept = getsizeof(self.root) + getsizeof(self.text) + len(self.ids) + len(self.blocks)
+        return kept + _ENTRY_BYTES + len(self.marks) * _MARK_BYTES
+
+    def names(self) -> list[int]:
+        """Return the name of each mark."""
+        return [mark.name for mark in self.marks]
 
 
 class KnownPrefix(NamedTuple):
@@ -67,14 +66,8 @@ class KnownPrefix(NamedTuple):
     mark: Mark
 
 
-class PrefixCache(BoundedCache):
+class PrefixCache(MarkedCache[Prefix]):
     """LRU over prompts by the beginnings they share with later ones."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(budget)
-        self._named: dict[int, Prefix] = {}
-        self._order: OrderedDict[Prefix, None] = OrderedDict()
-        self._lock = budget.lock
 
     def find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
         """Return the longest known beginning of `text` that ends near its end, or near its
@@ -85,8 +78,8 @@ class PrefixCache(BoundedCache):
                 self.misses += 1
             else:
                 self.hits += 1
-                if found.prefix in self._order:
-                    self._order.move_to_end(found.prefix)
+                if found.prefix in self._items:
+                    self._items.move_to_end(found.prefix)
         return found
 
     def _find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
@@ -102,34 +95,6 @@ class PrefixCache(BoundedCache):
                 if mark.chars == at:
                     return KnownPrefix(prefix, mark)
         return None
-
-    def put(self, new: Prefix, found: KnownPrefix | None) -> None:
-        """Take a prompt in. found: what `find` said about its text."""
-        if not new.marks or not self.takes(new.size_bytes):
-            return
-        size_bytes = new.size_bytes
-        with self._lock:
-            if found is not None and _is_continued(found) and found.prefix in self._order:
-                self._drop(found.prefix)
-                size_bytes -= found.prefix.size_bytes
-            self._order[new] = None
-            self._named.update(dict.fromkeys([mark.name for mark in new.marks], new))
-            self.budget.grow(self, size_bytes)
-
-    def forget_oldest(self) -> int:
-        """Drop the least recently used prompt."""
-        oldest = next(iter(self._order))
-        self._drop(oldest)
-        return oldest.size_bytes
-
-    def _drop(self, prefix: Prefix) -> None:
-        del self._order[prefix]
-        for mark in prefix.marks:
-            if self._named.get(mark.name) is prefix:
-                del self._named[mark.name]
-
-    def __len__(self) -> int:
-        return len(self._order)
 
 
 def marked(
@@ -150,11 +115,14 @@ def marked(
     return marks
 
 
-def _is_continued(found: KnownPrefix) -> bool:
-    """Return whether nothing of a prefix is lost when the prompt that was found to begin with it
+def replaced(found: KnownPrefix | None) -> Prefix | None:
+    """Return the prefix, if nothing of it is lost when the prompt that was found to begin with it
     takes its place: all its marks are shared, or those in a generation prompt remain."""
+    if found is None:
+        return None
     prefix, mark = found
-    return mark is prefix.marks[-1] or len(prefix.text) - mark.chars <= _GENERATION_CHARS
+    near = len(prefix.text) - mark.chars <= _GENERATION_CHARS
+    return prefix if near or mark is prefix.marks[-1] else None
 
 
 def _name(root: bytes, text: str, at: int) -> int:

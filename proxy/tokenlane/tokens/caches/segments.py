@@ -8,12 +8,11 @@ Invariants:
 - Counts only grow; the exporter takes differences.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import pairwise
 from sys import getsizeof
 
-from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.caches.lru import BoundedCache
 from tokenlane.tokens.encode.encoder import Encoder
 
 # Memory of an entry besides its text and ids: the ids' header, hash and links of the dictionary.
@@ -23,13 +22,8 @@ _ENTRY_BYTES = 120
 _WINDOW_CHARS = 32 * 1024
 
 
-class SegmentCache(BoundedCache):
+class SegmentCache(BoundedCache[str, bytes]):
     """LRU over stretches of text."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(budget)
-        self._items: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = budget.lock
 
     def get(self, pieces: list[str]) -> list[bytes | None]:
         """Return the ids of each piece, None where they are not known; the known ones are now the
@@ -52,29 +46,21 @@ class SegmentCache(BoundedCache):
         items = self._items
         with self._lock:
             for piece, own in zip(pieces, ids, strict=True):
-                size = _size_bytes(piece, own)
+                size = self.size_of(piece, own)
                 if not self.takes(size) or piece in items:
                     continue
                 items[piece] = own
                 self.budget.grow(self, size)
 
-    def forget_oldest(self) -> int:
-        """Drop the least recently used stretch."""
-        piece, ids = self._items.popitem(last=False)
-        return _size_bytes(piece, ids)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-
-def _size_bytes(piece: str, ids: bytes) -> int:
-    return getsizeof(piece) + len(ids) + _ENTRY_BYTES
+    def size_of(self, key: str, entry: bytes) -> int:
+        """Return the memory of a stretch."""
+        return getsizeof(key) + len(entry) + _ENTRY_BYTES
 
 
 def stretches(encoder: Encoder, text: str, at: int) -> Iterator[tuple[list[int], list[str]]]:
     """Yield `text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where
-    pieces begin, and the pieces (see `Encoder.pieces`), for about every 32 KiB of it. No step takes
-    long, except over a piece that cannot be cut."""
+    pieces begin, and the pieces, for about every 32 KiB of it. The ids of all pieces, joined, are
+    those of the text. No step takes long, except over a piece that cannot be cut."""
     window = _WINDOW_CHARS
     while at < len(text):
         until = at + window

@@ -9,12 +9,13 @@ Invariants:
 - Safe between threads: residuals never change, order and counts change under a lock.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from tokenlane.protocols.prompt_fields import ChatFields
-from tokenlane.tokens.caches.lru import BoundedCache, Budget
+from tokenlane.tokens.caches.lru import BoundedCache
 from tokenlane.tokens.chat.conversation import told
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.keys import options_digest
@@ -28,11 +29,14 @@ _MOST_TRIES: Final = 4
 _ENTRY_BYTES: Final = 240
 
 
-class Shape(NamedTuple):
-    """name: the roles, and a digest of all fields but the messages. texts: the messages', in
-    order."""
+# A digest of all of a conversation's fields but the messages, and the roles.
+Name = tuple[bytes, tuple[str, ...]]
 
-    name: tuple[bytes, tuple[str, ...]]
+
+class Shape(NamedTuple):
+    """texts: the messages', in order."""
+
+    name: Name
     texts: list[str]
 
 
@@ -52,24 +56,16 @@ def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | 
 MakeResidual = Callable[[tuple[str, ...], list[str]], Residual]
 
 
-class _Known:
+class _Known(msgspec.Struct, eq=False):
     """The residuals of a shape, and the attempts to learn one."""
 
-    __slots__ = ("residuals", "size_bytes", "tries")
-
-    def __init__(self, messages: int) -> None:
-        self.residuals: tuple[Residual, ...] = ()
-        self.tries = 0
-        self.size_bytes = _ENTRY_BYTES + 8 * messages
+    size_bytes: int
+    residuals: tuple[Residual, ...] = ()
+    tries: int = 0
 
 
-class ShapeCache(BoundedCache):
+class ShapeCache(BoundedCache[Name, _Known]):
     """LRU over the shapes of one tokenizer's conversations."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(budget)
-        self._known: OrderedDict[tuple[bytes, tuple[str, ...]], _Known] = OrderedDict()
-        self._lock = budget.lock
 
     def residual(self, shape: Shape) -> Residual | None:
         """Return what renders a conversation, if its shape is known."""
@@ -78,15 +74,15 @@ class ShapeCache(BoundedCache):
                 return residual
         return None
 
-    def known(self, name: tuple[bytes, tuple[str, ...]]) -> tuple[Residual, ...]:
+    def known(self, name: Name) -> tuple[Residual, ...]:
         """Return the residuals of a shape, of which at most one fits a conversation."""
-        known = self._known.get(name)
+        known = self._items.get(name)
         found = () if known is None else known.residuals
         with self._lock:
             if found:
                 self.hits += 1
-                if name in self._known:
-                    self._known.move_to_end(name)
+                if name in self._items:
+                    self._items.move_to_end(name)
             else:
                 self.misses += 1
         return found
@@ -95,12 +91,12 @@ class ShapeCache(BoundedCache):
         """Learn from a rendered conversation of this shape; return its residual. hasty: there is no
         time for a long one."""
         with self._lock:
-            known = self._known.get(shape.name)
+            known = self._items.get(shape.name)
             if known is None:
                 # A conversation seen once is not a shape yet.
-                known = _Known(len(shape.texts))
+                known = _Known(_ENTRY_BYTES + 8 * len(shape.texts))
                 if self.takes(known.size_bytes):
-                    self._known[shape.name] = known
+                    self._items[shape.name] = known
                     self.budget.grow(self, known.size_bytes)
                 return None
             if known.tries == _MOST_TRIES or (hasty and len(shape.texts) > _FEW_MESSAGES):
@@ -115,14 +111,11 @@ class ShapeCache(BoundedCache):
             return None
         with self._lock:
             known.residuals += (residual,)
-            if self._known.get(shape.name) is known:
+            if self._items.get(shape.name) is known:
                 known.size_bytes += size_bytes
                 self.budget.grow(self, size_bytes)
         return residual
 
-    def forget_oldest(self) -> int:
-        """Drop the least recently used shape."""
-        return self._known.popitem(last=False)[1].size_bytes
-
-    def __len__(self) -> int:
-        return len(self._known)
+    def size_of(self, key: Name, entry: _Known) -> int:
+        """Return the memory of a shape's residuals."""
+        return entry.size_bytes

@@ -13,7 +13,12 @@ from typing import Any
 import msgspec
 
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import ChatFields, MessagesFields, Unrenderable
+from tokenlane.protocols.prompt_fields import (
+    ChatFields,
+    MessagesFields,
+    ResponsesFields,
+    Unrenderable,
+)
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -43,20 +48,28 @@ def as_chat(
             _add(one, messages)
         elif not system_first and (text := _system_text(one)):
             messages.append({"role": "system", "content": text})
-    chat = ChatFields(
-        messages=encoded(messages),
-        chat_template_kwargs=request.chat_template_kwargs,
-        kv_transfer_params=request.kv_transfer_params,
-    )
     tools = prompt_fields.value(request.tools)
-    if tools is not None:
-        chat.tools = encoded(_tools(tools))
+    made = None if tools is None else _tools(tools)
     effort = _effort(prompt_fields.value(request.output_config))
     if _thinking(prompt_fields.value(request.thinking)) == "disabled":
         effort = effort_of_none()
-    if effort is not None:
-        chat.reasoning_effort = encoded(effort)
-    return chat
+    return chat_of(request, messages, made, effort)
+
+
+def chat_of(
+    request: MessagesFields | ResponsesFields,
+    messages: list[Message],
+    tools: list[dict[str, Any]] | None,
+    effort: Any,
+) -> ChatFields:
+    """Return the chat that a request of another dialect becomes."""
+    return ChatFields(
+        messages=encoded(messages),
+        tools=prompt_fields.ABSENT if tools is None else encoded(tools),
+        chat_template_kwargs=request.chat_template_kwargs,
+        reasoning_effort=prompt_fields.ABSENT if effort is None else encoded(effort),
+        kv_transfer_params=request.kv_transfer_params,
+    )
 
 
 def encoded(value: Any) -> msgspec.Raw:

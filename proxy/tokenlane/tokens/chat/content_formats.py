@@ -95,15 +95,12 @@ def _content_parameters(tree: nodes.Template, messages: list[str]) -> dict[int, 
 def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
     """Return whether `node` is the variable (or its `key`), seen through filters, tests and
     slices."""
-    while True:
-        if isinstance(node, nodes.Filter | nodes.Test) or (
-            isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
-        ):
-            node = node.node
-            continue
-        break
+    while isinstance(node, nodes.Filter | nodes.Test) or (
+        isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+    ):
+        node = node.node
     if key is None:
-        return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == name
+        return _reads_name(node, name)
     if isinstance(node, nodes.Getitem):
         same = isinstance(node.arg, nodes.Const) and node.arg.value == key
     elif isinstance(node, nodes.Getattr):
@@ -113,7 +110,7 @@ def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
     return same and _reads_name(node.node, name)
 
 
-def _reads_name(node: nodes.Node, name: str) -> bool:
+def _reads_name(node: nodes.Node | None, name: str) -> bool:
     return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == name
 
 

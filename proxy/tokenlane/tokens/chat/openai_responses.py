@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import ChatFields, ResponsesFields, Unrenderable
-from tokenlane.tokens.chat.anthropic_messages import encoded
+from tokenlane.tokens.chat.anthropic_messages import chat_of
 from tokenlane.tokens.chat.conversation import Message
 
 Item = dict[str, Any]
@@ -40,21 +40,12 @@ def as_chat(request: ResponsesFields) -> ChatFields:
             _add(item, messages)
     else:
         raise Unrenderable("message-shape")
-    chat = ChatFields(
-        messages=encoded(messages),
-        chat_template_kwargs=request.chat_template_kwargs,
-        kv_transfer_params=request.kv_transfer_params,
-    )
     tools = prompt_fields.value(request.tools)
-    if tools is not None:
-        made = _tools(tools)
-        chat.tools = encoded(made) if made else prompt_fields.ABSENT
+    made = None if tools is None else _tools(tools) or None
     reasoning = prompt_fields.value(request.reasoning)
     if not isinstance(reasoning, dict | None):
         raise Unrenderable("field-shape")
-    if reasoning is not None and reasoning.get("effort") is not None:
-        chat.reasoning_effort = encoded(reasoning["effort"])
-    return chat
+    return chat_of(request, messages, made, (reasoning or {}).get("effort"))
 
 
 def _add(item: Any, messages: list[Message]) -> None:

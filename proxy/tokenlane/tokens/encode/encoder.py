@@ -22,7 +22,7 @@ Invariants:
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -54,7 +54,11 @@ class EncodeEngine(Protocol):
 
 
 class Encoder:
-    """One tokenizer. Safe to share between threads."""
+    """One tokenizer. Safe to share between threads.
+
+    affixes: packed ids put before and after a text by `add_special_tokens`; None where the
+    post-processor does more than that. cuts_anywhere: `starts` may begin its search anywhere.
+    """
 
     def __init__(self, backend: Backend) -> None:
         backend.no_truncation()
@@ -63,29 +67,23 @@ class Encoder:
         contents = _cut_contents(backend)
         self._cut = re.compile(longest_of(contents)) if contents else None
         self._longest = max(map(len, contents), default=0)
-        self._anywhere = not _nested(contents)
+        self.cuts_anywhere = not _nested(contents)
         # Ids of the text that a piece is encoded behind; None where it is encoded alone.
         self._lead: bytes | None = None
         self._fast: EncodeEngine | None = None
-        self._affixes = self._find_affixes()
+        self.affixes = self._find_affixes()
         self._places: re.Pattern[str] | None = None
         self._longest_token_chars: int | None = None
 
     def __repr__(self) -> str:
         cuts = "exact" if self._cut else "none"
-        around = None if self._affixes is None else [len(part) // 4 for part in self._affixes]
+        around = None if self.affixes is None else [len(part) // 4 for part in self.affixes]
         return f"<Encoder vocab={self._backend.get_vocab_size()} cuts={cuts} specials={around}>"
 
     @property
     def splits_specials(self) -> bool:
         """Special tokens in a text are read as text. `to_json` does not say so."""
         return bool(self._backend.encode_special_tokens)
-
-    @property
-    def affixes(self) -> tuple[bytes, bytes] | None:
-        """Packed ids put before and after a text by `add_special_tokens`; None where the
-        post-processor does more than that."""
-        return self._affixes
 
     def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Return packed ids of a whole text. Raise RequestError(400) for text that is not Unicode
@@ -97,7 +95,7 @@ class Encoder:
 
     def encode_apart(self, text: str, *, add_special_tokens: bool) -> bytes:
         """As `encode`, of a text of any length. Raise Unrenderable where it cannot be cut."""
-        affixes = self._affixes if add_special_tokens else (b"", b"")
+        affixes = self.affixes if add_special_tokens else (b"", b"")
         if len(text) <= PART_CHARS or affixes is None:
             [whole] = word_cuts.apart(text, None)
             return self.encode(whole, add_special_tokens=add_special_tokens)
@@ -133,7 +131,7 @@ class Encoder:
         token is; cuts before lines that begin with one of these marks, too, where that is exact. At
         load only, before the encoder is shared."""
         spec = msgspec.json.decode(self.to_json())
-        if self._affixes is not None:
+        if self.affixes is not None:
             self._longest_token_chars = least_tokens.longest_token_chars(spec)
         if self._backend.encode_special_tokens:
             return
@@ -173,11 +171,6 @@ class Encoder:
         """Whether any cut is known to be exact."""
         return self._cut is not None
 
-    @property
-    def cuts_anywhere(self) -> bool:
-        """Whether `starts` may begin its search anywhere."""
-        return self._anywhere
-
     def starts(self, text: str, from_at: int = 0, until: int = sys.maxsize) -> list[int]:
         """Return where `text` may be cut, from_at <= place < until, ascending: what stands before
         such a place is encoded independently of the rest. `from_at` must be 0 or such a place,
@@ -200,31 +193,6 @@ class Encoder:
     def is_cut(self, text: str, at: int) -> bool:
         """Return whether `text` may be cut here: `starts` would find it. Needs `cuts_anywhere`."""
         return self._cut is not None and self._cut.match(text, at) is not None
-
-    def pieces(self, text: str) -> list[str]:
-        """Cut `text` where that is exact, the first piece as `begun`: the ids of the pieces,
-        joined, are its ids. One piece where no cut is known to be exact; an empty one for text ""
-        only."""
-        starts = self.starts(text)
-        if not starts or starts[0] != 0:
-            starts.insert(0, 0)
-        ends = [*starts[1:], len(text)]
-        pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-        pieces[0] = self.begun(pieces[0])
-        return pieces
-
-    def encode_pieces(self, pieces: Iterable[str], *, add_special_tokens: bool) -> bytes:
-        """Return packed ids of pieces that came from `pieces`: equal to `encode` of the whole text.
-
-        One call of the backend per piece, so that the GIL is held for one piece's ids at most;
-        a caller with a budget joins `encode_piece` results itself and adds `affixes`.
-        """
-        parts = [self.encode_piece(piece) for piece in pieces]
-        if not add_special_tokens:
-            return b"".join(parts)
-        if self._affixes is None:
-            raise ValueError("this post-processor needs the whole text")
-        return b"".join((self._affixes[0], *parts, self._affixes[1]))
 
     def encode_piece(self, piece: str) -> bytes:
         """Return packed ids of one piece, without special tokens around it."""

@@ -1,33 +1,24 @@
 """Frames between the gateway and its tokenizer processes: a small header and raw bytes.
 
 Invariants:
-- A frame is two lengths (little-endian uint32), a msgpack header and the payload; nothing in a
-  payload is ever copied into a list of ints.
+- A frame is two lengths (little-endian uint32), a msgpack header and the payload, a body; ids
+  are bytes in it, and never a list of ints.
 """
 
 import struct
+from typing import Any
 
 import msgspec
 
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import (
-    ChatBody,
-    CompletionBody,
-    Kind,
-    MessagesBody,
-    Prompted,
-    ResponsesBody,
-)
+from tokenlane.protocols.bodies import BODIES, Kind, OtherBody, Prompted
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.job import Tokenized, TokenJob
 
 LENGTHS = struct.Struct("<II")
 KINDS: dict[Kind, type[Prompted]] = {
-    Kind.CHAT: ChatBody,
-    Kind.COMPLETION: CompletionBody,
-    Kind.MESSAGES: MessagesBody,
-    Kind.RESPONSES: ResponsesBody,
+    kind: body for kind, body in BODIES.items() if not issubclass(body, OtherBody)
 }
 
 
@@ -55,21 +46,14 @@ class Asked(msgspec.Struct):
 
 
 class Made(msgspec.Struct):
-    """A job's result; its payload is the ids of each sequence, then the block hashes.
-
-    unrenderable, or the fields of a RequestError, where there are no ids.
-    """
+    """A job's result, or what there is instead of ids: unrenderable, or the fields of a
+    RequestError."""
 
     number: int
     seconds: float
-    sequences_bytes: list[int] = []
-    block_tokens: int = 0
+    prompt: Prompt | None = None
     unrenderable: str = ""
-    status: int = 0
-    message: str = ""
-    kind: str = ""
-    code: str | int | None = None
-    param: str | None = None
+    refused: dict[str, Any] | None = None
 
 
 def frame(header: msgspec.Struct, payload: bytes = b"") -> tuple[bytes, bytes]:
@@ -82,7 +66,7 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
     """Return the frame of a job."""
     header = Asked(
         number,
-        job.tokenizer.model,
+        job.model.tokenizer.model,
         next(kind for kind, body in KINDS.items() if isinstance(job.body, body)),
         job.size_bytes,
         job.block_tokens,
@@ -94,34 +78,20 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
 
 def made(number: int, result: Tokenized) -> tuple[bytes, bytes]:
     """Return the frame of a result."""
-    prompt, error = result.prompt, result.error
-    if prompt is not None:
-        lengths = [len(ids) for ids in prompt.sequences]
-        header = Made(number, result.seconds, lengths, prompt.block_tokens)
-        return frame(header, b"".join((*prompt.sequences, prompt.blocks)))
-    header = Made(number, result.seconds)
+    header, error = Made(number, result.seconds, result.prompt), result.error
     if isinstance(error, RequestError):
-        header.status, header.message, header.kind = error.status, error.message, error.kind
-        header.code, header.param = error.code, error.param
-    else:
-        header.unrenderable = error.reason if error is not None else "json"
+        names = ("status", "message", "kind", "code", "param")
+        header.refused = {name: getattr(error, name) for name in names}
+    elif error is not None:
+        header.unrenderable = error.reason
     return frame(header)
 
 
-def result(header: Made, payload: bytes) -> Tokenized:
+def result(header: Made) -> Tokenized:
     """Return the result that a frame of `made` holds."""
     error: RequestError | Unrenderable | None = None
-    if header.unrenderable:
+    if header.refused is not None:
+        error = RequestError(**header.refused)
+    elif header.unrenderable:
         error = Unrenderable(header.unrenderable)
-    elif header.status:
-        error = RequestError(
-            header.status, header.message, kind=header.kind, code=header.code, param=header.param
-        )
-    if error is not None:
-        return Tokenized(None, error, header.seconds)
-    sequences, at = [], 0
-    for length in header.sequences_bytes:
-        sequences.append(payload[at : at + length])
-        at += length
-    prompt = Prompt(tuple(sequences), payload[at:], header.block_tokens, at // 4)
-    return Tokenized(prompt, None, header.seconds)
+    return Tokenized(header.prompt, error, header.seconds)

@@ -13,15 +13,16 @@ from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens.job import Steps, Tokenized, TokenJob
 
 
-async def run(job: TokenJob, permit: asyncio.Lock, budget_s: float) -> tuple[Tokenized, float]:
-    """Return the job's result, and the seconds that it waited for the permit."""
+async def run(job: TokenJob, permit: asyncio.Lock, budget_s: float) -> Tokenized:
+    """Return the job's result, once it has the permit."""
     queued_s = time.perf_counter()
     with AWAITING[TOKENIZE_LOCAL]:
         await permit.acquire()
     try:
         started_s = time.perf_counter()
         steps = job.steps(piece_limit_s=budget_s)
-        return await _in_slices(steps, started_s, budget_s), started_s - queued_s
+        made = await _in_slices(steps, started_s, budget_s)
+        return made._replace(queue_s=started_s - queued_s)
     finally:
         permit.release()
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -22,6 +23,7 @@ from tokenlane.runtime import malloc_arenas
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, JobReady, Start, frame, made
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -30,52 +32,45 @@ _NICENESS = 10
 _decoders = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
 
 
-def _exactly(sock: socket.socket, size_bytes: int) -> bytes:
-    data = bytearray(size_bytes)
-    view, at = memoryview(data), 0
-    while at < size_bytes:
-        count = sock.recv_into(view[at:])
-        if not count:
-            raise EOFError
-        at += count
-    return bytes(data)
+def _exactly(stream: BinaryIO, size_bytes: int) -> bytes:
+    data = stream.read(size_bytes)
+    if len(data) < size_bytes:
+        raise EOFError
+    return data
 
 
-def _next(sock: socket.socket) -> tuple[bytes, bytes]:
-    head_bytes, payload_bytes = LENGTHS.unpack(_exactly(sock, LENGTHS.size))
-    return _exactly(sock, head_bytes), _exactly(sock, payload_bytes)
+def _next(stream: BinaryIO) -> tuple[bytes, bytes]:
+    head_bytes, payload_bytes = LENGTHS.unpack(_exactly(stream, LENGTHS.size))
+    return _exactly(stream, head_bytes), _exactly(stream, payload_bytes)
 
 
 def serve(sock: socket.socket) -> None:
     """Serve jobs until the other end closes."""
-    start = msgspec.msgpack.decode(_next(sock)[0], type=Start)
+    stream = sock.makefile("rb")
+    start = msgspec.msgpack.decode(_next(stream)[0], type=Start)
     settings = msgspec.msgpack.decode(start.settings, type=TokenSettings)
     models, budgets = {}, CacheBudgets.of(settings)
     for model, folder in start.folders.items():
         tokenizer = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)
         tokenizer.encode("warm up", add_special_tokens=True)
-        models[model] = tokenizer, Speed(), TokenCaches.of(budgets)
+        models[model] = LoadedModel(tokenizer, Speed(), TokenCaches.of(budgets))
     malloc_arenas.settle()
     sock.sendall(b"".join(frame(JobReady())))
     while True:
-        head, payload = _next(sock)
+        head, payload = _next(stream)
         asked = msgspec.msgpack.decode(head, type=Asked)
-        for part in made(asked.number, _tokenized(asked, payload, *models[asked.model])):
+        for part in made(asked.number, _tokenized(asked, payload, models[asked.model])):
             sock.sendall(part)
 
 
-def _tokenized(
-    asked: Asked, payload: bytes, tokenizer: Tokenizer, speed: Speed, caches: TokenCaches
-) -> Tokenized:
+def _tokenized(asked: Asked, payload: bytes, model: LoadedModel) -> Tokenized:
     try:
         body = _decoders[asked.kind].decode(payload)
     except Exception as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, 0.0)
     job = TokenJob(
-        tokenizer,
-        speed,
+        model,
         body,
-        caches,
         key=b"",
         size_bytes=asked.size_bytes,
         block_tokens=asked.block_tokens,

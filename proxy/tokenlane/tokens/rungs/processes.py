@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -27,7 +28,6 @@ from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made, Start
 from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
-from tokenlane.tokens.rungs.threads import Done
 
 log = logging.getLogger(__name__)
 
@@ -43,17 +43,15 @@ class LostError(Exception):
     """Two processes died while they had the job, or none was left to take it."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A job in flight. moved: it was taken from a process that died."""
 
-    __slots__ = ("future", "job", "moved", "predicted_s", "queued_s")
-
-    def __init__(self, job: TokenJob, predicted_s: float, future: asyncio.Future[Done]) -> None:
-        self.job = job
-        self.predicted_s = predicted_s
-        self.future = future
-        self.moved = False
-        self.queued_s = time.perf_counter()
+    job: TokenJob
+    predicted_s: float
+    future: asyncio.Future[Tokenized]
+    moved: bool = False
+    queued_s: float = field(default_factory=time.perf_counter)
 
 
 class _Child:
@@ -109,8 +107,7 @@ class _Child:
             end = head_at + head_bytes + payload_bytes
             if len(buffer) < end:
                 break
-            head = bytes(buffer[head_at : head_at + head_bytes])
-            self._frame(head, bytes(buffer[head_at + head_bytes : end]))
+            self._frame(bytes(buffer[head_at : head_at + head_bytes]))
             at = end
         del buffer[:at]
 
@@ -128,7 +125,7 @@ class _Child:
     def eof_received(self) -> None:
         """Close: the process ended."""
 
-    def _frame(self, head: bytes, payload: bytes) -> None:
+    def _frame(self, head: bytes) -> None:
         self.progress_s = time.monotonic()
         if not self.ready:
             self.ready = True
@@ -136,7 +133,7 @@ class _Child:
         made = msgspec.msgpack.decode(head, type=Made)
         entry = self.entries.pop(made.number)
         self.outstanding_bytes -= entry.job.size_bytes
-        self._pool.finished(entry, job_frames.result(made, payload))
+        self._pool.finished(entry, job_frames.result(made))
 
 
 def _spawn(theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -196,10 +193,10 @@ class ProcessPool:
         """Jobs under way."""
         return sum(len(child.entries) for child in self._children)
 
-    def submit(self, job: TokenJob, predicted_s: float) -> asyncio.Future[Done]:
+    def submit(self, job: TokenJob, predicted_s: float) -> asyncio.Future[Tokenized]:
         """Hand a job to a process; raise LostError from the future. The ladder has checked that
         there is room."""
-        future: asyncio.Future[Done] = self._loop.create_future()
+        future: asyncio.Future[Tokenized] = self._loop.create_future()
         self.tenants.begin(job)
         self._dispatch(_Entry(job, predicted_s, future))
         return future
@@ -236,7 +233,7 @@ class ProcessPool:
         self._on_result(entry.job, result)
         if not entry.future.done():
             queue_s = time.perf_counter() - entry.queued_s - result.seconds
-            entry.future.set_result(Done(result, max(0.0, queue_s)))
+            entry.future.set_result(result._replace(queue_s=max(0.0, queue_s)))
 
     def lost(self, child: _Child) -> None:
         """Move the jobs of a dead process to others, each once."""

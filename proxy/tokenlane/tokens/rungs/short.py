@@ -10,41 +10,35 @@ Invariants:
 
 import time
 
+from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, CompletionBody
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
-from tokenlane.tokens.caches.budgets import TokenCaches
-from tokenlane.tokens.caches.openings import Opening, OpeningCache
+from tokenlane.tokens.caches.openings import Opening
 from tokenlane.tokens.caches.shapes import shape_of
-from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
-from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel
 
 
-def run(
-    job: TokenJob, speed: Speed, openings: OpeningCache, limit_s: float, stall_budget_s: float
-) -> Tokenized | None:
-    """Return the job's result, made in about `limit_s` of this thread; None where it would take
+def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
+    """Return the job's result, made in about a hop's time of this thread; None where it would take
     longer."""
-    began_s = time.perf_counter()
+    began_s, speed = time.perf_counter(), job.model.speed
     try:
         text, special = _text(job)
         if text is None:
-            if speed.render_s(job.size_bytes) + speed.encode_s(job.size_bytes) > limit_s:
+            size_bytes = job.size_bytes
+            if speed.render_s(size_bytes) + speed.encode_s(size_bytes) > settings.thread_hop_s:
                 return None
             return job.run()
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        encoder = job.tokenizer.encoder
-        prompt = _encoded(
-            encoder, speed, openings, text, special, job.block_tokens, job.salt, limit_s,
-            stall_budget_s,
-        )  # fmt: skip
+        prompt = _encoded(job.model, text, special, job.block_tokens, job.salt, settings)
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
     if prompt is None:
@@ -53,30 +47,20 @@ def run(
 
 
 def plain(
-    encoder: Encoder,
-    speed: Speed,
-    caches: TokenCaches,
-    chat: ChatBody,
-    block_tokens: int,
-    salt: bytes,
-    limit_s: float,
-    stall_budget_s: float,
+    model: LoadedModel, chat: ChatBody, block_tokens: int, salt: bytes, settings: TokenSettings
 ) -> Prompt | None:
     """Return the prompt of a chat that says nothing beside its messages, without a job: where its
-    shape is known, and it takes about `limit_s`. None for all others, and where anything is wrong
-    with it: a job then reports what."""
+    shape is known, and it takes about a hop's time. None for all others, and where anything is
+    wrong with it: a job then reports what."""
     began_s = time.perf_counter()
     try:
         shape = shape_of(chat, prompt_fields.value(chat.messages), converted=False)
-        residual = None if shape is None else caches.shapes.residual(shape)
+        residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
         text = residual.filled(shape.texts)
-        speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
-        return _encoded(
-            encoder, speed, caches.openings, text, False, block_tokens, salt, limit_s,
-            stall_budget_s,
-        )  # fmt: skip
+        model.speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
+        return _encoded(model, text, False, block_tokens, salt, settings)
     except (RequestError, Unrenderable):
         return None
 
@@ -91,24 +75,23 @@ def _text(job: TokenJob) -> tuple[str | None, bool]:
         job.text = job.rendered(body, hasty=True)
         return job.text, prompt_fields.flag(body.add_special_tokens, False)
     special = prompt_fields.flag(body.add_special_tokens, True)
-    prompts = job.tokenizer.prompts(body)
+    prompts = job.model.tokenizer.prompts(body)
     if len(prompts) == 1 and isinstance(prompts[0], str):
         return prompts[0], special
     return None, False
 
 
 def _encoded(
-    encoder: Encoder,
-    speed: Speed,
-    openings: OpeningCache,
+    model: LoadedModel,
     text: str,
     special: bool,
     block_tokens: int,
     salt: bytes,
-    limit_s: float,
-    stall_budget_s: float,
+    settings: TokenSettings,
 ) -> Prompt | None:
     """Return the prompt of a text; None where its unknown part is predicted to take too long."""
+    encoder, speed, openings = model.tokenizer.encoder, model.speed, model.caches.openings
+    limit_s = settings.thread_hop_s
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
         if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
@@ -121,7 +104,7 @@ def _encoded(
         head = text[: openings.ends_at(encoder, root, text)]
         if not head:
             opening = Opening("", affixes[0], b"")
-        elif speed.encode_s(len(head)) < stall_budget_s and len(head) <= PART_CHARS:
+        elif speed.encode_s(len(head)) < settings.stall_budget_s and len(head) <= PART_CHARS:
             ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
             opening = Opening(head, ids, block_hashes(ids, block_tokens, salt))
             openings.put(root, opening)

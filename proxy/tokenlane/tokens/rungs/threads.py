@@ -16,8 +16,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from tokenlane.runtime import cpu_scheduling
 from tokenlane.runtime.cgroup import cpu_count
@@ -30,25 +31,14 @@ from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 _SLICE_S = 0.005
 
 
-class Done(NamedTuple):
-    """A job's result and the seconds it waited for a thread."""
-
-    result: Tokenized
-    queue_s: float
-
-
+@dataclass(slots=True, eq=False)
 class _Entry:
-    __slots__ = ("future", "job", "predicted_s", "queue_s", "queued_s", "short")
-
-    def __init__(
-        self, job: TokenJob, future: asyncio.Future[Done], predicted_s: float, short: bool
-    ) -> None:
-        self.job = job
-        self.future = future
-        self.predicted_s = predicted_s
-        self.short = short
-        self.queued_s = time.perf_counter()
-        self.queue_s: float | None = None  # until it began
+    job: TokenJob
+    future: asyncio.Future[Tokenized]
+    predicted_s: float
+    short: bool
+    queued_s: float = field(default_factory=time.perf_counter)
+    queue_s: float | None = None  # until it began
 
 
 class ThreadPool:
@@ -73,9 +63,8 @@ class ThreadPool:
             self._start(number)
 
     def _start(self, number: int) -> None:
-        run = self._only_short if number == 0 and self.count > 1 else self._any
-        name = f"tokenize-{number}"
-        thread = threading.Thread(target=run, args=(number,), name=name, daemon=True)
+        serve = partial(self._serve, number, only_short=number == 0 and self.count > 1)
+        thread = threading.Thread(target=serve, name=f"tokenize-{number}", daemon=True)
         thread.start()
         self._threads[number] = thread
 
@@ -94,9 +83,11 @@ class ThreadPool:
         way, and so nothing is known."""
         return self._late_s if self.queued_jobs else 0.0
 
-    def submit(self, job: TokenJob, predicted_s: float, *, short: bool) -> asyncio.Future[Done]:
+    def submit(
+        self, job: TokenJob, predicted_s: float, *, short: bool
+    ) -> asyncio.Future[Tokenized]:
         """Queue a job. The ladder has checked that there is room."""
-        future: asyncio.Future[Done] = self._loop.create_future()
+        future: asyncio.Future[Tokenized] = self._loop.create_future()
         entry = _Entry(job, future, predicted_s, short)
         self.queued_jobs += 1
         self.queued_bytes += job.size_bytes
@@ -126,32 +117,24 @@ class ThreadPool:
         self._start(number)
         return True
 
-    def _only_short(self, number: int) -> None:
+    def _serve(self, number: int, *, only_short: bool) -> None:
         cpu_scheduling.stand_back()
+        queue = self._short if only_short else self._long
         while not self._closed:
-            entry = self._short.get()
+            entry = queue.get()
+            if not only_short:
+                with contextlib.suppress(Empty):
+                    while (short := self._short.get_nowait()) is not None:
+                        self._run(short)
+                        short = None
             if entry is not None:
                 self._run(entry)
             del entry  # a waiting thread must not keep a body alive
             if self._is_replaced(number):
                 return
 
-    def _any(self, number: int) -> None:
-        cpu_scheduling.stand_back()
-        while not self._closed:
-            entry = self._long.get()
-            with contextlib.suppress(Empty):
-                while (short := self._short.get_nowait()) is not None:
-                    self._run(short)
-                    short = None
-            if entry is not None:
-                self._run(entry)
-            del entry
-            if self._is_replaced(number):
-                return
-
     def _run(self, entry: _Entry) -> None:
-        done: Done | Exception | None = None
+        done: Tokenized | Exception | None = None
         if entry.queue_s is not None or not entry.future.cancelled():
             if entry.queue_s is None:
                 entry.queue_s = time.perf_counter() - entry.queued_s
@@ -160,7 +143,7 @@ class ThreadPool:
                 if result is None:
                     self._long.put(entry)
                     return
-                done = Done(result, entry.queue_s)
+                done = result._replace(queue_s=entry.queue_s)
             except Exception as error:  # noqa: BLE001 - its waiter raises it; the thread lives on
                 done = error
             except BaseException as error:  # noqa: BLE001 - a panic of the tokenizer's own code
@@ -170,7 +153,7 @@ class ThreadPool:
 
     # -- back on the loop --------------------------------------------------------------------
 
-    def _finished(self, entry: _Entry, done: Done | Exception | None, ended_s: float) -> None:
+    def _finished(self, entry: _Entry, done: Tokenized | Exception | None, ended_s: float) -> None:
         self._late_s = time.perf_counter() - ended_s
         self.queued_jobs -= 1
         self.queued_bytes -= entry.job.size_bytes
@@ -185,7 +168,7 @@ class ThreadPool:
             if not entry.future.done():
                 entry.future.set_exception(done)
             return
-        self._on_result(entry.job, done.result)
+        self._on_result(entry.job, done)
         if not entry.future.done():
             entry.future.set_result(done)
 
