@@ -319,6 +319,12 @@ _ROUTING = Row(
             "1 proven, 0 not yet, -1 refuted: what is not proven is neither forwarded nor refused.",
         ),
         Panel(
+            "Prompts as ids and as text",
+            "cps",
+            (Query(rate("tokenlane_forwarded_requests_total", "as, reason"), "{{as}} {{reason}}"),),
+            "What replicas get of prompts, and why.",
+        ),
+        Panel(
             "Ids asked for again",
             "cps",
             (

@@ -127,6 +127,12 @@ MISMATCHES = Family("counter", "tokenlane_prompt_token_mismatches_total",
     "Times a replica was found to make other prompt tokens than the gateway: by an answer's usage, "
     "or because it was asked. Each ends the use of the gateway's ids for that replica until it has "
     "proven them.", ("model", "replica"), child_limit=1024)
+FORWARDED = Family("counter", "tokenlane_forwarded_requests_total",
+    "Requests that a replica got, of those whose prompt was read, by what it got and why. As ids: "
+    "proven, client (that sent ids). As text: off (the setting), no-ids (none were made), unproven "
+    "(by the replica), dialect (of another API), fields (that read the prompt's text, or cut it), "
+    "date (the template prints it), asked (a replica made the ids), long (over the replica's "
+    "context), sample (of the replica's own counts).", ("as", "reason"))
 ID_CHECKS = Family("counter", "tokenlane_id_checks_total",
     "Times a replica was asked for ids again, of a sample of its requests, now and then, and of "
     "what refuted it: same, other, or unknown (it did not say).",

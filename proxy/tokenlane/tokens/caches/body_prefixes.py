@@ -4,7 +4,7 @@ Invariants:
 - A known body is compared byte by byte and not parsed: no digest is trusted.
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
-- An entry holds a body and hashes, and no ids but those behind the last full block of each mark.
+- An entry holds a body, its ids and their hashes.
 - Bounded in bytes; an entry over its own limit is not taken in at all.
 - Safe between threads: entries never change, a lookup needs no lock, order and counts change
   under it.
@@ -28,29 +28,26 @@ _ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
 
 class BodyMark:
     """A place in a body, behind a message. at: bytes before it; messages, part: so many messages,
-    and parts of the residual, stand before it; ids_bytes: of packed ids. open_ids: those behind the
-    last full block. last: the character of the rendering before it."""
+    and parts of the residual, stand before it; ids_bytes: of packed ids. last: the character of the
+    rendering before it."""
 
-    __slots__ = ("at", "ids_bytes", "last", "messages", "open_ids", "part")
+    __slots__ = ("at", "ids_bytes", "last", "messages", "part")
 
-    def __init__(
-        self, at: int, messages: int, part: int, ids_bytes: int, open_ids: bytes, last: str
-    ) -> None:
+    def __init__(self, at: int, messages: int, part: int, ids_bytes: int, last: str) -> None:
         self.at = at
         self.messages = messages
         self.part = part
         self.ids_bytes = ids_bytes
-        self.open_ids = open_ids
         self.last = last
 
 
 class KnownBody:
     """A body that others may begin with. front_bytes: up to its first message. root: all beside the
-    messages that decides its ids and hashes. model: whose tokenizer read it. blocks: its hashes.
-    marks: ascending."""
+    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed. blocks:
+    their hashes. marks: ascending."""
 
     __slots__ = (
-        "blocks", "body", "front_bytes", "marks", "model", "residual", "roles", "root",
+        "blocks", "body", "front_bytes", "ids", "marks", "model", "residual", "roles", "root",
         "size_bytes",
     )  # fmt: skip
 
@@ -62,6 +59,7 @@ class KnownBody:
         root: bytes,
         roles: tuple[str, ...],
         residual: Residual,
+        ids: bytes,
         blocks: bytes,
         marks: list[BodyMark],
     ) -> None:
@@ -71,9 +69,10 @@ class KnownBody:
         self.root = root
         self.roles = roles
         self.residual = residual
+        self.ids = ids
         self.blocks = blocks
         self.marks = marks
-        kept = len(body) + len(root) + len(blocks) + _ROLE_BYTES * len(roles)
+        kept = len(body) + len(root) + len(ids) + len(blocks) + _ROLE_BYTES * len(roles)
         self.size_bytes = kept + _ENTRY_BYTES + _MARK_BYTES * len(marks)
 
 
