@@ -234,6 +234,17 @@ _REPLICAS = Row(
             "vllm:num_requests_running and _waiting, all their clients together.",
         ),
         Panel(
+            "Front ends starved",
+            "short",
+            (
+                Query(
+                    f"max by (replica) (tokenlane_replica_front_end_starved{where()})",
+                    "{{replica}}",
+                ),
+            ),
+            "1 while requests wait for a replica's front end and not for its engine.",
+        ),
+        Panel(
             "KV cache in use",
             "percentunit",
             (

@@ -137,7 +137,7 @@ async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
         page = await _get(session, f"{url}/metrics")
     except _ProbeFailed:
         return None
-    return parse_scrape(page.decode("utf-8", "replace"))
+    return parse_scrape(page.decode("utf-8", "replace"), time.monotonic())
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> Probe:

@@ -154,8 +154,8 @@ def _replicas(live: Live, limit: int) -> list[Line]:
     rows = [
         (
             (row.id, ""),
-            ("slow", "warn")
-            if row.state == "up" and row.times_slower
+            ("starved" if row.starved else "slow", "warn")
+            if row.state == "up" and (row.times_slower or row.starved)
             else (row.state, _STATES.get(row.state, "")),
             (number(row.in_flight), ""),
             (number(row.queued_tokens), ""),

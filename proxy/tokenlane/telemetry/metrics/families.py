@@ -185,6 +185,9 @@ REPLICA_WAITING = Family("gauge", "tokenlane_replica_waiting_requests",
     "vllm:num_requests_waiting as last scraped.", ("replica",), where="control")
 REPLICA_KV_USAGE = Family("gauge", "tokenlane_replica_kv_usage_ratio",
     "vllm:kv_cache_usage_perc as last scraped, 0 to 1.", ("replica",), where="control")
+FRONT_END_STARVED = Family("gauge", "tokenlane_replica_front_end_starved",
+    "1 while a replica's requests wait for its front end (tokenizing, handing on) and not for its "
+    "engine, else 0; /status.json has the numbers.", ("replica",), where="control")
 ID_PROOFS = Family("gauge", "tokenlane_id_proof",
     "Whether a replica has proven that it makes the gateway's ids, by kind of request: 1 proven, "
     "0 unproven, -1 refuted.", ("model", "replica", "kind"), child_limit=1024, where="control")
