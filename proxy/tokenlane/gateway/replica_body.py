@@ -9,7 +9,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -113,7 +113,12 @@ class ReplicaBody:
     def _put_together(self) -> bytes:
         if self._rewritten:
             return _encode(self.fields)
-        return _with_fields(self.raw, self._added or {})
+        rest = self.raw.rstrip(b" \t\r\n")[:-1]
+        added = b",".join(
+            b'"%b":%b' % (name.encode(), value) for name, value in (self._added or {}).items()
+        )
+        comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
+        return b"%b%b%b}" % (rest, comma, added)
 
     def takes_ids(self, request: Prompted) -> bool:
         """Return whether replicas answer it by ids as by its text. request: what was read of it."""
@@ -140,27 +145,21 @@ class ReplicaBody:
     def _prompt_as_ids(self, _text: bytes, sequences: Sequence[bytes]) -> bytes:
         fields = self.fields
         assert fields is not None
-        prompts = [_json_ids(ids) for ids in sequences]
+        prompts = [b"[%b]" % b"".join(_listed(ids)) for ids in sequences]
         single = bytes(memoryview(fields["prompt"])[:64]).lstrip()[:1] == b'"'
         prompt = prompts[0] if single else b"[%b]" % b",".join(prompts)
         return _encode({**fields, "prompt": msgspec.Raw(prompt)})
 
 
 def _beside(text: bytes, sequences: Sequence[bytes]) -> bytes:
-    return _with_fields(
-        text, {"kv_transfer_params": b'{"prompt_token_ids":%b}' % _json_ids(sequences[0])}
-    )
+    # Joined once: copies of long bodies cost more than the ids.
+    before = memoryview(text)[: text.rindex(b"}")]
+    ids = _listed(sequences[0])
+    return b"".join((before, b',"kv_transfer_params":{"prompt_token_ids":[', *ids, b"]}}"))
 
 
-def _with_fields(body: bytes, added: Mapping[str, bytes]) -> bytes:
-    rest = body.rstrip(b" \t\r\n")[:-1]
-    fields = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in added.items())
-    comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
-    return b"%b%b%b}" % (rest, comma, fields)
-
-
-def _json_ids(ids: bytes) -> bytes:
-    return b"[%b]" % b"".join(json_items(ids, lambda some: unpack(some).tolist()))
+def _listed(ids: bytes) -> Iterator[bytes]:
+    return json_items(ids, lambda some: unpack(some).tolist())
 
 
 async def _made(make: Callable[[], bytes], short: bool) -> bytes:
