@@ -24,6 +24,7 @@ from setuptools import setup
 COMPILED = [
     "proxy/tokenlane/gateway/attempt.py",
     "proxy/tokenlane/gateway/fleet.py",
+    "proxy/tokenlane/gateway/forwarding.py",
     "proxy/tokenlane/gateway/id_trust.py",
     "proxy/tokenlane/gateway/plan.py",
     "proxy/tokenlane/gateway/planner.py",

@@ -234,6 +234,17 @@ _REPLICAS = Row(
             "vllm:num_requests_running and _waiting, all their clients together.",
         ),
         Panel(
+            "Front ends starved",
+            "short",
+            (
+                Query(
+                    f"max by (replica) (tokenlane_replica_front_end_starved{where()})",
+                    "{{replica}}",
+                ),
+            ),
+            "1 while requests wait for a replica's front end and not for its engine.",
+        ),
+        Panel(
             "KV cache in use",
             "percentunit",
             (
@@ -317,6 +328,12 @@ _ROUTING = Row(
                 ),
             ),
             "1 proven, 0 not yet, -1 refuted: what is not proven is neither forwarded nor refused.",
+        ),
+        Panel(
+            "Prompts as ids and as text",
+            "cps",
+            (Query(rate("tokenlane_forwarded_requests_total", "as, reason"), "{{as}} {{reason}}"),),
+            "What replicas get of prompts, and why.",
         ),
         Panel(
             "Ids asked for again",

@@ -3,7 +3,9 @@
 import os
 import resource
 import socket
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import msgspec
@@ -11,7 +13,13 @@ import pytest
 
 from tests.control.test_supervisor import Gateway
 from tokenlane import __version__
-from tokenlane.cli.doctor import DoctorReport, check_machine, check_variables, examine
+from tokenlane.cli.doctor import (
+    DoctorReport,
+    check_front_ends,
+    check_machine,
+    check_variables,
+    examine,
+)
 from tokenlane.config.settings import (
     AdminSettings,
     ModelSettings,
@@ -19,6 +27,7 @@ from tokenlane.config.settings import (
     Settings,
     TokenSettings,
 )
+from tokenlane.control.front_end import FrontEnd
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.tokens.demo import demo_folder
@@ -97,6 +106,31 @@ def test_a_gateway_that_runs_with_these_settings(fleet: FleetProcess) -> None:
     for what, port in (("data", running.port), ("admin", running.admin_port)):
         assert f"{what} port: 127.0.0.1:{port} is served by a running gateway, {who}" in text
     assert f"FAIL  data port: port {running.port} on 127.0.0.1 is already taken" in text
+
+
+@pytest.mark.parametrize("starved", [True, False])
+def test_what_a_running_gateway_says_of_front_ends(starved: bool) -> None:
+    seen = FrontEnd(starved, in_flight=32.0, outside=0.9, cores=0.99)
+    rows = [{"id": "a:1", "front_end": msgspec.to_builtins(seen)}, {"id": "b:1", "front_end": None}]
+    told = msgspec.json.encode(
+        {"url": "http://127.0.0.1:80", "version": "1", "pid": 1, "replicas": rows}
+    )
+
+    class Admin(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(told)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    lines: list[str] = []
+    with HTTPServer(("127.0.0.1", 0), Admin) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        given = settings(port=80, admin_port=server.server_port)
+        check_front_ends(DoctorReport(lines.append), given)
+    assert lines == ([f"  warn  replica a:1: {seen.why}"] if starved else [])
 
 
 @pytest.mark.slow

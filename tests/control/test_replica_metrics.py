@@ -29,9 +29,25 @@ vllm:prefix_cache_hits_created{engine="0"} 1.7e9
 """
 
 
+TIMES_PAGE = """\
+process_cpu_seconds_total 57.66
+vllm:time_to_first_token_seconds_bucket{engine="0",le="0.001"} 5.0
+vllm:time_to_first_token_seconds_count{engine="0"} 20.0
+vllm:time_to_first_token_seconds_count{engine="1"} 3.0
+vllm:time_to_first_token_seconds_sum{engine="0"} 4.5
+vllm:request_queue_time_seconds_count{engine="0"} 22.0
+vllm:request_queue_time_seconds_sum{engine="0"} 0.25
+vllm:request_prefill_time_seconds_count{engine="0"} 22.0
+vllm:request_prefill_time_seconds_sum{engine="0"} 1.5
+"""
+
+TIMES = Scrape(cpu_s=57.66, first_tokens=23, first_token_s=4.5, finished=22, engine_s=1.75)
+
+
 @pytest.mark.parametrize(
     ("page", "expected"),
     [
+        (TIMES_PAGE, TIMES),
         (PAGE, Scrape(6, 3, 0.5, 32, 8096, 1795211083.84)),
         ("", Scrape()),
         (CACHE_PAGE, Scrape(queried_tokens=1000, hit_tokens=250)),

@@ -20,13 +20,14 @@ from tokenlane.config.settings import (
 )
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.protocols import bodies, json_values
-from tokenlane.protocols.bodies import Kind, inspect
+from tokenlane.protocols.bodies import Kind, OtherBody, inspect
 from tokenlane.tokens.ids import pack
 
 
 async def rewritten(asked: dict[str, Any], *sequences: list[int]) -> Any:
     raw = json.dumps(asked).encode()
     request = inspect(Kind.CHAT if "messages" in asked else Kind.COMPLETION, raw)
+    assert not isinstance(request, OtherBody)
     body = ReplicaBody.taken_apart(raw)
     return json.loads(await body.with_ids(request, [pack(ids) for ids in sequences]))
 
@@ -57,19 +58,24 @@ async def test_a_chat_carries_its_ids_beside_its_messages() -> None:
 
 @pytest.mark.row("P3")
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "takes"),
     [
-        {"prompt": [1, 2]},
-        {"prompt": "a", "echo": True},
-        {"prompt": "a", "truncate_prompt_tokens": 3},
-        {"prompt": "a", "add_special_tokens": False},
-        {"messages": [], "tools": []},
-        {"messages": [], "kv_transfer_params": {"do_remote_decode": True}},
-        {"messages": [], "continue_final_message": True},
+        ({"prompt": "a"}, True),
+        ({"prompt": "a", "echo": True}, False),
+        ({"prompt": "a", "truncate_prompt_tokens": 3}, False),
+        ({"prompt": "a", "add_special_tokens": False}, False),
+        ({"messages": [], "tools": []}, True),
+        ({"messages": [], "continue_final_message": True}, True),
+        ({"messages": [], "kv_transfer_params": {"do_remote_decode": True}}, False),
+        ({"messages": [], "return_prompt_text": False}, False),
+        ({"messages": [], "truncation_side": "left"}, False),
     ],
 )
-async def test_what_is_not_proven_goes_on_unchanged(asked: dict[str, Any]) -> None:
-    assert await rewritten(asked, [1]) == asked
+def test_what_is_answered_by_ids_as_by_text(asked: dict[str, Any], takes: bool) -> None:
+    raw = json.dumps(asked).encode()
+    request = inspect(Kind.CHAT if "messages" in asked else Kind.COMPLETION, raw)
+    assert not isinstance(request, OtherBody)
+    assert ReplicaBody.taken_apart(raw).takes_ids(request) == takes
 
 
 @given(

@@ -22,13 +22,20 @@ from tests.raw import (
     until,
 )
 from tests.support import PROVEN, demo_tokenizer, gateway
-from tokenlane.config.settings import ModelSettings, Price, ServerSettings, Settings
+from tokenlane.config.settings import (
+    ModelSettings,
+    Price,
+    ServerSettings,
+    Settings,
+    TokenSettings,
+)
 from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState, Standing
 from tokenlane.protocols.routes import FORWARDED
 from tokenlane.telemetry.metrics import families
 from tokenlane.tokens.tokenizer import Tokenizer
 
 CANARY = "Xq7canary"
+AS_TEXT = Settings(tokens=TokenSettings(forward_tokens="off"))
 
 
 async def test_a_whole_answer_passes() -> None:
@@ -111,7 +118,7 @@ async def test_what_reaches_the_replica() -> None:
 async def test_what_vllm_alone_reads_reaches_it_as_it_came(path: str, body: bytes) -> None:
     async with (
         Upstream(answering(ok())) as upstream,
-        gateway(upstream.url, tokenizer=demo_tokenizer()) as bench,
+        gateway(upstream.url, settings=AS_TEXT, tokenizer=demo_tokenizer()) as bench,
     ):
         answer = await bench.ask(post(path, body))
     assert answer.status == 200
@@ -174,6 +181,7 @@ async def test_what_stays_on_the_replicas_hop() -> None:
         "set-cookie",
         "date",
         "x-request-id",
+        "x-tokenlane-forwarded",
         "x-tokenlane-replica",
         "x-tokenlane-route",
     }
@@ -198,7 +206,7 @@ async def test_the_body_is_forwarded_as_it_came(body: bytes, tokenizer: Tokenize
     body = body.replace(b"HI", HI)
     async with (
         Upstream(answering(ok())) as upstream,
-        gateway(upstream.url, tokenizer=tokenizer) as bench,
+        gateway(upstream.url, settings=AS_TEXT, tokenizer=tokenizer) as bench,
     ):
         client = await bench.client()
         assert (await client.ask(post(CHAT, body))).status == 200

@@ -74,7 +74,8 @@ def completions() -> Iterator[Body]:
         yield {"prompt": text(rng) or "a"}
 
 
-def _call(rng: random.Random, number: int) -> Body:
+def call(rng: random.Random, number: int) -> Body:
+    """A call of a tool, with arguments of all sorts."""
     arguments = rng.choice(
         (
             '{"city": "Zürich", "days": 3}',
@@ -110,7 +111,7 @@ def _turns(rng: random.Random) -> list[Body]:
             assistant[key] = text(rng)
         if rng.random() < 0.3:
             count = rng.randint(1, 2)
-            assistant["tool_calls"] = [_call(rng, number) for number in range(count)]
+            assistant["tool_calls"] = [call(rng, number) for number in range(count)]
             if rng.random() < 0.5:
                 assistant["content"] = None
             messages.append(assistant)

@@ -10,7 +10,10 @@ import platform
 import resource
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from tokenlane import __version__
 from tokenlane.cli import admin_client
@@ -20,6 +23,7 @@ from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
 from tokenlane.control.checks import check_settings
 from tokenlane.control.fleet_table import ADVICE, Probe, base_url
+from tokenlane.control.front_end import FrontEnd
 from tokenlane.control.probes import probe, session_of
 from tokenlane.control.tokenizers import finder
 from tokenlane.control.tokenizers.finder import TokenizerSource
@@ -76,6 +80,7 @@ def examine(settings: Settings, environ: Mapping[str, str], say: Callable[[str],
             report.fail(f"settings: {problem}")
     check_ports(report, settings)
     roots = check_replicas(report, settings)
+    check_front_ends(report, settings)
     check_names(report, settings, roots)
     check_fleet(settings.fleet, report.fine, report.warn)
     check_tokenizers(report, settings, roots, environ)
@@ -143,8 +148,14 @@ def check_ports(report: DoctorReport, settings: Settings) -> None:
 
 
 def _running(settings: Settings) -> str:
-    """Return which gateway answers on the admin port, if its data port is that of the settings;
-    else an empty text."""
+    """Return which gateway answers on the admin port; else an empty text."""
+    told = _status(settings)
+    return f"tokenlane {told['version']}, process {told['pid']}" if told else ""
+
+
+def _status(settings: Settings) -> dict[str, Any]:
+    """Return what the gateway says that answers on the admin port, if its data port is that of the
+    settings; else nothing."""
     admin = settings.admin
     try:
         told = admin_client.ask(
@@ -152,9 +163,18 @@ def _running(settings: Settings) -> str:
             timeout_s=RUNNING_TIMEOUT_S, headers=admin_client.shown_if_readable(admin),
         )  # fmt: skip
         serves = urlsplit(told["url"]).port == settings.server.port
-        return f"tokenlane {told['version']}, process {told['pid']}" if serves else ""
+        return told if serves else {}
     except (admin_client.Unreachable, admin_client.ErrorAnswer, ValueError, KeyError, TypeError):
-        return ""
+        return {}
+
+
+def check_front_ends(report: DoctorReport, settings: Settings) -> None:
+    """Whether requests wait for the front ends of replicas, as a running gateway sees it."""
+    for replica in _status(settings).get("replicas", []):
+        if seen := replica.get("front_end"):
+            front_end = msgspec.convert(seen, FrontEnd)
+            if front_end.starved:
+                report.warn(f"replica {replica['id']}: {front_end.why}")
 
 
 async def _probed(urls: list[str], settings: Settings) -> list[Probe]:

@@ -190,7 +190,7 @@ class TokenSettings(Section, frozen=True):
     needed_wait_s: Annotated[Seconds, restart(
         "longest wait of prompts that may be too long, where the ladder is full")] = 10.0
     forward_tokens: Annotated[Literal["off", "completions", "all"], restart(
-        "which requests' ids go to the replica instead of their text")] = "completions"
+        "which requests' ids go to replicas that have proven them")] = "all"
     as_text_ratio: Annotated[Ratio, restart(
         "share of these that go as text, and are counted by replicas")] = 0.01
     check_ratio: Annotated[float, Meta(ge=0, le=0.01), restart(

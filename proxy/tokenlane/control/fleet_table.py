@@ -173,10 +173,9 @@ def host_of(backend: str) -> str:
 
 
 class FleetTable:
-    """All replicas by slot. Replica ids are `HOST:PORT`. cache_counts: by id, prompt tokens looked
-    up in the replica's prefix cache and found there, as last scraped; for people, not for workers.
-    state: the latest snapshot. reasons: by id, of the last probe. roots: by model, where the
-    replicas have it from.
+    """All replicas by slot. Replica ids are `HOST:PORT`. scrapes: by id, what the replica's page of
+    metrics said last; for people, not for workers. state: the latest snapshot. reasons: by id, of
+    the last probe. roots: by model, where the replicas have it from.
 
     A slot that nobody has is no mistake: a probe may end after its replica was removed.
     """
@@ -188,7 +187,7 @@ class FleetTable:
         for slot, backend in enumerate(backends):
             self.add(slot, backend)
         self.state = FleetState(1, self.replicas)
-        self.cache_counts: dict[str, tuple[float, float]] = {}
+        self.scrapes: dict[str, Scrape] = {}
         self.reasons: dict[str, str] = {}
         self.roots: dict[str, str] = {}
 
@@ -218,7 +217,7 @@ class FleetTable:
         """The replica is no longer of the fleet."""
         gone = self._tracks.pop(slot, None)
         if gone is not None:
-            self.cache_counts.pop(gone.state.id, None)
+            self.scrapes.pop(gone.state.id, None)
             self.reasons.pop(gone.state.id, None)
             self._next()
 
@@ -235,8 +234,7 @@ class FleetTable:
             return ReplicaChange.NONE
         self.reasons[before.state.id] = probe.reason
         if probe.scrape is not None:
-            seen = probe.scrape
-            self.cache_counts[before.state.id] = seen.queried_tokens, seen.hit_tokens
+            self.scrapes[before.state.id] = probe.scrape
         after = observe(before, probe, self.settings)
         self._tracks[slot] = after
         if not probe.roots.items() <= self.roots.items():

@@ -134,7 +134,7 @@ async def _scrape(session: aiohttp.ClientSession, url: str) -> Scrape | None:
         page = await body_of(session, f"{url}/metrics")
     except ProbeFailed:
         return None
-    return parse_scrape(page.decode("utf-8", "replace"))
+    return parse_scrape(page.decode("utf-8", "replace"), time.monotonic())
 
 
 async def probe(session: aiohttp.ClientSession, url: str) -> Probe:

@@ -22,9 +22,14 @@ _USAGE = "vllm:kv_cache_usage_perc"
 _CONFIG = "vllm:cache_config_info"
 _QUERIED = "vllm:prefix_cache_queries_total"
 _HIT = "vllm:prefix_cache_hits_total"
+_CPU = "process_cpu_seconds_total"
+_FIRST = "vllm:time_to_first_token_seconds_"
+_QUEUED_S = "vllm:request_queue_time_seconds_sum"
+_PREFILL = "vllm:request_prefill_time_seconds_"
 
 _SAMPLE = re.compile(
-    rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG}|{_QUERIED}|{_HIT})"
+    rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG}|{_QUERIED}|{_HIT}|{_CPU}|{_QUEUED_S}"
+    rf"|{_FIRST}(?:sum|count)|{_PREFILL}(?:sum|count))"
     r"(?:\{(.*)\})?[ \t]+(\S+)",
     re.MULTILINE,
 )
@@ -44,7 +49,10 @@ class Scrape(msgspec.Struct, frozen=True):
     """What `/metrics` said, summed over the engines of a replica (data parallel ranks).
 
     started_s: Unix time, 0 if unknown. kv_usage: mean over the engines, 0..1. queried_tokens,
-    hit_tokens: prompt tokens looked up in the prefix cache and found there, since it started.
+    hit_tokens: prompt tokens looked up in the prefix cache and found there, since it started. Also
+    since then: cpu_s: CPU time of the process that answers; first_tokens, first_token_s: requests
+    that got their first token, and how long all of these took; finished, engine_s: requests that
+    ended, and their time in the engine's queue and in prefill. at_s: of the look, monotonic.
     """
 
     running: int = 0
@@ -55,6 +63,12 @@ class Scrape(msgspec.Struct, frozen=True):
     started_s: float = 0.0
     queried_tokens: float = 0.0
     hit_tokens: float = 0.0
+    cpu_s: float = 0.0
+    first_tokens: float = 0.0
+    first_token_s: float = 0.0
+    finished: float = 0.0
+    engine_s: float = 0.0
+    at_s: float = 0.0
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
@@ -68,8 +82,8 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
             yield name, labels, value
 
 
-def parse_scrape(text: str) -> Scrape:
-    """Reads an exposition page (Prometheus text format)."""
+def parse_scrape(text: str, at_s: float = 0.0) -> Scrape:
+    """Reads an exposition page (Prometheus text format). at_s: when it was."""
     sums: dict[str, float] = defaultdict(float)
     usages: list[float] = []
     started_s = 0.0
@@ -96,4 +110,10 @@ def parse_scrape(text: str) -> Scrape:
         started_s=started_s,
         queried_tokens=sums[_QUERIED],
         hit_tokens=sums[_HIT],
+        cpu_s=sums[_CPU],
+        first_tokens=sums[_FIRST + "count"],
+        first_token_s=sums[_FIRST + "sum"],
+        finished=sums[_PREFILL + "count"],
+        engine_s=sums[_QUEUED_S] + sums[_PREFILL + "sum"],
+        at_s=at_s,
     )

@@ -71,21 +71,23 @@ def head_for(
 
 
 class AnswerHeaders:
-    """The gateway's own header lines of an answer: which replica, why, and how many tokens it had
-    cached. Made once for each replica and reason; the count is added only where ids are known."""
+    """The gateway's own header lines of an answer: which replica, why, whether it got ids, and how
+    many tokens it had cached. Made once for each replica, reason and form; the count is added only
+    where ids are known."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, str, str], bytes] = {}
+        self._known: dict[tuple[bytes, str, str, str], bytes] = {}
 
-    def of(self, replica: bytes, decision: Decision) -> bytes:
-        """Return the lines, each with its CRLF. replica: its id as a header value."""
-        key = (replica, decision.policy, decision.reason)
+    def of(self, replica: bytes, decision: Decision, sent: str) -> bytes:
+        """Return the lines, each with its CRLF. replica: its id as a header value. sent: ids or
+        text, empty where the prompt was not read."""
+        key = (replica, decision.policy, decision.reason, sent)
         lines = self._known.get(key)
         if lines is None:
             lines = self._known[key] = (
                 b"x-tokenlane-replica: %b\r\nx-tokenlane-route: %b %b\r\n"
                 % (replica, decision.policy.encode(), decision.reason.encode())
-            )
+            ) + (b"x-tokenlane-forwarded: %b\r\n" % sent.encode() if sent else b"")
         if decision.exact:
             return b"%bx-tokenlane-cached-tokens: %d\r\n" % (lines, decision.choice.cached_tokens)
         return lines
@@ -150,7 +152,9 @@ class Attempts:
                     self.unreachable(replica, error, record.model)
                     return self.after(attempt, Phase.UNSENT, error.reason, record)
             LOOP.mark(RELAY)
-            lines = self._answer_headers.of(replica.label, attempt.decision)
+            form = record.plan.form if record.plan is not None else None
+            sent = form.sent if form is not None else ""
+            lines = self._answer_headers.of(replica.label, attempt.decision, sent)
             on_computed = partial(_computed, lease, record.permit)
             relay = self._relay(exchange, connection, lines, attempt, record, on_computed)
             record.relay = relay

@@ -36,16 +36,18 @@ class Claim:
 
     kinds: IdKind bits. proven: slots of the replicas that make the same ids. refuted: of those that
     were seen to make others. silent: of those whose own account is not compared with ours.
-    everywhere: every replica that could answer has proven them.
+    everywhere: every replica that could answer has proven them. dated: the model's template prints
+    the time.
     """
 
-    __slots__ = ("everywhere", "kinds", "model", "proven", "refuted", "silent")
+    __slots__ = ("dated", "everywhere", "kinds", "model", "proven", "refuted", "silent")
 
     def __init__(self, model: str, kinds: int) -> None:
         self.model = model
         self.kinds = kinds
         self.proven = self.refuted = self.silent = _NO_SLOTS
         self.everywhere = kinds == 0
+        self.dated = False
 
 
 class Trust:
@@ -182,6 +184,7 @@ class Trust:
         claim.proven, claim.refuted = frozenset(proven), frozenset(refuted)
         claim.silent = frozenset(silent) if silent else _NO_SLOTS
         claim.everywhere = everywhere
+        claim.dated = tokenizer is not None and tokenizer.volatile
 
 
 def _decides_alike(one: ReplicaState, other: ReplicaState) -> bool:

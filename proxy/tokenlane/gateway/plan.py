@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tokenlane.gateway.forwarding import Form
 from tokenlane.gateway.id_trust import Claim
 from tokenlane.gateway.query_builder import Field
 from tokenlane.gateway.replica_body import ReplicaBody
@@ -36,15 +37,16 @@ class Plan:
     alias: the name of the settings under which the model was asked for. label: the model's, for
     metrics.
     tokens: how its ids were had. claim: of these, where a replica could be asked about them.
-    forwards: replicas that have proven the ids get them instead of the text.
+    forwards: replicas that have proven the ids get them.
+    form: what the replica got, or would get if it has proven the ids; None for unread prompts.
     shadow: the model that gets a copy.
     turn: what is new in the body, where it begins as a known one.
     """
 
     __slots__ = (
-        "alias", "body", "claim", "forwards", "headers", "inspected_s", "label", "model", "named",
-        "path", "query", "request", "request_id", "route", "shadow", "tenant", "tokens", "tokens_s",
-        "turn",
+        "alias", "body", "claim", "form", "forwards", "headers", "inspected_s", "label", "model",
+        "named", "path", "query", "request", "request_id", "route", "shadow", "tenant", "tokens",
+        "tokens_s", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class Plan:
         self.turn: NextTurn | None = None
         self.claim: Claim | None = None
         self.forwards = False
+        self.form: Form | None = None
         self.query: Query = _NO_QUERY
         self.inspected_s = self.tokens_s = 0.0
 

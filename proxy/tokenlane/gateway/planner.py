@@ -97,7 +97,7 @@ class Planner:
 
     def _inspect(self, plan: Plan, raw: bytes) -> None:
         kind, rules = plan.route.kind, self._rules
-        may_change = rules.on or self._names.on or plan.tenant or self._prompts.may_forward(kind)
+        may_change = rules.on or self._names.on or plan.tenant or self._prompts.may_replace(kind)
         if not may_change:
             plan.body = ReplicaBody(raw)
             plan.turn = self._prompts.begun(kind, raw)

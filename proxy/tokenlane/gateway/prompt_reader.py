@@ -9,13 +9,17 @@ import time
 from random import random
 
 from tokenlane.config.settings import Settings, TokenSettings
+from tokenlane.gateway import forwarding
 from tokenlane.gateway.fleet import Fleet
+from tokenlane.gateway.forwarding import Form
 from tokenlane.gateway.id_trust import Claim
 from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.prover import Prover
 from tokenlane.gateway.query_builder import QueryBuilder
+from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.prompt import Prompt
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import Kind, OtherBody, is_ids, kinds_of
+from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, is_ids, kinds_of
 from tokenlane.relay.usage import Usage
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
@@ -57,11 +61,10 @@ class PromptReader:
             self._router.uses_prefix or tokens.context_check or tokens.forward_tokens != "off"
         )
 
-    def may_forward(self, kind: Kind) -> bool:
-        """Return whether replicas may get ids instead of the text of such requests."""
-        mode = self._settings.forward_tokens
-        # A replica's template may print the date, so its ids of a chat may be stale.
-        return (kind is Kind.COMPLETION and mode != "off") or (kind is Kind.CHAT and mode == "all")
+    def may_replace(self, kind: Kind) -> bool:
+        """Return whether ids may take the place of the text in such requests; in others they only
+        go beside it."""
+        return kind is Kind.COMPLETION and self._settings.forward_tokens != "off"
 
     def begun(self, kind: Kind, raw: bytes) -> NextTurn | None:
         """Return what is new in a body that begins as a known one, and goes to replicas as it
@@ -109,32 +112,44 @@ class PromptReader:
                 context_window.check(prompt, limit_tokens, text=not is_ids(request))
             if claim.kinds:
                 plan.claim = claim
-                plan.forwards = self._forwards(claim, plan)
+        plan.form = self._form(claim, request, prompt, plan.body)
+        plan.forwards = plan.form is forwarding.PROVEN
         plan.query = query_builder.query(
             plan.model, request, prompt, known.reason, block_tokens, headers, tenant, claim.silent
         )
 
-    def _forwards(self, claim: Claim, plan: Plan) -> bool:
-        """Return whether replicas get this request's ids. Some of what could be goes as text, so
-        that the answer's usage is the replica's own count."""
-        request = plan.request
-        if (
-            not claim.proven
-            or not self.may_forward(plan.route.kind)
-            or isinstance(request, OtherBody)
-        ):
-            return False
-        if self._tokens.asks(claim.model, request):
-            return False
-        return random() >= self._settings.as_text_ratio
+    def _form(
+        self, claim: Claim, request: Prompted, prompt: Prompt | None, body: ReplicaBody
+    ) -> Form:
+        """Return what replicas that have proven its ids get of a request. Some of what could go as
+        ids goes as text, so that the answer's usage is the replica's own count."""
+        form = forwarding.may(request, prompt, claim, self._settings.forward_tokens)
+        if form is forwarding.PROVEN:
+            if not body.takes_ids(request):
+                return forwarding.FIELDS
+            if self._tokens.asks(claim.model, request):
+                return forwarding.ASKED
+            if random() < self._settings.as_text_ratio:
+                return forwarding.SAMPLE
+        return form
 
     async def body_for(self, slot: int, plan: Plan) -> bytes:
         """Return the body that this replica gets: with ids, where it has proven that it makes the
         same."""
-        if plan.forwards and plan.claim is not None and slot in plan.claim.proven:
-            assert plan.tokens is not None
-            assert plan.tokens.prompt is not None
-            return await plan.body.with_ids(plan.request, plan.tokens.prompt.sequences)
+        if not plan.forwards:
+            return await plan.body.text()
+        assert plan.claim is not None
+        assert plan.tokens is not None
+        prompt, limit_tokens = plan.tokens.prompt, self._fleet[slot].state.max_model_tokens
+        assert prompt is not None
+        if slot not in plan.claim.proven:
+            plan.form = forwarding.UNPROVEN
+        elif limit_tokens is not None and prompt.tokens > limit_tokens:
+            plan.form = forwarding.LONG
+        else:
+            plan.form = forwarding.PROVEN
+            assert not isinstance(plan.request, OtherBody)
+            return await plan.body.with_ids(plan.request, prompt.sequences)
         return await plan.body.text()
 
     def compare(self, plan: Plan, decision: Decision, usage: Usage | None) -> None:

@@ -100,6 +100,7 @@ class Recorder:
         self._tenant_tokens = lru_cache(1024)(
             lambda tenant, kind: segment.counter(families.TENANT_TOKENS, tenant, kind)
         )
+        self._forms = lru_cache(64)(lambda form: segment.counter(families.FORWARDED, *form))
         self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
         self.configure(prices or {}, access, access.settings if access is not None else None)
 
@@ -143,6 +144,8 @@ class Recorder:
                 self._samples_wanted -= 1
                 self._samples.append(sample_of(record, record.decision, status))
         if record.replica is not None:
+            if plan is not None and plan.form is not None:
+                self._forms(plan.form).inc()
             self._replica_asked(record, model, self._replica(record.model, record.replica))
         if self._access is not None:
             self._log(record, status, self._access)

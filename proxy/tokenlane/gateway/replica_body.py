@@ -9,29 +9,25 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from tokenlane.protocols import json_values
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, is_ids
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
+from tokenlane.protocols.prompt_fields import ABSENT
 from tokenlane.telemetry.stalls.stages import AWAITING, ROUTE
-from tokenlane.tokens.ids import unpack
+from tokenlane.tokens.ids import json_items, unpack
 
-# Fields that read the prompt's text, or that make vLLM count or cut tokens itself.
-_UNPROVEN = frozenset(
+# Fields of completions that read the prompt's text, or that make vLLM count or cut tokens itself.
+_OF_TEXT = frozenset(
     "echo suffix prompt_embeds truncate_prompt_tokens truncation_side prompt_logprobs "
     "return_token_ids add_special_tokens".split()
 )
-_UNPROVEN_CHAT = _UNPROVEN | frozenset(
-    "tools tool_choice documents continue_final_message mm_processor_kwargs "
-    "kv_transfer_params".split()
-)
-# Ids are turned into JSON in batches of this many: a list of all of them would hold the GIL.
-_BATCH = 2048
-# Below these sizes joining is faster than a hop to a thread: a copy; ids made into JSON.
+# Below these sizes a thread takes longer to ask than the work itself: a copy; ids made into JSON.
 _COPIED_BYTES = 1024 * 1024
-_IDS_BYTES = 8 * 1024
+_IDS_BYTES = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -124,46 +120,46 @@ class ReplicaBody:
         comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
         return b"%b%b%b}" % (rest, comma, added)
 
-    async def with_ids(self, request: object, sequences: Sequence[bytes]) -> bytes:
-        """Return the body with packed ids instead of its text; with the text where ids may not go.
+    def takes_ids(self, request: Prompted) -> bool:
+        """Return whether replicas answer it by ids as by its text. request: what was read of it."""
+        if isinstance(request, ChatBody):
+            return (
+                request.kv_transfer_params is ABSENT
+                and request.truncate_prompt_tokens is ABSENT
+                and request.truncation_side is ABSENT
+                and request.return_prompt_text is ABSENT
+                and request.echo is ABSENT
+            )
+        return self.fields is not None and self._strict and _OF_TEXT.isdisjoint(self.fields)
 
-        request: what was read of the body."""
+    async def with_ids(self, request: Prompted, sequences: Sequence[bytes]) -> bytes:
+        """Return the body with packed ids: instead of a completion's prompt, beside a chat's
+        messages, where servers that do not know the field go by these."""
         if self._with_ids is None:
-            may = isinstance(request, ChatBody | CompletionBody) and self._takes_ids(request)
-            if not may:
-                return await self.text()
-            fields = self.fields
-            assert fields is not None
-
-            def make() -> bytes:
-                changed = _ids_fields(fields, sequences, chat=isinstance(request, ChatBody))
-                return _encode({**fields, **changed})
-
-            self._with_ids = await _made(make, len(self.raw) <= _IDS_BYTES)
+            text = await self.text()
+            make = self._prompt_as_ids if isinstance(request, CompletionBody) else _beside
+            short = len(text) <= _COPIED_BYTES and sum(map(len, sequences)) <= _IDS_BYTES
+            self._with_ids = await _made(partial(make, text, sequences), short)
         return self._with_ids
 
-    def _takes_ids(self, request: ChatBody | CompletionBody) -> bool:
-        unproven = _UNPROVEN_CHAT if isinstance(request, ChatBody) else _UNPROVEN
-        if self.fields is None or not self._strict or is_ids(request):
-            return False
-        return unproven.isdisjoint(self.fields)
+    def _prompt_as_ids(self, _text: bytes, sequences: Sequence[bytes]) -> bytes:
+        fields = self.fields
+        assert fields is not None
+        prompts = [b"[%b]" % b"".join(_listed(ids)) for ids in sequences]
+        single = bytes(memoryview(fields["prompt"])[:64]).lstrip()[:1] == b'"'
+        prompt = prompts[0] if single else b"[%b]" % b",".join(prompts)
+        return _encode({**fields, "prompt": msgspec.Raw(prompt)})
 
 
-def _ids_fields(
-    fields: Mapping[str, msgspec.Raw], sequences: Sequence[bytes], *, chat: bool
-) -> dict[str, msgspec.Raw]:
-    prompts = [_json_ids(ids) for ids in sequences]
-    if chat:
-        return {"kv_transfer_params": msgspec.Raw(b'{"prompt_token_ids":%b}' % prompts[0])}
-    single = bytes(memoryview(fields["prompt"])[:64]).lstrip()[:1] == b'"'
-    return {"prompt": msgspec.Raw(prompts[0] if single else b"[%b]" % b",".join(prompts))}
+def _beside(text: bytes, sequences: Sequence[bytes]) -> bytes:
+    # Joined once: copies of long bodies cost more than the ids.
+    before = memoryview(text)[: text.rindex(b"}")]
+    ids = _listed(sequences[0])
+    return b"".join((before, b',"kv_transfer_params":{"prompt_token_ids":[', *ids, b"]}}"))
 
 
-def _json_ids(ids: bytes) -> bytes:
-    """Return a JSON array of packed ids."""
-    step = 4 * _BATCH
-    batches = (ids[at : at + step] for at in range(0, len(ids), step))
-    return b"[" + b",".join(_encode(unpack(one).tolist())[1:-1] for one in batches) + b"]"
+def _listed(ids: bytes) -> Iterator[bytes]:
+    return json_items(ids, lambda some: unpack(some).tolist())
 
 
 async def _made(make: Callable[[], bytes], short: bool) -> bytes:

@@ -17,7 +17,8 @@ ANY: Final = "*"
 _PREFLIGHT_AGE_S: Final = 7200
 _EXPOSED: Final = (
     b"access-control-expose-headers: x-request-id, request-id, retry-after, x-should-retry, "
-    b"x-tokenlane-replica, x-tokenlane-route, x-tokenlane-cached-tokens\r\n"
+    b"x-tokenlane-replica, x-tokenlane-route, x-tokenlane-forwarded, "
+    b"x-tokenlane-cached-tokens\r\n"
 )
 _VARY: Final = b"vary: origin\r\n"
 

@@ -52,10 +52,12 @@ class Kind(StrEnum):
 
 class ChatBody(ChatFields):
     """A chat request: what decides its ids, and what decides its way. tool_choice: decides the ids
-    at some replicas."""
+    at some replicas. echo, return_prompt_text: ask for the prompt's text."""
 
     model: str | None = None
     tool_choice: msgspec.Raw = ABSENT
+    echo: msgspec.Raw = ABSENT
+    return_prompt_text: msgspec.Raw = ABSENT
     stream: bool | None = None
     n: int | None = None
     max_tokens: int | None = None

@@ -7,11 +7,11 @@ Invariants:
 - What a template makes of the known messages is shown, not hoped for: the shape's residual must say
   the same of them as the one that their rendering was made by (`continuation`), and each of its
   guards is asked of the new texts.
-- The ids are those of the whole text; they are counted and hashed, and not kept.
+- The ids are those of the whole text.
 """
 
 import time
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +21,7 @@ from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
-from tokenlane.tokens.blocks import more_hashes
+from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
@@ -117,7 +117,7 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
 def continued(
     turn: NextTurn, model: LoadedModel, limit_s: float, salt: bytes, block_tokens: int
 ) -> tuple[Prompt, KnownBody] | None:
-    """Return a body's prompt, without ids, and the body as later ones may know it; None where it is
+    """Return a body's prompt, and the body as later ones may know it; None where it is
     not known to follow from the known one, and where encoding would take longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
     encoder, speed = model.tokenizer.encoder, model.speed
@@ -141,10 +141,9 @@ def continued(
             ids = encoder.encode_each(cut.pieces)
         except RequestError:
             return None
-        ids[-1] += affixes[1]
-        made = _made(turn, residual, roles, cut, ids, block_tokens)
         speed.learn_encode(chars, time.perf_counter() - began_s)
-        return made
+        ids[-1] += affixes[1]
+        return _made(turn, residual, roles, cut, ids, block_tokens)
     return None
 
 
@@ -199,27 +198,20 @@ def _made(
 ) -> tuple[Prompt, KnownBody]:
     """Return the prompt, and the body with marks of its own. ids: of each piece."""
     known, mark = turn.known, turn.mark
-    block_bytes = 4 * block_tokens
-    hashed = [known.blocks[: mark.ids_bytes // block_bytes * HASH_BYTES]]
+    whole = b"".join((memoryview(known.ids)[: mark.ids_bytes], *ids))
+    blocks = known.blocks[: mark.ids_bytes // (4 * block_tokens) * HASH_BYTES]
+    blocks = block_hashes(whole, block_tokens, known=blocks)
     marks = [one for one in known.marks if one.at <= mark.at]
-    open_ids, ids_bytes, last_hash = mark.open_ids, mark.ids_bytes, hashed[0][-HASH_BYTES:]
-    for number, own in enumerate(ids):
-        if number > 0:
-            part, messages = cut.ends[number - 1]
-            at, last = turn.ends[messages - mark.messages - 1], cut.lasts[number - 1]
-            marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
-        open_ids += own
-        ids_bytes += len(own)
-        full_bytes = len(open_ids) // block_bytes * block_bytes
-        if full_bytes:
-            hashed.append(more_hashes(open_ids, block_tokens, last_hash))
-            last_hash = hashed[-1][-HASH_BYTES:]
-            open_ids = open_ids[full_bytes:]
-    blocks = b"".join(hashed)
+    places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
+    next(places)
+    for (part, messages), last, ids_bytes in zip(cut.ends, cut.lasts, places, strict=True):
+        at = turn.ends[messages - mark.messages - 1]
+        marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, last))
     new = KnownBody(
-        turn.body, known.front_bytes, known.model, known.root, roles, residual, blocks, _kept(marks)
-    )
-    return Prompt((), blocks, block_tokens, ids_bytes // 4), new
+        turn.body, known.front_bytes, known.model, known.root, roles, residual, whole, blocks,
+        _kept(marks),
+    )  # fmt: skip
+    return Prompt((whole,), blocks, block_tokens, len(whole) // 4), new
 
 
 def learn(
@@ -234,7 +226,7 @@ def learn(
     shape, residual = rendering.shape, rendering.residual
     if shape is None or residual is None or not isinstance(request, ChatBody):
         return
-    body, ids = source.body, prompt.ids
+    body = source.body
     at = body.find(_NAME)
     messages = memoryview(request.messages)
     start = body.find(b"[", at) if at >= 0 else -1
@@ -247,7 +239,6 @@ def learn(
         return
     if not body.startswith(messages, start):
         return
-    block_bytes = 4 * block_tokens
     places = {mark.chars: mark.ids_bytes for mark in prompt.marks}
     ends = _message_ends(bytes(messages), start)
     marks: list[BodyMark] = []
@@ -261,17 +252,20 @@ def learn(
         )
         done = part
         ids_bytes = places.get(chars, 0)
-        full_bytes = ids_bytes // block_bytes * block_bytes
-        if full_bytes:
-            said = shape.texts[count - 1]
-            marks.append(
-                BodyMark(
-                    ends[count - 1], count, part, ids_bytes, ids[full_bytes:ids_bytes], said[-1:]
-                )
-            )
+        if ids_bytes >= 4 * block_tokens:
+            last = shape.texts[count - 1][-1:]
+            marks.append(BodyMark(ends[count - 1], count, part, ids_bytes, last))
     root = _root(request, salt, block_tokens)
     made = KnownBody(
-        body, start + 1, source.model, root, shape.name[1], residual, prompt.blocks, _kept(marks)
+        body,
+        start + 1,
+        source.model,
+        root,
+        shape.name[1],
+        residual,
+        prompt.ids,
+        prompt.blocks,
+        _kept(marks),
     )
     source.cache.put(made)
 

@@ -19,6 +19,7 @@ from tokenlane.control.dashboard.history import (
 )
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.fleet_table import FleetTable, Probe
+from tokenlane.control.front_end import WINDOW_LOOKS
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.replica_metrics import Scrape
 from tokenlane.control.worker_process import WorkerProcess
@@ -247,3 +248,28 @@ def test_settings_in_force(bench: Bench) -> None:
     rows = {row.path: row for row in bench.live().settings}
     assert (rows["routing.alpha"].value, rows["routing.alpha"].is_default) == ("0.2", False)
     assert (rows["server.port"].value, rows["server.port"].is_default) == ("8080", True)
+
+
+def test_a_replica_whose_requests_wait_for_its_front_end(bench: Bench) -> None:
+    def see(at: int, in_engine: int) -> None:
+        count = 12.0 * at
+        page = Scrape(
+            running=in_engine, started_s=1.0, cpu_s=0.1 * at, at_s=float(at), first_tokens=count,
+            first_token_s=1.6 * count, finished=count, engine_s=0.1 * count,
+        )  # fmt: skip
+        bench.table.observe(0, Probe("ok", ("m",), scrape=page))
+        bench.ticks()
+
+    bench.board.add(0, 32, 900)
+    for at in range(WINDOW_LOOKS + 1):
+        see(at, 0)
+    live = bench.live()
+    assert live.replicas[0].starved
+    assert "127.0.0.1:9's front end is starved" in live.verdict.text
+    assert live.verdict.level == "warn"
+    assert "100% of its 32 requests wait" in live.events[0].text
+    for at in range(WINDOW_LOOKS + 1, 2 * WINDOW_LOOKS):
+        see(at, 32)
+    live = bench.live()
+    assert not live.replicas[0].starved
+    assert live.events[0].text == "127.0.0.1:9: its front end keeps up again"

@@ -20,6 +20,7 @@ COUNTS = {
     "tokenlane_fleet_peers",
     "tokenlane_fleet_store_up",
     "tokenlane_replica_up",
+    "tokenlane_replica_front_end_starved",
     "tokenlane_workers",
     "tokenlane_id_proof",
     "tokenlane_kv_blocks",

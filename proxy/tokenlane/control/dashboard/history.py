@@ -26,8 +26,10 @@ from tokenlane.control.dashboard.live import (
 )
 from tokenlane.control.dashboard.rates import Reading, Window, ratio
 from tokenlane.control.dashboard.verdict import WHY, verdict
+from tokenlane.control.front_end import FrontEnds
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import ConfigRow
+from tokenlane.control.replica_metrics import Scrape
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
 from tokenlane.telemetry.metrics import families
@@ -59,6 +61,9 @@ class RateHistory:
         self._gateway = state
         self._table, self._board = state.table, state.board
         self._readings: deque[Reading] = deque(maxlen=WINDOW_PERIODS + 1)
+        self._scrapes: deque[dict[str, Scrape]] = deque(maxlen=WINDOW_PERIODS + 1)
+        self.front_ends = FrontEnds()
+        self._starved: set[str] = set()
         self._series: dict[str, deque[float | None]] = {}
         self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
         self._numbers = count(1)
@@ -129,8 +134,13 @@ class RateHistory:
         )
 
     def _read(self, at_s: float) -> None:
-        counts = dict(self._table.cache_counts)
-        self._readings.append(Reading(at_s, self._gateway.totals.cells(), counts))
+        self._readings.append(Reading(at_s, self._gateway.totals.cells()))
+        self._scrapes.append(dict(self._table.scrapes))
+        in_flight = [
+            (one.id, self._board.load(one.slot).requests + self._board.peers(one.slot).requests)
+            for one in self._table.replicas
+        ]
+        self.front_ends.see(in_flight, self._table.scrapes)
 
     def _window(self) -> Window:
         return Window(self._readings[0], self._readings[-1])
@@ -170,6 +180,14 @@ class RateHistory:
         for replica in self._slow.keys() - slow.keys():
             self._events.add(f"{replica} is as fast as its like again", "good", at_s, wall_s)
         self._slow = slow
+        starved = {name for name, one in self.front_ends.known.items() if one.starved}
+        for name in starved - self._starved:
+            text = f"{name}: {self.front_ends.known[name].why}"
+            self._events.add(text, "warn", at_s, wall_s)
+            log.warning("replica %s", text)
+        for name in self._starved - starved:
+            self._events.add(f"{name}: its front end keeps up again", "good", at_s, wall_s)
+        self._starved = starved
         self._notice_states(at_s, wall_s)
 
     def _notice_states(self, at_s: float, wall_s: float | None) -> None:
@@ -220,17 +238,17 @@ class RateHistory:
             failed_per_s=round(window.per_s(families.UPSTREAM_FAILURES.name, replica=name), 3),
             ttft_p50_s=window.spread(families.TTFT.name, replica=name).quantile(0.5),
             times_slower=self._slow.get(name),
+            starved=name in self._starved,
         )
 
     def _hits(self, replica: str) -> tuple[float, float]:
         """Prompt tokens found in a replica's cache in the window, and looked up there."""
+        last = self._scrapes[-1].get(replica, Scrape())
         # A replica may be younger than the window.
-        seen = [one.cache_counts.get(replica) for one in self._readings]
-        known = [counts for counts in seen if counts is not None] or [(0.0, 0.0)]
-        (queried_before, hit_before), (queried, hit) = known[0], known[-1]
-        if queried < queried_before:  # it was started anew
-            queried_before = hit_before = 0.0
-        return hit - hit_before, queried - queried_before
+        first = next((pages[replica] for pages in self._scrapes if replica in pages), last)
+        if last.queried_tokens < first.queried_tokens:  # it was started anew
+            first = Scrape()
+        return last.hit_tokens - first.hit_tokens, last.queried_tokens - first.queried_tokens
 
     def _hit_rate(self) -> float | None:
         """The fleet's."""

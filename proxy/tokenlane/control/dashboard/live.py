@@ -37,7 +37,8 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     ids: whether it has proven that it makes the gateway's ids, in words. peers_in_flight: of the
     other gateways, as far as they said. since_s: it is in this state since then (Unix time; null:
     since before this gateway); why: of a state other than up. times_slower: than all replicas of
-    its model, where that is much. Rates and ttft_p50_s: of this gateway's requests there."""
+    its model, where that is much. starved: its requests wait for its front end. Rates and
+    ttft_p50_s: of this gateway's requests there."""
 
     id: str
     state: str
@@ -57,6 +58,7 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     failed_per_s: float = 0.0
     ttft_p50_s: float | None = None
     times_slower: float | None = None
+    starved: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,8 +157,8 @@ def _replicas(live: Live, limit: int) -> list[Line]:
     rows: list[Cells] = [
         (
             row.id,
-            ("slow", "warn")
-            if row.state == "up" and row.times_slower
+            ("starved" if row.starved else "slow", "warn")
+            if row.state == "up" and (row.times_slower or row.starved)
             else (row.state, _STATES.get(row.state, "")),
             *map(number, (row.in_flight, row.queued_tokens, row.running, row.waiting)),
             f"{_bar(row.kv_usage)} {percent(row.kv_usage):>5}",

@@ -28,15 +28,19 @@ def verdict(
     the last minutes."""
     out = [row for row in replicas if row.state not in _SERVING]
     slow = [row for row in replicas if row.state in _SERVING and row.times_slower is not None]
+    starved = [row for row in replicas if row.starved]
     up = len(replicas) - len(out)
     parts = [unready.rstrip(".")] if unready is not None else []
     parts.append(f"all {up} up" if not out and up > 1 else f"{up} of {len(replicas)} up")
     parts += [_trouble(row) for row in out[:_NAMED]]
     parts += [f"and {len(out) - _NAMED} more"] if len(out) > _NAMED else []
     parts += [f"{row.id} is {row.times_slower:.0f} times slower" for row in slow[:_NAMED]]
+    parts += [f"{row.id}'s front end is starved" for row in starved[:_NAMED]]
     if cut:
         parts.append(f"{cut} answer{'s' if cut > 1 else ''} cut")
-    level = "bad" if unready is not None else "warn" if out or slow or cut_lately else "good"
+    level = (
+        "bad" if unready is not None else "warn" if out or slow or starved or cut_lately else "good"
+    )
     return Verdict(text="; ".join(parts), level=level)
 
 

@@ -145,6 +145,7 @@ class View:
             peers = self.state.board.peers(replica.slot)
             row["peers_in_flight_requests"] = peers.requests
             row["peers_queued_tokens"] = peers.queued_tokens
+            row["front_end"] = msgspec.to_builtins(self.watch.front_ends.known.get(replica.id))
             row["ids"] = {
                 model: {kind.label: proof.state(kind) for kind in IdKind}
                 for model, proof in replica.proofs.items()
@@ -211,6 +212,8 @@ class View:
                 yield families.REPLICA_RUNNING, labels, [float(row["running"])]
                 yield families.REPLICA_WAITING, labels, [float(row["waiting"])]
                 yield families.REPLICA_KV_USAGE, labels, [row["kv_usage"]]
+                starved = bool(row["front_end"] and row["front_end"]["starved"])
+                yield families.FRONT_END_STARVED, labels, [float(starved)]
             for model, kinds in row["ids"].items():
                 for kind, standing in kinds.items():
                     yield families.ID_PROOFS, (model, row["id"], kind), [_PROOF_VALUES[standing]]

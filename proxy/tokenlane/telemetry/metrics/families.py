@@ -124,6 +124,12 @@ MISMATCHES = Family("counter", "tokenlane_prompt_token_mismatches_total",
     "Times a replica was found to make other prompt tokens than the gateway: by an answer's usage, "
     "or because it was asked. Each ends the use of the gateway's ids for that replica until it has "
     "proven them.", ("model", "replica"), child_limit=1024)
+FORWARDED = Family("counter", "tokenlane_forwarded_requests_total",
+    "Requests that a replica got, of those whose prompt was read, by what it got and why. As ids: "
+    "proven, client (that sent ids). As text: off (the setting), no-ids (none were made), unproven "
+    "(by the replica), dialect (of another API), fields (that read the prompt's text, or cut it), "
+    "date (the template prints it), asked (a replica made the ids), long (over the replica's "
+    "context), sample (of the replica's own counts).", ("as", "reason"))
 ID_CHECKS = Family("counter", "tokenlane_id_checks_total",
     "Times a replica was asked for ids again, of a sample of its requests, now and then, and of "
     "what refuted it: same, other, or unknown (it did not say).",
@@ -176,6 +182,9 @@ REPLICA_WAITING = Family("gauge", "tokenlane_replica_waiting_requests",
     "vllm:num_requests_waiting as last scraped.", ("replica",), where="control")
 REPLICA_KV_USAGE = Family("gauge", "tokenlane_replica_kv_usage_ratio",
     "vllm:kv_cache_usage_perc as last scraped, 0 to 1.", ("replica",), where="control")
+FRONT_END_STARVED = Family("gauge", "tokenlane_replica_front_end_starved",
+    "1 while a replica's requests wait for its front end (tokenizing, handing on) and not for its "
+    "engine, else 0; /status.json has the numbers.", ("replica",), where="control")
 ID_PROOFS = Family("gauge", "tokenlane_id_proof",
     "Whether a replica has proven that it makes the gateway's ids, by kind of request: 1 proven, "
     "0 unproven, -1 refuted.", ("model", "replica", "kind"), child_limit=1024, where="control")

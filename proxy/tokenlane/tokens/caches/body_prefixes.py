@@ -4,7 +4,7 @@ Invariants:
 - A known body is compared byte by byte and not parsed: no digest is trusted.
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
-- An entry holds a body and hashes, and no ids but those behind the last full block of each mark.
+- An entry holds a body, its ids and their hashes.
 - Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
@@ -25,21 +25,20 @@ _ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
 
 class BodyMark(NamedTuple):
     """A place in a body, behind a message. at: bytes before it; messages, part: so many messages,
-    and parts of the residual, stand before it; ids_bytes: of packed ids. open_ids: those behind the
-    last full block. last: the character of the rendering before it."""
+    and parts of the residual, stand before it; ids_bytes: of packed ids. last: the character of the
+    rendering before it."""
 
     at: int
     messages: int
     part: int
     ids_bytes: int
-    open_ids: bytes
     last: str
 
 
 class KnownBody(MarkedEntry, eq=False):
     """A body that others may begin with. front_bytes: up to its first message. root: all beside the
-    messages that decides its ids and hashes. model: whose tokenizer read it. blocks: its hashes.
-    marks: ascending."""
+    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed. blocks:
+    their hashes. marks: ascending."""
 
     body: bytes
     front_bytes: int
@@ -47,14 +46,16 @@ class KnownBody(MarkedEntry, eq=False):
     root: bytes
     roles: tuple[str, ...]
     residual: Residual
+    ids: bytes
     blocks: bytes
     marks: list[BodyMark]
 
     @property
     def size_bytes(self) -> int:
         """The memory it takes."""
-        kept = len(self.body) + len(self.root) + len(self.blocks) + _ROLE_BYTES * len(self.roles)
-        return kept + _ENTRY_BYTES + _MARK_BYTES * len(self.marks)
+        kept = len(self.body) + len(self.root) + len(self.ids) + len(self.blocks)
+        listed = _ROLE_BYTES * len(self.roles) + _MARK_BYTES * len(self.marks)
+        return kept + listed + _ENTRY_BYTES
 
     def names(self) -> list[bytes]:
         """Return the bytes before each mark."""

@@ -113,7 +113,7 @@ function replicas() {
   const usage = (row) => (row.kv_usage > 0.95 ? "bad" : row.kv_usage > 0.8 ? "warn" : "");
   table("replicas", [
     ["Replica", "head", (row) => row.id],
-    ["Health", "", (row) => row.state === "up" && row.times_slower ? word("slow", "warn") : word(row.state, level[row.state])],
+    ["Health", "", (row) => row.state === "up" && (row.times_slower || row.starved) ? word(row.starved ? "starved" : "slow", "warn") : word(row.state, level[row.state])],
     ["Load", "full", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
     ["Requests", "n", (row) => `${count(row.requests_per_s)} /s`],
     ["Failed", "n", (row) => coloured(`${count(row.failed_per_s)} /s`, row.failed_per_s ? "bad" : "")],

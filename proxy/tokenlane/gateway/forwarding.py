@@ -1,0 +1,55 @@
+"""Whether replicas get a prompt's ids beside its text, and why not. Pure.
+
+Invariants:
+- Ids go only to replicas that have proven them, in requests that real vLLM answers by them as by
+  the text (`make test-vllm`). Everything else goes as the client wrote it.
+- `reason` is a metric label: the forms below are all that there are.
+"""
+
+from typing import NamedTuple
+
+from tokenlane.fleet_state import IdKind
+from tokenlane.gateway.id_trust import Claim
+from tokenlane.prompt import Prompt
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
+
+
+class Form(NamedTuple):
+    """What a replica gets of a prompt. sent: ids or text."""
+
+    sent: str
+    reason: str
+
+
+PROVEN = Form("ids", "proven")
+CLIENT = Form("ids", "client")
+OFF = Form("text", "off")
+NO_IDS = Form("text", "no-ids")
+UNPROVEN = Form("text", "unproven")
+DIALECT = Form("text", "dialect")
+FIELDS = Form("text", "fields")
+LONG = Form("text", "long")
+SAMPLE = Form("text", "sample")
+DATE = Form("text", "date")
+ASKED = Form("text", "asked")
+
+
+def may(request: Prompted, prompt: Prompt | None, claim: Claim, mode: str) -> Form:
+    """Return what replicas that have proven its ids get of such a request. mode: the setting."""
+    if not claim.kinds:
+        return CLIENT
+    if prompt is None:
+        return NO_IDS
+    chat = not isinstance(request, CompletionBody)
+    if mode == "off" or (chat and mode != "all"):
+        return OFF
+    if chat and not isinstance(request, ChatBody):
+        return DIALECT
+    if not claim.proven:
+        return UNPROVEN
+    # `/tokenize` cannot be told of tools that may not be called, and vLLM refuses an empty list of
+    # ids where it answers an empty text.
+    if claim.kinds & IdKind.UNUSED_TOOLS or not prompt.tokens:
+        return FIELDS
+    # Ids made before midnight may reach the replica after it.
+    return DATE if chat and claim.dated else PROVEN

@@ -1,0 +1,83 @@
+"""What looks at a replica say of its front end: starved ones are told from busy engines."""
+
+import msgspec
+import pytest
+
+from tokenlane.control.front_end import WINDOW_LOOKS, FrontEnd, FrontEnds
+from tokenlane.control.replica_metrics import Scrape
+
+
+def look(
+    at: int, in_engine: float, per_s: float, ms: tuple[float, float, float], cores: float
+) -> Scrape:
+    """The page after so many seconds. ms: mean times to the first token, in queue, in prefill."""
+    count = per_s * at
+    first_s, queue_s, prefill_s = (one / 1e3 * count for one in ms)
+    return Scrape(
+        running=round(in_engine), started_s=1.0, cpu_s=10 + cores * at, at_s=100.0 + at,
+        first_tokens=count, first_token_s=first_s, finished=count, engine_s=queue_s + prefill_s,
+    )  # fmt: skip
+
+
+def seen(in_flight: int, *pages: Scrape) -> FrontEnd:
+    known = FrontEnds()
+    for page in pages:
+        known.see([("a", in_flight), ("b", 3)], {"a": page})
+    assert known.known.keys() == {"a"}
+    return known.known["a"]
+
+
+LOOKS = range(WINDOW_LOOKS + 1)
+
+
+# As vLLM 0.32 (CPU build) counted them on two cores that others kept busy; of the starved ones the
+# process that tokenizes was stopped for three quarters of each tenth of a second.
+@pytest.mark.parametrize(
+    ("in_flight", "in_engine", "per_s", "ms", "cores", "starved"),
+    [
+        pytest.param(0, 0, 0.0, (0.0, 0.0, 0.0), 0.01, False, id="idle"),
+        pytest.param(4, 3.7, 0.4, (8339, 5089, 2948), 0.01, False, id="long prefill"),
+        pytest.param(8, 6.9, 12.0, (20, 0, 3.2), 0.12, False, id="long decode"),
+        pytest.param(6, 4.2, 12.3, (89, 0, 35), 0.06, False, id="small with room"),
+        pytest.param(32, 25.9, 35.6, (108, 0, 17.9), 0.08, False, id="many small"),
+        pytest.param(32, 2.8, 14.0, (1690, 271, 581), 0.11, True, id="cached prompts as text"),
+        pytest.param(6, 0.4, 27.2, (48.7, 0, 7.7), 0.08, True, id="small, held"),
+        pytest.param(32, 0, 12.5, (1642, 0, 82), 0.10, True, id="cached prompts, held"),
+        pytest.param(32, 3, 80.0, (30, 10, 15), 0.97, True, id="a whole core"),
+        pytest.param(3, 0, 20.0, (50, 0, 5), 0.9, False, id="too few to tell"),
+        pytest.param(32, 40, 20.0, (50, 0, 5), 0.9, False, id="others ask it too"),
+    ],
+)
+def test_who_is_starved(
+    in_flight: int,
+    in_engine: float,
+    per_s: float,
+    ms: tuple[float, float, float],
+    cores: float,
+    starved: bool,
+) -> None:
+    pages = [look(at, in_engine, per_s, ms, cores) for at in LOOKS]
+    found = seen(in_flight, *pages)
+    assert found.starved == starved
+    assert found.cores == pytest.approx(cores)
+    assert 0.0 <= found.outside <= 1.0
+
+
+HELD = [look(at, 0, 12.5, (1642, 0, 82), 0.1) for at in LOOKS]
+
+
+def test_what_it_says() -> None:
+    assert seen(32, *HELD).why.startswith(
+        "100% of its 32 requests wait for its front end, which takes 0.10 cores, and not for"
+    )
+
+
+def test_a_window_of_looks_is_needed_at_one_process() -> None:
+    assert seen(32, *HELD[:-1]) == FrontEnd()
+    again = msgspec.structs.replace(HELD[-1], started_s=2.0)
+    assert seen(32, *HELD[:-1], again) == FrontEnd()
+
+
+def test_a_page_that_says_little_convicts_nobody() -> None:
+    found = seen(32, *[Scrape(at_s=100.0 + at) for at in LOOKS])
+    assert (found.starved, found.outside, found.waited, found.cores) == (False, 1.0, None, None)
