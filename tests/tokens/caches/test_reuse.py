@@ -39,7 +39,7 @@ AROUND = {
 }
 MODELS = ["demo", "newlines", "metaspace", *SHARED_NAMES]
 LONG_S = 1e9
-MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(20))
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(40))
 
 
 def roomy() -> TokenCaches:
