@@ -12,6 +12,7 @@ bench/results/engine). With a NAME, run that experiment or study alone: `python 
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -114,8 +115,10 @@ def run(
         write_json(msgspec.to_builtins(made), out / "latest.json")
         (out / "report.html").write_text(page(made, pictures, laboratory.title), encoding="utf-8")
 
-    left_s = laboratory.limits_s[options.scale] - (time.monotonic() - began_s)
-    suite.run(members, options, suite.progress_on(None, members), on_end, left_s)
+    # One alone starts itself what it needs.
+    with laboratory.around() if len(members) > 1 else nullcontext():
+        left_s = laboratory.limits_s[options.scale] - (time.monotonic() - began_s)
+        suite.run(members, options, suite.progress_on(None, members), on_end, left_s)
     return report()
 
 

@@ -14,6 +14,7 @@ from pkgutil import iter_modules
 from bench.tools.paths import ENGINE_RESULTS, RESULTS, ROOT
 from bench.tools.processes import BenchError
 from bench.tools.suite import SHORT_LIMIT_S, Laboratory, Member
+from bench.tools.vllm_server import lending
 
 FOLDERS = ("experiments", "studies", "engine")
 TOOLS = ("build", "docs")
@@ -95,5 +96,5 @@ BENCH = Laboratory(
 )  # fmt: skip
 ENGINE = Laboratory(
     "tokenlane bench: the engine", ENGINE_MEMBERS, "full",
-    {"smoke": math.inf, "short": ENGINE_SHORT_S, "full": ENGINE_S}, ENGINE_RESULTS,
+    {"smoke": math.inf, "short": ENGINE_SHORT_S, "full": ENGINE_S}, ENGINE_RESULTS, lending,
 )  # fmt: skip

@@ -80,7 +80,8 @@ def run(options: Options) -> Finding:
     got: dict[Setup, list[Step]] = {}
     about = ""
     for api_servers in COUNTS:
-        with vllm_server("--api-server-count", str(api_servers)) as server:
+        more = ("--api-server-count", str(api_servers)) if api_servers > 1 else ()
+        with vllm_server(*more) as server:
             about = server.about()
             for workers in COUNTS:
                 setup = Setup(api_servers, workers)

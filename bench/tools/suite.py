@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -49,7 +50,8 @@ class Member(NamedTuple):
 class Laboratory(NamedTuple):
     """Experiments that are run together, and where their report goes.
 
-    scale: the form that is run unless another is asked for. limits_s: of all of it, by form.
+    scale: the form that is run unless another is asked for. limits_s: of all, by form. around:
+    what its experiments share, there while they run.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Laboratory(NamedTuple):
     scale: Scale
     limits_s: dict[Scale, float]
     out: Path
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def chosen(self, names: Sequence[str]) -> list[Member]:
         """Return the members of these names in the suite's order, without names all of them. Raise

@@ -2,6 +2,8 @@
 
 Invariants:
 - `VLLM_PYTHON` names the interpreter; without it `.venv-vllm` is used (scripts/vllm_python.sh).
+- A laboratory lends its experiments one server: a start takes a minute. An experiment finds its
+  prefix cache empty. One that needs other flags starts its own.
 - The front end is all of the server but the engine's core and its workers: HTTP, templates,
   tokenizing and detokenizing. CPU is told apart so.
 """
@@ -47,6 +49,7 @@ FLAGS = (
 ).split()
 MODEL_WORDS = "a Llama of two layers, 64 wide, with random weights: its prefill is cheap"
 START_DEADLINE_S = 300.0
+_LENT = "BENCH_VLLM_SERVER"
 _ENGINE_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
 
 
@@ -67,12 +70,12 @@ class Part:
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A healthy server. front: its front end; engine: core and workers."""
+    """A healthy server. front: its front end; engine: core and workers; log: what it printed."""
 
-    process: Process
     port: int
     front: Part
     engine: Part
+    log: Path
 
     @property
     def url(self) -> str:
@@ -83,7 +86,8 @@ class Server(msgspec.Struct, frozen=True):
         """Return what its /metrics says now. Raise BenchError where it does not answer."""
         answer = fetch(self.port, "/metrics", deadline_s=60.0)
         if answer.status != 200:
-            raise BenchError(f"vLLM's /metrics answers {answer.status}: {self.process.tail()}")
+            tail = self.log.read_text(errors="replace")[-2000:]
+            raise BenchError(f"vLLM's /metrics answers {answer.status}: {tail}")
         return scrape.parse(answer.body.decode())
 
     def about(self) -> str:
@@ -112,7 +116,11 @@ def model_folder() -> Iterator[Path]:
 
 @contextmanager
 def vllm_server(*flags: str) -> Iterator[Server]:
-    """Start a server and give it once it is healthy. flags: more of vLLM's, or other values."""
+    """Give a healthy server: the one that is lent, or one that ends with this. flags: more of
+    vLLM's, or other values."""
+    if not flags and (server := _lent()) is not None:
+        yield server
+        return
     (port,) = free_ports(1)
     with model_folder() as folder:
         argv = [
@@ -126,7 +134,31 @@ def vllm_server(*flags: str) -> Iterator[Server]:
             while fetch(port, "/health").status != 200:
                 process.wait_listening(port, START_DEADLINE_S)
                 pause(0.2)
-            tree = process.tree()
-            engine = [one for one in tree if "".join(one.cmdline()).startswith(_ENGINE_TITLES)]
-            front = [one for one in tree if one not in engine]
-            yield Server(process, port, Part(front), Part(engine))
+            yield _of(process.process, port, process.log)
+
+
+@contextmanager
+def lending() -> Iterator[None]:
+    """Lend one server to all experiments that start meanwhile."""
+    with vllm_server() as server:
+        os.environ[_LENT] = f"{server.front.tree()[0].pid} {server.port} {server.log}"
+        try:
+            yield
+        finally:
+            del os.environ[_LENT]
+
+
+def _lent() -> Server | None:
+    """Return the server that is lent, its prefix cache empty; None where it is none, or ended."""
+    pid, _, rest = os.environ.get(_LENT, "").partition(" ")
+    port, _, log = rest.partition(" ")
+    if not pid or fetch(int(port), "/reset_prefix_cache", b"", deadline_s=60.0).status != 200:
+        return None
+    return _of(psutil.Process(int(pid)), int(port), Path(log))
+
+
+def _of(process: psutil.Process, port: int, log: Path) -> Server:
+    tree = [process, *process.children(recursive=True)]
+    engine = [one for one in tree if "".join(one.cmdline()).startswith(_ENGINE_TITLES)]
+    front = [one for one in tree if one not in engine]
+    return Server(port, Part(front), Part(engine), log)
