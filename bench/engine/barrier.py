@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
 
-from bench.loads.clients import Served, Spender, better, drive, warm
+from bench.loads.clients import Served, Spender, better, drive, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -125,6 +125,7 @@ def finding(
     rate = {name: by[most].per_s for name, by in got.items()}
     elsewhere, beside = ratio(rate[IDS], rate[TEXT]), ratio(rate[GATEWAY_IDS], rate[GATEWAY_TEXT])
     shortest, longest = min(shares), max(shares)
+    first, last = shares[shortest], shares[longest]
     return Finding(
         name="barrier",
         title="breaking the barrier: text or ids to the engine, and who makes them",
@@ -164,12 +165,16 @@ def finding(
                   None if beside is None else beside > MATTERS,
                   times(rate[GATEWAY_IDS], rate[GATEWAY_TEXT])),
             Shape("the longer the answer, the less of one request's time goes to making ids",
-                  (shares[longest] or 0.0) < (shares[shortest] or 0.0),
-                  f"{shares[shortest] or 0.0:.0%} of it with {shortest} token out, "
-                  f"{shares[longest] or 0.0:.1%} with {longest:,}"),
+                  None if None in (first, last) else (last or 0.0) < (first or 0.0),
+                  f"{first or 0.0:.0%} of it with {shortest} token out, {last or 0.0:.1%} with "
+                  f"{longest:,}"),
         ],
         answers=[contradiction(alone, elsewhere, most)],
-        remarks=[about, "ids made elsewhere: by another machine, whose CPU is not counted here"],
+        remarks=[
+            "ids made elsewhere: by another machine, whose CPU is not counted here",
+            others_remark(one for by in got.values() for one in by.values()),
+            about,
+        ],
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ matter where they give a third more requests: less is what the machine varies by
 from typing import Any, NamedTuple
 
 from bench.engine.barrier import MATTERS
-from bench.loads.clients import Served, better, drive, warm
+from bench.loads.clients import Served, better, drive, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -21,8 +21,8 @@ from bench.tools.processes import say
 from bench.tools.statistics import Cell, ratio
 from bench.tools.vllm_server import vllm_server
 
-# New prompts of a cell: enough tokens for the fastest server seen here, and two for each client.
-CELL_TOKENS = 1_000_000
+# New prompts of a run: as many as the fastest server seen here could answer, and three a client.
+MOST_PER_S, MOST_TOKENS_PER_S = 450, 400_000
 
 
 class Spot(NamedTuple):
@@ -33,17 +33,17 @@ class Spot(NamedTuple):
     tokens: int
 
 
-def bodies(prompts: EnginePrompts, spot: Spot) -> list[bytes]:
-    """Return the chats of a spot: those that are known as a whole, or new ones."""
+def bodies(prompts: EnginePrompts, spot: Spot, seconds_s: float) -> list[bytes]:
+    """Return the chats of a spot: those that are known as a whole, or enough new ones."""
     if spot.hits == 1:
         return prompts.known(spot.tokens)
-    count = max(3 * spot.clients, CELL_TOKENS // spot.tokens)
-    return prompts.new(count, spot.tokens, spot.hits)
+    per_s = min(MOST_PER_S, MOST_TOKENS_PER_S / spot.tokens)
+    return prompts.new(max(3 * spot.clients, int(per_s * seconds_s)), spot.tokens, spot.hits)
 
 
 def plan_of(port: int, prompts: EnginePrompts, spot: Spot, as_ids: bool, seconds_s: float) -> Plan:
     """Return the load of a spot; the engine's cache knows what it is to know of it."""
-    texts = bodies(prompts, spot)
+    texts = bodies(prompts, spot, seconds_s)
     warm(port, CHAT, texts if spot.hits == 1 else texts[:1])
     given = prompts.as_ids(texts) if as_ids else texts
     return Plan(port, CHAT, given, spot.clients, seconds_s, limit_s=20.0)
@@ -144,7 +144,7 @@ def finding(facts: dict[str, Any], got: dict[Spot, tuple[Served, Served]], about
                   f"{longest:,} tokens"),
         ],
         answers=[told(from_where(gain))],
-        remarks=[about],
+        remarks=[others_remark(one for pair in got.values() for one in pair), about],
     )  # fmt: skip
 
 

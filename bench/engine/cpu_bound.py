@@ -8,6 +8,7 @@ most is the capacity. Published: 20 % more by a second API server. That needs a 
 where all are full already, a second front end has nothing to run on, and the shape says so.
 """
 
+import time
 from typing import Any, NamedTuple
 
 from bench.loads.clients import Spender
@@ -18,7 +19,7 @@ from bench.loads.workload import CHAT
 from bench.tools import machine
 from bench.tools.command_line import Options, main
 from bench.tools.finding import Beside, Finding, Plot, Series, Shape, Table, few, times
-from bench.tools.processes import need_tools, say, two_cores
+from bench.tools.processes import machine_used_s, need_tools, say, two_cores
 from bench.tools.statistics import Cell, ratio
 from bench.tools.systems import gateway
 from bench.tools.vllm_server import vllm_server
@@ -57,12 +58,16 @@ def step(
     """Offer one rate."""
     flow = Flow("chats", port, CHAT, evenly(rate, seconds_s, int(rate)), "given", 32, bodies=bodies)
     before_s = {name: one.cpu_s() for name, one in spenders.items()}
+    machine_s, began_s = machine_used_s(), time.monotonic()
     result = generate(Plan([flow], linger_s=20.0), two_cores()[1])
     calls = result.calls["chats"]
     whole = [call for call in calls if call.whole and call.status == 200]
     wall_s = max(call.done_s for call in calls)
     said = latency(calls, result.wall_s)
-    cores = {name: (one.cpu_s() - before_s[name]) / result.wall_s for name, one in spenders.items()}
+    spent_s = {name: one.cpu_s() - before_s[name] for name, one in spenders.items()}
+    others_s = machine_used_s() - machine_s - sum(spent_s.values()) - result.cpu_s
+    cores = {name: one_s / result.wall_s for name, one_s in spent_s.items()}
+    cores["others"] = max(0.0, others_s) / (time.monotonic() - began_s)
     return Step(
         rate, len(whole) / max(wall_s, seconds_s), said.p50_ms, said.p99_ms,
         said.failed + said.unanswered, cores | {"load": result.cpu_s / result.wall_s},
@@ -108,7 +113,7 @@ def capacity(steps: list[Step]) -> float:
 
 def finding(facts: dict[str, Any], got: dict[Setup, list[Step]], about: str) -> Finding:
     """Return the steps, the curves, and what a second API server gave."""
-    parts = ("gateway", "front end", "engine", "load")
+    parts = ("gateway", "front end", "engine", "load", "others")
     rows: list[list[Cell]] = [
         [f"{setup.api_servers}, {setup.workers}, {one.offered_per_s:g}/s", one.served_per_s,
          one.p50_ms, one.p99_ms, one.failed, *(one.cores[part] for part in parts)]

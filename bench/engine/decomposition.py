@@ -13,7 +13,7 @@ import json
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from bench.loads.clients import Served, Spender, drive
+from bench.loads.clients import Served, Spender, drive, others_remark
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -182,6 +182,7 @@ def finding(facts: dict[str, Any], got: dict[str, dict[Scenario, Split]], about:
         remarks=[
             LMCACHE_REMARK,
             "a row that is named scaled is drawn from the two before it, by a line",
+            others_remark(one.served for by in got.values() for one in by.values()),
             *([] if accelerator.name() else [accelerator.ABSENT]),
             about,
         ],

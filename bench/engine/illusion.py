@@ -10,7 +10,7 @@ tell who is the limit.
 
 from typing import Any
 
-from bench.loads.clients import Served, better, drive, warm
+from bench.loads.clients import Served, better, drive, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -84,7 +84,7 @@ def finding(facts: dict[str, Any], got: dict[int, Served], about: str) -> Findin
         ],
         shapes=[
             Shape(f"{MANY} clients get no more out of it than {FEW}",
-                  None if flat is None else 1 / FLAT < flat < FLAT, times(many.per_s, few.per_s)),
+                  None if flat is None else flat < FLAT, times(many.per_s, few.per_s)),
             Shape("and their p99 is several times as long "
                   f"({times(PUBLISHED_P99_MS[1], PUBLISHED_P99_MS[0])} published)",
                   None if grown is None else grown > 5, times(many.p99_ms, few.p99_ms)),
@@ -94,6 +94,7 @@ def finding(facts: dict[str, Any], got: dict[int, Served], about: str) -> Findin
         remarks=[
             f"a full closed loop's latency is clients over rate: {MANY} / {cell(many.per_s)} = "
             + cell(ratio(MANY, many.per_s)) + " s",
+            others_remark(got.values()),
             about,
         ],
     )  # fmt: skip

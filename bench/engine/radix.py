@@ -2,14 +2,16 @@
 
     python -m bench radix [--quick | --full]
 
-Closed loop, straight to one vLLM server, 20 and 400 clients, chats of 1,500 tokens, one token out:
-new ones, and ones that the cache knows as a whole. Published: 164 -> 67 ms for few clients, and
-1,780 ms for many with a full cache hit. What is left of a request that hits is the front end's.
+Closed loop, straight to one vLLM server, 20 and 400 clients, chats of 1,500 tokens, one token out,
+the best of the runs: new ones, and ones that the cache knows as a whole. Published: 164 -> 67 ms
+for few clients, and 1,780 ms for many with a full cache hit. What is left of a request that hits is
+the front end's.
 """
 
+from itertools import product
 from typing import Any
 
-from bench.loads.clients import Served, drive, warm
+from bench.loads.clients import Served, better, drive, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -32,24 +34,24 @@ def run(options: Options) -> Finding:
     """Measure both kinds of prompt under both loads."""
     facts = machine.facts()
     prompts = EnginePrompts()
-    seconds_s = options.pick(0.5, 6.0, 20.0)
+    seconds_s = options.pick(0.5, 3.0, 10.0)
     got: dict[tuple[str, int], tuple[Served, float | None]] = {}
     with vllm_server() as server:
         known = prompts.known(TOKENS)
         warm(server.port, CHAT, known)
-        for kind in (NEW, KNOWN):
-            for clients in (FEW, MANY):
-                say(f"  radix, {kind} prompts, {clients} clients")
-                enough = max(3 * clients, int(seconds_s * 150))
-                bodies = known if kind == KNOWN else prompts.new(enough, TOKENS)
-                plan = Plan(server.port, CHAT, bodies, clients, seconds_s)
-                before = server.metrics()
-                one = drive(plan, {"front end": server.front, "engine": server.engine})
-                after = server.metrics()
-                hits, asked = (
-                    sum(difference(before, after, name, "engine").values())
-                    for name in (HITS, ASKED)
-                )
+        for kind, clients in [*product((NEW, KNOWN), (FEW, MANY))] * options.pick(1, 2, 3):
+            say(f"  radix, {kind} prompts, {clients} clients")
+            enough = max(3 * clients, int(seconds_s * 150))
+            bodies = known if kind == KNOWN else prompts.new(enough, TOKENS)
+            plan = Plan(server.port, CHAT, bodies, clients, seconds_s)
+            before = server.metrics()
+            one = drive(plan, {"front end": server.front, "engine": server.engine})
+            after = server.metrics()
+            hits, asked = (
+                sum(difference(before, after, name, "engine").values()) for name in (HITS, ASKED)
+            )
+            best = better(got[kind, clients][0] if (kind, clients) in got else None, one)
+            if best is one:
                 got[kind, clients] = one, ratio(hits, asked)
         about = server.about()
     return finding(facts, got, about)
@@ -100,7 +102,7 @@ def finding(
                   f"({times(PUBLISHED_MS[2], PUBLISHED_MS[0])} published)",
                   None if lost is None else lost > 1.5, times(loaded, new)),
         ],
-        remarks=[about],
+        remarks=[others_remark(one for one, _ in got.values()), about],
     )  # fmt: skip
 
 

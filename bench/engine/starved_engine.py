@@ -11,7 +11,7 @@ where one can be made, else the process is stopped and continued by turns. Publi
 
 from typing import Any
 
-from bench.loads.clients import Served, drive, warm
+from bench.loads.clients import Served, drive, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -108,6 +108,7 @@ def finding(
         ],
         remarks=[
             f"quota: {how}",
+            others_remark(one for by in got.values() for one in by.values()),
             *([] if "cgroup quota" in how else [NO_QUOTA]),
             about,
         ],

@@ -9,13 +9,13 @@ Invariants:
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from bench.loads.closed_loop import Call, Plan, Result
-from bench.tools.processes import BenchError, module
+from bench.tools.processes import BenchError, machine_used_s, module
 from bench.tools.statistics import quantile
 
 
@@ -27,7 +27,8 @@ class Spender(Protocol):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """Of a run. cores: CPU seconds a second by spender, the load generator's as `load`.
+    """Of a run. cores: CPU seconds a second by spender, the load generator's as `load`, and what
+    nobody named here spent of the machine as `others`.
 
     settled: the calls that are counted, those after each client's first.
     """
@@ -67,8 +68,8 @@ def served(result: Result, cores: dict[str, float]) -> Served:
 
 def drive(plan: Plan, spenders: Mapping[str, Spender]) -> Served:
     """Run a plan in a process of its own. Raise BenchError where nothing was answered well."""
-    before_s = {name: one.cpu_s() for name, one in spenders.items()}
-    began_s = time.monotonic()
+    before_s = _spent_s(spenders)
+    machine_s, began_s = machine_used_s(), time.monotonic()
     # To a file: a pipe's end was seen to come before all of a large result.
     with tempfile.TemporaryFile() as out:
         done = subprocess.run(
@@ -80,12 +81,29 @@ def drive(plan: Plan, spenders: Mapping[str, Spender]) -> Served:
     if done.returncode:
         raise BenchError(f"the load generator failed: {done.stderr.decode()[-1000:]}")
     result = msgspec.msgpack.decode(made, type=Result)
-    wall_s = min(result.wall_s, time.monotonic() - began_s)
-    cores = {name: (one.cpu_s() - before_s[name]) / wall_s for name, one in spenders.items()}
+    wall_s = result.wall_s
+    spent_s = {name: now_s - before_s[name] for name, now_s in _spent_s(spenders).items()}
+    others_s = machine_used_s() - machine_s - sum(spent_s.values()) - result.cpu_s
+    cores = {name: one_s / wall_s for name, one_s in spent_s.items()}
+    # The generator's own start and end are in this, so it is of all that time.
+    cores["others"] = max(0.0, others_s) / (time.monotonic() - began_s)
     if not any(call.status == 200 for call in result.calls):
         statuses = sorted({call.status for call in result.calls})
         raise BenchError(f"no request was answered with 200, but with {statuses or 'nothing'}")
     return served(result, cores)
+
+
+def _spent_s(spenders: Mapping[str, Spender]) -> dict[str, float]:
+    return {name: one.cpu_s() for name, one in spenders.items()}
+
+
+def others_remark(runs: Iterable[Served]) -> str:
+    """Return what else the machine did meanwhile, on average and at most."""
+    shares = [one.cores["others"] for one in runs]
+    return (
+        f"other processes took {sum(shares) / len(shares):.2f} cores of the machine on average, "
+        f"{max(shares):.2f} at most"
+    )
 
 
 def better(before: Served | None, now: Served) -> Served:
