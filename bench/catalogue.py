@@ -86,8 +86,8 @@ ENGINE_MEMBERS = tuple(
         ("barrier_grid", 160),
         ("decomposition", 140),
         ("starved_engine", 140),
-        ("cpu_bound", 200),
         ("own_tools", 50),
+        ("cpu_bound", 200),
     )
 )
 BENCH = Laboratory(

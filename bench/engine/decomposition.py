@@ -29,6 +29,8 @@ from bench.tools.vllm_server import Server, vllm_server
 
 OUT = 32
 SCALED_TOKENS = 32_000
+# About what two cores prefill; it says how many prompts a scenario takes.
+TOKENS_PER_S = 40_000
 OVERHEAD = ("gateway", "HTTP and waiting", "template, tokenize, hand over", "queue")
 WAITING = ("HTTP and waiting", "queue")
 LMCACHE = "needs CUDA"
@@ -69,9 +71,12 @@ def measure(
 ) -> Split:
     """Measure one scenario through one gateway."""
     assert through.admin_port is not None
-    count = max(3 * one.clients, int(seconds_s * min(200, 300_000 / one.tokens)))
+    # Each is sent once and answered: then all clocks speak of the same requests.
+    count = max(4 * one.clients, int(seconds_s * TOKENS_PER_S / one.tokens))
     bodies = prompts.new(count, one.tokens)
-    plan = Plan(through.port, CHAT, bodies, one.clients, seconds_s, limit_s=25.0, keep=True)
+    plan = Plan(
+        through.port, CHAT, bodies, one.clients, seconds_s, limit_s=40.0, once=True, keep=True
+    )
     spenders: dict[str, Spender] = {
         "gateway": through.process, "front end": server.front, "engine": server.engine
     }  # fmt: skip
