@@ -43,7 +43,7 @@ def bodies(prompts: EnginePrompts, spot: Spot, seconds_s: float) -> list[bytes]:
 
 def plan_of(port: int, prompts: EnginePrompts, spot: Spot, as_ids: bool, seconds_s: float) -> Plan:
     """Return the load of a spot; the engine's cache knows what it is to know of it."""
-    texts = bodies(prompts, spot, seconds_s)
+    texts = bodies(prompts, spot, seconds_s + 1.0)
     warm(port, CHAT, texts if spot.hits == 1 else texts[:1])
     given = prompts.as_ids(texts) if as_ids else texts
     return Plan(port, CHAT, given, spot.clients, seconds_s, limit_s=20.0)

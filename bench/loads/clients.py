@@ -43,12 +43,13 @@ class Served(msgspec.Struct, frozen=True):
 
 
 def settled(calls: list[Call]) -> tuple[list[Call], float | None]:
-    """Return the calls after each client's first one, and how many of them ended in a second."""
-    later = [call for call in calls if call.turn]
+    """Return the calls that ended after every client had its first answer, those aside, and how
+    many of them ended in a second."""
     full_s = max((call.done_s for call in calls if not call.turn), default=0.0)
-    counted = [call for call in later if call.done_s > full_s and call.whole]
-    span_s = max((call.done_s for call in counted), default=full_s) - full_s
-    return later, len(counted) / span_s if span_s > 0 else None
+    later = [call for call in calls if call.turn and call.done_s > full_s]
+    span_s = max((call.done_s for call in later), default=full_s) - full_s
+    whole = sum(call.whole for call in later)
+    return later, whole / span_s if span_s > 0 else None
 
 
 def served(result: Result, cores: dict[str, float]) -> Served:

@@ -24,9 +24,9 @@ from bench.tools.client import Answer, Connection
 class Plan(msgspec.Struct, frozen=True):
     """A run.
 
-    bodies: sent in turn, over and over. It ends after `seconds_s`, but not before there are
-    `rounds` answers a client, those to the first requests aside; `once` each body has been sent and
-    answered; and after `limit_s` in any case. keep: the answers' bytes are returned.
+    bodies: sent in turn, over and over. It ends `seconds_s` after every client had its first
+    answer, but not before there were `rounds` answers a client since; `once` each body was sent
+    and answered; and after `limit_s` in any case. keep: the answers' bytes are returned.
     """
 
     port: int
@@ -73,6 +73,8 @@ class Clients:
         self.calls: list[Call] = []
         self.enough = asyncio.Event()
         self.started_s = 0.0
+        # Clients that had an answer, when the last of them had its first, and the calls until then.
+        self.first, self.full_s, self.before = 0, 0.0, 0
 
     def next_request(self) -> bytes | None:
         """Return the next body as a request, None where each has been sent once."""
@@ -116,8 +118,13 @@ class Clients:
         began_s, done_s = began_s - self.started_s, answer.done_s - self.started_s
         token_s = answer.second_event_s - self.started_s if answer.second_event_s else done_s
         self.calls.append(Call(turn, began_s, token_s, done_s, answer.status, answer.whole, kept))
-        answered = len(self.calls) >= self.plan.clients * (1 + self.plan.rounds)
-        if answered and done_s >= self.plan.seconds_s and not self.plan.once:
+        if turn == 0:
+            self.first += 1
+            self.full_s = done_s
+            self.before = len(self.calls)
+        enough = len(self.calls) - self.before >= self.plan.clients * self.plan.rounds
+        full = self.first == self.plan.clients and not self.plan.once
+        if full and enough and done_s - self.full_s >= self.plan.seconds_s:
             self.enough.set()
 
     async def run(self) -> Result:

@@ -20,7 +20,7 @@ def call(turn: int, began_s: float, done_s: float, status: int = 200) -> Call:
 def test_first_answers_are_not_counted() -> None:
     calls = [call(0, 0, 1), call(0, 0, 2), call(1, 1, 3), call(1, 2, 4), call(2, 3, 4.5)]
     made = clients.served(Result(calls, wall_s=5.0, cpu_s=0.5), CORES)
-    assert len(made.settled) == 3
+    assert len(made.settled) == 3  # each ended after the second client's first answer
     assert made.per_s == pytest.approx(3 / 2.5)
     assert made.p50_ms == pytest.approx(2_000)
     assert made.cores == {"front end": 1.0, "load": 0.1}
@@ -78,7 +78,7 @@ def test_each_body_once(port: int) -> None:
 def test_so_many_rounds(port: int) -> None:
     plan = Plan(port, "/", [b"1"], clients=2, seconds_s=0.0, rounds=3)
     made = asyncio.run(Clients(plan).run())
-    assert 8 <= len(made.calls) <= 9
+    assert 8 <= len(made.calls) <= 11
 
 
 def test_nobody_there_is_an_error() -> None:
