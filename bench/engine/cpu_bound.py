@@ -44,6 +44,7 @@ class Step(NamedTuple):
     """What was served at one rate."""
 
     offered_per_s: float
+    requests: int
     served_per_s: float
     p50_ms: float | None
     p99_ms: float | None
@@ -69,7 +70,7 @@ def step(
     cores = {name: one_s / result.wall_s for name, one_s in spent_s.items()}
     cores["others"] = max(0.0, others_s) / (time.monotonic() - began_s)
     return Step(
-        rate, len(whole) / max(wall_s, seconds_s), said.p50_ms, said.p99_ms,
+        rate, len(calls), len(whole) / max(wall_s, seconds_s), said.p50_ms, said.p99_ms,
         said.failed + said.unanswered, cores | {"load": result.cpu_s / result.wall_s},
         limit_remark(f"{rate:g}/s", result, ["chats"]),
     )  # fmt: skip

@@ -71,19 +71,24 @@ def test_from_where_on_ids_matter() -> None:
     assert barrier_grid.finding(FACTS, got, "").answers == [said]
 
 
+def stepped(p50_ms: float) -> Step:
+    return Step(20.0, 200, 20.0, p50_ms, 2 * p50_ms, 0, PARTS, None)
+
+
 def test_starved_text_is_slowed_more_than_ids() -> None:
     got = {
-        "text": {2.0: served(60.0, 50.0), 0.25: served(19.0, 200.0)},
-        "ids": {2.0: served(120.0, 30.0), 0.25: served(80.0, 40.0)},
+        "text": {2.0: stepped(50.0), 0.25: stepped(200.0)},
+        "ids": {2.0: stepped(30.0), 0.25: stepped(40.0)},
     }
     assert held(starved_engine.finding(FACTS, got, "a cgroup quota", "")) == [True, True]
-    got["ids"][0.25] = served(10.0, 300.0)
+    got["ids"][0.25] = stepped(300.0)
     assert held(starved_engine.finding(FACTS, got, "stops", "")) == [True, False]
+    assert starved_engine.sooner(stepped(2.0), stepped(1.0)).p50_ms == 1.0
 
 
 def test_full_cores_cannot_judge_a_second_api_server() -> None:
     def steps(rate: float, cores: float) -> list[Step]:
-        return [Step(100.0, rate, 1.0, 2.0, 0, PARTS | {"engine": cores}, None)]
+        return [Step(100.0, 400, rate, 1.0, 2.0, 0, PARTS | {"engine": cores}, None)]
 
     setups = {Setup(api, workers): steps(100.0 * api, 0.1) for api in (1, 2) for workers in (1, 2)}
     assert held(cpu_bound.finding(FACTS, setups, "")) == [True]
