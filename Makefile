@@ -110,13 +110,17 @@ bench-routers: ## the routers of SGLang and vLLM, in a venv of their own: `make 
 bench-full: $(STAMP_DEV) ## the same in its long form
 	$(BIN)/python -m bench --full $(ARGS)
 
+# The Python that has vLLM is VLLM_PYTHON, or that of .venv-vllm, built if need be.
+bench-engine: $(STAMP_DEV) ## the laboratory on real vLLM, 90 minutes (ARGS=--quick: 20): docs/engine.md
+	vllm=$$(sh scripts/vllm_python.sh) && VLLM_PYTHON="$$vllm" $(BIN)/python -m bench --engine $(ARGS)
+
 dashboards: $(STAMP_DEV) ## deploy/grafana from scripts/dashboard
 	$(BIN)/python -m scripts.dashboard
 
 docs: $(STAMP_DOCS) ## the site, out of docs/*.md: build/site
 	.venv-docs/bin/python -m scripts.site build/site
 
-bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md from the last run's bench/results/latest.json
+bench-docs: $(STAMP_DEV) ## write the tables of docs/bench.md and docs/engine.md from the last runs' bench/results
 	$(BIN)/python -m bench docs $(ARGS)
 
 bench-stalls: $(STAMP_DEV) ## plants stalls in every stage and counts how many the gateway explains

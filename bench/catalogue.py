@@ -1,20 +1,22 @@
-"""What can be run by name, and which of it `make bench` runs.
+"""What can be run by name, and which of it `make bench` and `make bench-engine` run.
 
-Every module of `experiments` and `studies` is run alone: `python -m bench NAME [flags]`.
+Every module of `experiments`, `studies` and `engine` is run alone: `python -m bench NAME [flags]`.
 """
 
 import ast
+import math
 import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import iter_modules
 
-from bench.tools.paths import ROOT
+from bench.tools.paths import ENGINE_RESULTS, RESULTS, ROOT
 from bench.tools.processes import BenchError
-from bench.tools.suite import Member
+from bench.tools.suite import SHORT_LIMIT_S, Laboratory, Member
+from bench.tools.vllm_server import lending
 
-FOLDERS = ("experiments", "studies")
+FOLDERS = ("experiments", "studies", "engine")
 TOOLS = ("build", "docs")
 
 
@@ -51,8 +53,12 @@ def start(name: str, flags: Sequence[str]) -> None:
     runpy.run_module(known[name], run_name="__main__", alter_sys=True)
 
 
-def _member(name: str, expected_s: float) -> Member:
-    return Member(name, modules()[name], expected_s)
+# Of a part of the engine's laboratory, and of all of it, short and whole.
+ENGINE_PART_S, ENGINE_SHORT_S, ENGINE_S = 880.0, 1_180.0, 5_400.0
+
+
+def _member(name: str, expected_s: float, limit_s: float = math.inf) -> Member:
+    return Member(name, modules()[name], expected_s, limit_s)
 
 
 MEMBERS = (
@@ -71,13 +77,24 @@ MEMBERS = (
     _member("arrivals", 30),
 )
 
-
-def chosen(names: Sequence[str]) -> list[Member]:
-    """Return the members of these names in the suite's order, without names all of them. Raises
-    BenchError for an unknown one."""
-    known = {member.name for member in MEMBERS}
-    if unknown := sorted(set(names) - known):
-        raise BenchError(
-            f"no such experiment: {', '.join(unknown)}; there are {', '.join(sorted(known))}"
-        )
-    return [member for member in MEMBERS if not names or member.name in names]
+ENGINE_MEMBERS = tuple(
+    _member(name, expected_s, ENGINE_PART_S)
+    for name, expected_s in (
+        ("illusion", 100),
+        ("radix", 110),
+        ("barrier", 220),
+        ("barrier_grid", 160),
+        ("decomposition", 140),
+        ("starved_engine", 140),
+        ("own_tools", 50),
+        ("cpu_bound", 200),
+    )
+)
+BENCH = Laboratory(
+    "tokenlane bench", MEMBERS, "short",
+    {"smoke": math.inf, "short": SHORT_LIMIT_S, "full": math.inf}, RESULTS,
+)  # fmt: skip
+ENGINE = Laboratory(
+    "tokenlane bench: the engine", ENGINE_MEMBERS, "full",
+    {"smoke": math.inf, "short": ENGINE_SHORT_S, "full": ENGINE_S}, ENGINE_RESULTS, lending,
+)  # fmt: skip

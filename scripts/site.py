@@ -35,7 +35,7 @@ PARTS = {
     ),
     "Understand": (
         "architecture routing ladder exactness stalls kv-events reliability THREAT_MODEL "
-        "amplification conformance vllm performance bench"
+        "amplification conformance vllm performance bench engine"
     ),
     "Develop": "contributing releasing CHANGELOG",
 }

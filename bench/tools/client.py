@@ -20,11 +20,13 @@ import msgspec
 class Answer(msgspec.Struct):
     """What came back for one request. Times are of time.perf_counter(); 0 until they happen.
 
-    events: SSE events seen. done_s: the end, or the moment the connection was lost.
+    events: SSE events seen. second_event_s: when the second one was seen: the first of a chat from
+    vLLM has no text. done_s: the end, or the moment the connection was lost.
     """
 
     status: int = 0
     first_byte_s: float = 0.0
+    second_event_s: float = 0.0
     done_s: float = 0.0
     size_bytes: int = 0
     events: int = 0
@@ -36,10 +38,18 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection. `on_answer` is called once for each request sent."""
+    """A client's connection. `on_answer` is called once for each request sent.
 
-    def __init__(self, on_answer: Callable[["Connection", Answer], None]) -> None:
+    kept: where there is one, what comes back is added to it, chunk lines and all.
+    """
+
+    def __init__(
+        self,
+        on_answer: Callable[["Connection", Answer], None],
+        kept: bytearray | None = None,
+    ) -> None:
         self.on_answer = on_answer
+        self.kept = kept
         self.transport: asyncio.Transport | None = None
         self.answer: Answer | None = None
         self.reusable = False
@@ -89,6 +99,10 @@ class Connection(asyncio.Protocol):
             answer.first_byte_s = time.perf_counter()
         answer.size_bytes += len(data)
         answer.events += data.count(EVENT)
+        if answer.events > 1 and not answer.second_event_s:
+            answer.second_event_s = time.perf_counter()
+        if self.kept is not None:
+            self.kept += data
         self.tail = data if len(data) >= len(LAST_CHUNK) else self.tail + data
         if self.tail.endswith(LAST_CHUNK):
             answer.whole = True
@@ -108,6 +122,8 @@ class Connection(asyncio.Protocol):
             answer.first_byte_s = time.perf_counter()
         answer.size_bytes += len(body)
         answer.events += body.count(EVENT)
+        if self.kept is not None:
+            self.kept += body
 
     def on_message_complete(self) -> None:
         """The answer reached its framed end (httptools callback)."""

@@ -1,6 +1,6 @@
 """The command line of an experiment or a study: its flags, its scale, and where its finding goes.
 
-    python -m bench EXPERIMENT [--smoke | --full] [--tokenizers DIR] [--trace FILE]
+    python -m bench EXPERIMENT [--smoke | --quick | --full] [--tokenizers DIR] [--trace FILE]
                                [--arrivals FILE] [--json FILE] [--png DIR]
 
 Invariants:
@@ -67,15 +67,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of Options."""
     scale = parser.add_mutually_exclusive_group()
     scale.add_argument("--smoke", action="store_true", help="seconds: only that it runs")
+    scale.add_argument("--quick", action="store_true", help="the short form")
     scale.add_argument("--full", action="store_true", help="the long form")
     parser.add_argument("--tokenizers", type=Path, metavar="DIR", help="a folder of model folders")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="agent text trace, JSONL(.gz)")
     parser.add_argument("--arrivals", type=Path, metavar="FILE", help="arrivals, CSV(.gz)")
 
 
-def options_of(parsed: argparse.Namespace) -> Options:
-    """What add_flags was given."""
-    scale: Scale = "smoke" if parsed.smoke else "full" if parsed.full else "short"
+def options_of(parsed: argparse.Namespace, unless_told: Scale = "short") -> Options:
+    """Return what add_flags was given. unless_told: the scale where no flag says one."""
+    scale = unless_told
+    if parsed.smoke or parsed.quick or parsed.full:
+        scale = "smoke" if parsed.smoke else "short" if parsed.quick else "full"
     return Options(scale, parsed.tokenizers, parsed.trace, parsed.arrivals)
 
 

@@ -1,6 +1,7 @@
-"""`make bench-docs`: the tables of docs/bench.md, from the latest.json of a run.
+"""`make bench-docs`: the tables of docs/bench.md and docs/engine.md, each from the latest.json of
+its laboratory's last run, if there is one.
 
-    python -m bench docs [--results DIR] [--page FILE]
+    python -m bench docs [--results DIR --page FILE]
 
 Invariants:
 - What stands between the two marks is made here, and nothing outside them is touched: no figure of
@@ -13,12 +14,17 @@ from pathlib import Path
 
 from bench.tools import machine, report
 from bench.tools.finding import markdown
-from bench.tools.paths import RESULTS, ROOT
+from bench.tools.paths import ENGINE_RESULTS, RESULTS, ROOT
 from bench.tools.processes import BenchError
 from bench.tools.report import Report
 
+LATEST = "latest.json"
 BEGIN = "<!-- made by `make bench-docs`: begin -->"
 END = "<!-- made by `make bench-docs`: end -->"
+PAGES = {
+    RESULTS: ROOT / "docs" / "bench.md",
+    ENGINE_RESULTS: ROOT / "docs" / "engine.md",
+}
 # What the experiments leave behind themselves is about one a core.
 BUSY_LOAD = 1.5
 
@@ -80,15 +86,21 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "bench.md", metavar="FILE")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="of another run, for --page")
+    parser.add_argument("--page", type=Path, metavar="FILE")
     parsed = parser.parse_args()
+    if (parsed.results is None) != (parsed.page is None):
+        parser.error("--results and --page go together")
+    pages = {parsed.results: parsed.page} if parsed.page else PAGES
+    there = {results: page for results, page in pages.items() if (results / LATEST).exists()}
     try:
-        made = report.read(parsed.results / "latest.json")
-        text = replaced(parsed.page.read_text(encoding="utf-8"), made)
+        if not there:
+            raise BenchError("no run has left results: `make bench` or `make bench-engine` does")
+        for results, page in there.items():
+            made = report.read(results / LATEST)
+            page.write_text(replaced(page.read_text(encoding="utf-8"), made), encoding="utf-8")
     except BenchError as error:
         sys.exit(str(error))
-    parsed.page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

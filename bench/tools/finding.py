@@ -60,7 +60,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment. numbers: what the verdict reads, by name."""
+    """One experiment. numbers: what the verdict reads, by name. answers: sentences of the verdict
+    that are this experiment's own."""
 
     name: str
     title: str
@@ -72,6 +73,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     shapes: list[Shape] = []
     remarks: list[str] = []
     numbers: dict[str, float | None] = {}
+    answers: list[str] = []
 
 
 PUBLISHED_HEADER = ["published beside ours", "published", "here"]
@@ -119,7 +121,7 @@ def text(found: Finding) -> str:
         lines += ["", table(PUBLISHED_HEADER, rows)]
     lines += [""] * bool(found.shapes or found.remarks)
     lines += [f"{judged(one.holds)}: {one.claim} ({one.seen})" for one in found.shapes]
-    lines += found.remarks
+    lines += [*found.answers, *found.remarks]
     return "\n".join(lines)
 
 
@@ -132,7 +134,7 @@ def markdown(found: Finding) -> str:
         rows: list[list[Cell]] = [[one.what, one.published, one.ours] for one in found.published]
         lines += [*_pipes(PUBLISHED_HEADER, rows), ""]
     lines += [f"- **{judged(one.holds)}**: {one.claim} ({one.seen})" for one in found.shapes]
-    lines += [f"- {remark}" for remark in found.remarks]
+    lines += [f"- {remark}" for remark in (*found.answers, *found.remarks)]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -171,6 +171,11 @@ def core_used_s(core: int) -> float:
     raise BenchError(f"/proc/stat knows no core {core}")
 
 
+def machine_used_s() -> float:
+    """Return the CPU seconds that all processes have had of the cores that are allowed here."""
+    return sum(core_used_s(core) for core in os.sched_getaffinity(0))
+
+
 OTHERS_LIMIT = 0.1
 
 

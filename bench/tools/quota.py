@@ -12,11 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from bench.tools.processes import Process, pause
+import psutil
+
+from bench.tools.processes import pause
 
 PERIOD_S = 0.1  # the kernel's own default, and Kubernetes'
 CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Tree(Protocol):
+    """Processes that are limited together: a process and its descendants, or a part of a server."""
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the processes that are there now."""
 
 
 class Quota:
@@ -32,7 +42,7 @@ class Quota:
 class CgroupQuota(Quota):
     """CFS bandwidth of a cgroup, version 2 (`cpu.max`) or 1 (`cpu.cfs_quota_us`)."""
 
-    def __init__(self, folder: Path, process: Process) -> None:
+    def __init__(self, folder: Path, process: Tree) -> None:
         """Raises OSError where that is not permitted."""
         self._folder = folder
         folder.mkdir()
@@ -78,7 +88,7 @@ class StopQuota(Quota):
 
     how = f"SIGSTOP and SIGCONT by turns, per {PERIOD_S:g} s (no cgroup is writable here)"
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Tree) -> None:
         self._process = process
         self._all = os.sched_getaffinity(0)
         self._cores: float | None = None
@@ -134,8 +144,8 @@ def folders() -> list[Path]:
 
 
 @contextmanager
-def quota_of(process: Process) -> Iterator[Quota]:
-    """The best that is permitted here, for a process and all that descends from it now."""
+def quota_of(process: Tree) -> Iterator[Quota]:
+    """The best that is permitted here, for all that are in the tree now."""
     made: CgroupQuota | StopQuota | None = None
     for folder in folders():
         try:

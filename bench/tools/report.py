@@ -72,11 +72,11 @@ def finish(
     return result
 
 
-def page(report: Report, pictures: dict[str, list[bytes]]) -> str:
-    """One HTML page that needs nothing else. pictures: PNG bytes by experiment."""
+def page(report: Report, pictures: dict[str, list[bytes]], title: str = "tokenlane bench") -> str:
+    """Return one HTML page that needs nothing else. pictures: PNG bytes by experiment."""
     parts = [
-        "<!doctype html><html lang=en><head><meta charset=utf-8><title>tokenlane bench</title>",
-        f"<style>{STYLE}</style></head><body><h1>tokenlane bench</h1>",
+        f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>",
+        f"<style>{STYLE}</style></head><body><h1>{title}</h1>",
         (
             f"<p class=machine>{html.escape(machine.describe(report.machine))}\n"
             f"{report.machine['at']}, {report.scale} form, {report.seconds:,.0f} s</p>"
@@ -114,7 +114,7 @@ def _section(found: Finding, pictures: Sequence[bytes]) -> list[str]:
             f"<li><b class={color[shape.holds]}>{judged(shape.holds)}</b>: "
             f"{html.escape(f'{shape.claim} ({shape.seen})')}</li>"
         )
-    parts += [f"<li>{html.escape(remark)}</li>" for remark in found.remarks]
+    parts += [f"<li>{html.escape(line)}</li>" for line in (*found.answers, *found.remarks)]
     parts.append("</ul>")
     for plot, picture in zip(found.plots, pictures, strict=False):
         data = base64.b64encode(picture).decode()

@@ -16,13 +16,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import msgspec
 import psutil
 
-from bench.tools.command_line import Options
+from bench.tools.command_line import Options, Scale
 from bench.tools.finding import Finding
 from bench.tools.processes import BenchError, module, python_path
 
@@ -33,15 +34,42 @@ BAR_CELLS = 24
 
 
 class Member(NamedTuple):
-    """An experiment or study. expected_s: its length in the short form on two cores."""
+    """An experiment or study. expected_s: its length in the short form on two cores. limit_s: what
+    no form of it may take longer than."""
 
     name: str
     module: str
     expected_s: float
+    limit_s: float = math.inf
 
     def budget_s(self, options: Options) -> float:
-        """After so long it is stopped: it hangs, or the machine is far too busy."""
-        return self.expected_s * options.pick(3.0, 3.0, 15.0) + 60.0
+        """Return the time after which it is stopped: it hangs, or the machine is far too busy."""
+        return min(self.expected_s * options.pick(3.0, 3.0, 15.0) + 60.0, self.limit_s)
+
+
+class Laboratory(NamedTuple):
+    """Experiments that are run together, and where their report goes.
+
+    scale: the form that is run unless another is asked for. limits_s: of all, by form. around:
+    what its experiments share, there while they run.
+    """
+
+    title: str
+    members: tuple[Member, ...]
+    scale: Scale
+    limits_s: dict[Scale, float]
+    out: Path
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def chosen(self, names: Sequence[str]) -> list[Member]:
+        """Return the members of these names in the suite's order, without names all of them. Raise
+        BenchError for an unknown one."""
+        known = {member.name for member in self.members}
+        if unknown := sorted(set(names) - known):
+            raise BenchError(
+                f"no such experiment: {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+            )
+        return [member for member in self.members if not names or member.name in names]
 
 
 class Progress:

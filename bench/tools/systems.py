@@ -4,11 +4,13 @@ the routers of others, where they are installed."""
 import json
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
+from bench.tools import scrape
 from bench.tools.build import compiled
 from bench.tools.client import fetch
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
@@ -152,3 +154,19 @@ def wait_known(admin_port: int) -> None:
             return
         pause(0.1)
     raise BenchError("the gateway did not get to know the simulated replicas")
+
+
+def wait_proven(admin_port: int, limit_s: float = 60.0) -> None:
+    """Return once all replicas have proven that they make the gateway's ids of chats. Raise
+    BenchError if they do not."""
+    until_s = time.monotonic() + limit_s
+    while time.monotonic() < until_s:
+        proofs = [
+            value
+            for (name, labels), value in scrape.samples(admin_port).items()
+            if name == "tokenlane_id_proof" and dict(labels)["kind"] == "chat"
+        ]
+        if proofs and min(proofs) == 1:
+            return
+        pause(0.2)
+    raise BenchError(f"the replicas have not proven their ids of chats within {limit_s:g} s")

@@ -39,6 +39,7 @@ def blocking(share: float) -> str:
 def lines(findings: Mapping[str, Finding], failed: Mapping[str, str]) -> list[str]:
     """The verdict, a sentence a line."""
     said = [*_cache(findings), *_loop(findings), *_starved(findings)]
+    said += [answer for found in findings.values() for answer in found.answers]
     judged = [one for found in findings.values() for one in found.shapes if one.holds is not None]
     agree = sum(shape.holds is True for shape in judged)
     differ = [

@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from bench import catalogue
-from bench.tools.command_line import Options
+from bench.tools.command_line import Options, Scale
 from bench.tools.processes import BenchError, python_path
-from bench.tools.suite import SHORT_LIMIT_S, Member
+from bench.tools.suite import SHORT_LIMIT_S, Laboratory, Member
 from tests.paths import ROOT
+
+SCALES: tuple[Scale, ...] = ("smoke", "short", "full")
 
 
 def member(name: str) -> Member:
@@ -18,10 +20,11 @@ def member(name: str) -> Member:
 
 
 def test_the_order_is_the_suites() -> None:
-    assert [one.name for one in catalogue.chosen(["floor", "bursts"])] == ["bursts", "floor"]
-    assert catalogue.chosen([]) == list(catalogue.MEMBERS)
+    chosen = catalogue.BENCH.chosen
+    assert [one.name for one in chosen(["floor", "bursts"])] == ["bursts", "floor"]
+    assert chosen([]) == list(catalogue.MEMBERS)
     with pytest.raises(BenchError, match="no such experiment: nope; there are ablation"):
-        catalogue.chosen(["nope", "floor"])
+        chosen(["nope", "floor"])
 
 
 def test_the_short_form_fits_ten_minutes() -> None:
@@ -31,9 +34,20 @@ def test_the_short_form_fits_ten_minutes() -> None:
     assert member("floor").budget_s(Options("full")) > member("floor").budget_s(Options())
 
 
-def test_the_page_of_the_docs_knows_every_experiment() -> None:
-    page = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
-    for member in catalogue.MEMBERS:
+def test_the_engines_parts_fit_their_times() -> None:
+    parts = catalogue.ENGINE.members
+    assert sum(one.expected_s for one in parts) <= catalogue.ENGINE_SHORT_S <= 20 * 60
+    assert all(one.budget_s(Options(scale)) <= 15 * 60 for one in parts for scale in SCALES)
+    assert catalogue.ENGINE.limits_s["full"] <= 90 * 60
+    assert catalogue.ENGINE.chosen(["radix"])[0].module == "bench.engine.radix"
+
+
+@pytest.mark.parametrize(
+    ("name", "laboratory"), [("bench", catalogue.BENCH), ("engine", catalogue.ENGINE)]
+)
+def test_the_page_of_the_docs_knows_every_experiment(name: str, laboratory: Laboratory) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for member in laboratory.members:
         assert f"`{member.name}`" in page
 
 

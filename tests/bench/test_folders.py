@@ -6,7 +6,7 @@ import pytest
 from tests.paths import ROOT
 
 # From top to bottom.
-FOLDERS = ("studies", "experiments", "loads", "tools")
+FOLDERS = ("engine", "studies", "experiments", "loads", "tools")
 
 
 def imports() -> dict[str, set[str]]:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.tools import tiny_model
+from bench.tools import vllm_server as bench_server
 from tests.paths import ROOT
 from tokenlane.runtime.ports import free_ports
 
@@ -23,45 +25,14 @@ LOGS = ROOT / "build" / "vllm-logs"
 START_DEADLINE_S = 300.0
 STOP_DEADLINE_S = 20.0
 
-VLLM_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    # Compiling a log-probability helper costs 17 s and needs a C++ compiler.
-    "TORCHDYNAMO_DISABLE": "1",
-    # Several servers share few cores: no pinning, one thread each.
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    # Responses are kept, to be asked for and gone on from.
-    "VLLM_ENABLE_RESPONSES_API_STORE": "1",
-    # Adds POST /reset_prefix_cache.
-    "VLLM_SERVER_DEV_MODE": "1",
-}
+write_model = tiny_model.write_model
+VLLM_ENVIRONMENT = bench_server.ENVIRONMENT
 VLLM_FLAGS = (
     "--load-format dummy --served-model-name tiny --host 127.0.0.1 --dtype bfloat16 "
     "--enforce-eager --max-model-len 32768 --max-num-seqs 16 --block-size 32 "
     "--kv-cache-memory-bytes 134217728 --enable-prompt-tokens-details "
     "--enable-auto-tool-choice --tool-call-parser hermes --enable-scale-out"
 ).split()
-
-MODEL_CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "hidden_act": "silu",
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-    "bos_token_id": None,
-}
 
 
 class Server:
@@ -149,18 +120,3 @@ def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:
     return Server(
         name, [*command, *VLLM_FLAGS, *flags, "--port", str(port)], port, **VLLM_ENVIRONMENT
     )
-
-
-def write_model(folder: Path, demo: Path) -> Path:
-    """A tiny Llama without weights around the demo tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((demo / name).read_bytes())
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    eos = added["<|im_end|>"]
-    vocab = max(added.values()) + 1
-    config = MODEL_CONFIG | {"eos_token_id": eos, "vocab_size": vocab}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
-    return folder

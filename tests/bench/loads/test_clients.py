@@ -1,0 +1,86 @@
+"""Closed loops: what is counted of them, and one against a real server."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from bench.loads import clients
+from bench.loads.closed_loop import Call, Clients, Plan, Result
+
+CORES = {"front end": 1.0}
+
+
+def call(turn: int, began_s: float, done_s: float, status: int = 200) -> Call:
+    return Call(turn, began_s, done_s, done_s, status, whole=True)
+
+
+def test_first_answers_are_not_counted() -> None:
+    calls = [call(0, 0, 1), call(0, 0, 2), call(1, 1, 3), call(1, 2, 4), call(2, 3, 4.5)]
+    made = clients.served(Result(calls, wall_s=5.0, cpu_s=0.5), CORES)
+    assert len(made.settled) == 3  # each ended after the second client's first answer
+    assert made.per_s == pytest.approx(3 / 2.5)
+    assert made.p50_ms == pytest.approx(2_000)
+    assert made.cores == {"front end": 1.0, "load": 0.1}
+    assert made.failed == 0
+
+
+def test_one_answer_a_client_says_no_rate() -> None:
+    made = clients.served(Result([call(0, 0, 1)], wall_s=1.0, cpu_s=0.0), {})
+    assert (made.per_s, made.p50_ms) == (None, None)
+    quick = clients.served(Result([call(0, 0, 1), call(1, 1, 2, 500)], 2.0, 0.0), {})
+    assert quick.failed == 1
+    assert clients.better(made, quick) is quick
+    assert clients.better(quick, made) is quick
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers each body with itself."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+class Server(ThreadingHTTPServer):
+    """A server that expects clients to cut connections."""
+
+    def handle_error(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with Server(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_each_body_once(port: int) -> None:
+    bodies = [b"%d" % n for n in range(10)]
+    plan = Plan(port, "/", bodies, clients=3, seconds_s=0.0, once=True, keep=True)
+    made = asyncio.run(Clients(plan).run())
+    assert sorted(int(one.answer) for one in made.calls) == list(range(10))
+    assert all(one.whole and one.status == 200 for one in made.calls)
+
+
+def test_so_many_rounds(port: int) -> None:
+    plan = Plan(port, "/", [b"1"], clients=2, seconds_s=0.0, rounds=3)
+    made = asyncio.run(Clients(plan).run())
+    assert 8 <= len(made.calls) <= 11
+
+
+def test_nobody_there_is_an_error() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        asyncio.run(Clients(Plan(1, "/", [b"1"], clients=2, seconds_s=0.0)).run())
