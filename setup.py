@@ -8,7 +8,8 @@ An editable install, and the source tree, run the same modules as plain Python (
 proxy/tokenlane/tokens/xxh3.py, which stands aside there). They stay plain Python with two habits
 that mypyc asks for: a class attribute that is not a default is a ClassVar, and a class inherits
 from no class of the standard library (protocols are recognized by their methods). Modules whose
-msgspec structs are decoded are not compiled: msgspec reads their annotations at run time.
+msgspec structs are decoded are not compiled: msgspec reads their annotations at run time. Of the
+structs in those that are, the options (`eq=False`, `frozen=True`) hold in plain Python alone.
 """
 
 import os

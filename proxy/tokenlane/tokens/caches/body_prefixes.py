@@ -35,7 +35,7 @@ class BodyMark(NamedTuple):
     last: str
 
 
-class KnownBody(MarkedEntry, eq=False):
+class KnownBody(MarkedEntry):
     """A body that others may begin with. front_bytes: up to its first message. root: all beside the
     messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed. blocks:
     their hashes. marks: ascending."""

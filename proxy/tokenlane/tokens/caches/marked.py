@@ -15,8 +15,8 @@ import msgspec
 from tokenlane.tokens.caches.lru import BoundedCache, Budget
 
 
-class MarkedEntry(msgspec.Struct, eq=False):
-    """Equal to itself alone."""
+class MarkedEntry(msgspec.Struct):
+    """What such a cache holds."""
 
     @property
     def size_bytes(self) -> int:
@@ -31,8 +31,8 @@ class MarkedEntry(msgspec.Struct, eq=False):
 _Entry = TypeVar("_Entry", bound=MarkedEntry)
 
 
-class MarkedCache(BoundedCache[_Entry, None], Generic[_Entry]):
-    """LRU over entries, which are found by the names of their marks."""
+class MarkedCache(BoundedCache[int, _Entry], Generic[_Entry]):
+    """LRU over entries by their identity, which are found by the names of their marks."""
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(budget)
@@ -44,10 +44,10 @@ class MarkedCache(BoundedCache[_Entry, None], Generic[_Entry]):
         if not names or not self.takes(size_bytes):
             return
         with self._lock:
-            if old is not None and old in self._items:
+            if old is not None and id(old) in self._items:
                 self._drop(old)
                 size_bytes -= old.size_bytes
-            self._items[new] = None
+            self._items[id(new)] = new
             self._named.update(dict.fromkeys(names, new))
             self.budget.grow(self, size_bytes)
 
@@ -60,12 +60,12 @@ class MarkedCache(BoundedCache[_Entry, None], Generic[_Entry]):
 
     def forget_oldest(self) -> int:
         """Drop the least recently used entry."""
-        oldest = next(iter(self._items))
+        oldest = next(iter(self._items.values()))
         self._drop(oldest)
         return oldest.size_bytes
 
     def _drop(self, entry: _Entry) -> None:
-        del self._items[entry]
+        del self._items[id(entry)]
         for name in entry.names():
             if self._named.get(name) is entry:
                 del self._named[name]

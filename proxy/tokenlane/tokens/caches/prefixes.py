@@ -38,7 +38,7 @@ class Mark(NamedTuple):
     name: int
 
 
-class Prefix(MarkedEntry, eq=False):
+class Prefix(MarkedEntry):
     """A prompt that others may begin with. root: all beside the text that decides its ids and
     hashes. ids: packed; blocks: their hashes; marks: ascending."""
 
@@ -78,8 +78,8 @@ class PrefixCache(MarkedCache[Prefix]):
                 self.misses += 1
             else:
                 self.hits += 1
-                if found.prefix in self._items:
-                    self._items.move_to_end(found.prefix)
+                if id(found.prefix) in self._items:
+                    self._items.move_to_end(id(found.prefix))
         return found
 
     def _find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:

@@ -56,7 +56,7 @@ def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | 
 MakeResidual = Callable[[tuple[str, ...], list[str]], Residual]
 
 
-class _Known(msgspec.Struct, eq=False):
+class _Known(msgspec.Struct):
     """The residuals of a shape, and the attempts to learn one."""
 
     size_bytes: int
