@@ -99,5 +99,5 @@ def test_what_is_starved_stays_so_for_a_while() -> None:
 
 
 def test_a_page_that_says_little_convicts_nobody() -> None:
-    found = seen(32, *[Scrape(at_s=100.0 + at) for at in LOOKS])
-    assert (found.starved, found.outside, found.waited, found.cores) == (False, 1.0, None, None)
+    found = seen(32, *[Scrape(at_s=100.0 + at, cpu_s=1.0 + at) for at in LOOKS])
+    assert (found.starved, found.outside, found.waited, found.cores) == (False, 1.0, None, 1.0)

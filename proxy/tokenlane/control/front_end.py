@@ -76,14 +76,17 @@ def judge(looks: list[tuple[int, Scrape]], was_starved: bool = False) -> FrontEn
     in_engine = sum(min(page.running + page.waiting, count) for count, page in looks) / len(looks)
     outside = 1.0 - in_engine / in_flight if in_flight else 0.0
     waited = cores = None
+    strained = False
     first_tokens, finished = last.first_tokens - first.first_tokens, last.finished - first.finished
     first_token_s = last.first_token_s - first.first_token_s
     if min(first_tokens, finished, first_token_s) > 0:
         engine_s = (last.engine_s - first.engine_s) / finished
         waited = max(1.0 - engine_s * first_tokens / first_token_s, 0.0)
+        strained = waited >= _WAITED
     if last.cpu_s and last.at_s > first.at_s:
         cores = (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s)
-    strained = (waited or 0.0) >= _WAITED or (cores or 0.0) >= _BUSY
+        # Other servers' pages have no word of their engines.
+        strained |= waited is not None and cores >= _BUSY
     busy = sum(count >= _LEAST_IN_FLIGHT for count, _ in looks) >= _LEAST_LOOKS
     starved = busy and strained and outside >= (_STILL_OUTSIDE if was_starved else _OUTSIDE)
     return FrontEnd(starved, in_flight, outside, waited, cores)
