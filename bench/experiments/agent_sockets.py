@@ -229,7 +229,7 @@ def measure(count: int, *, header: bool, forward: bool) -> dict[str, Outcome]:
     first = free_ports(REPLICAS)
     ports = range(first, first + REPLICAS)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
-    extra = ("--tokens-forward-tokens", "all") if forward else ()
+    extra = ("--tokens-forward-tokens", "all" if forward else "completions")
     with tempfile.TemporaryDirectory(prefix="bench-agents-") as folder:
         log = Path(folder) / "executions"
         argv = module(

@@ -39,6 +39,7 @@ LOOKS = range(WINDOW_LOOKS + 1)
         pytest.param(4, 3.7, 0.4, (8339, 5089, 2948), 0.01, False, id="long prefill"),
         pytest.param(8, 6.9, 12.0, (20, 0, 3.2), 0.12, False, id="long decode"),
         pytest.param(6, 4.2, 12.3, (89, 0, 35), 0.06, False, id="small with room"),
+        pytest.param(6, 2.4, 37.2, (49, 0, 25), 0.18, False, id="small beside busy neighbours"),
         pytest.param(32, 25.9, 35.6, (108, 0, 17.9), 0.08, False, id="many small"),
         pytest.param(32, 2.8, 14.0, (1690, 271, 581), 0.11, True, id="cached prompts as text"),
         pytest.param(6, 0.4, 27.2, (48.7, 0, 7.7), 0.08, True, id="small, held"),
@@ -78,6 +79,25 @@ def test_a_window_of_looks_is_needed_at_one_process() -> None:
     assert seen(32, *HELD[:-1], again) == FrontEnd()
 
 
+def test_a_burst_is_over_soon() -> None:
+    known = FrontEnds()
+    for at, page in enumerate(HELD):
+        known.see([("a", 320 if at > 8 else 0)], {"a": page})
+    assert not known.known["a"].starved
+
+
+def test_what_is_starved_stays_so_for_a_while() -> None:
+    known = FrontEnds()
+    said = []
+    for at in range(60):
+        in_engine = 0 if at < 20 else 12 if at < 40 else 30
+        known.see([("a", 32)], {"a": look(at, in_engine, 12.5, (1642, 0, 82), 0.1)})
+        said.append(known.known["a"].starved)
+    first, last = said.index(True), len(said) - said[::-1].index(True)
+    assert (first, all(said[first:last])) == (WINDOW_LOOKS, True)
+    assert 40 < last < 55
+
+
 def test_a_page_that_says_little_convicts_nobody() -> None:
-    found = seen(32, *[Scrape(at_s=100.0 + at) for at in LOOKS])
-    assert (found.starved, found.outside, found.waited, found.cores) == (False, 1.0, None, None)
+    found = seen(32, *[Scrape(at_s=100.0 + at, cpu_s=1.0 + at) for at in LOOKS])
+    assert (found.starved, found.outside, found.waited, found.cores) == (False, 1.0, None, 1.0)

@@ -28,7 +28,7 @@ def ask(server: Server, path: str, body: dict[str, Any]) -> tuple[int, dict[str,
     """Status, headers and the whole body of one request."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
-        payload = json.dumps(body | {"model": "tiny"}).encode()
+        payload = json.dumps({"model": "tiny"} | body).encode()
         connection.request("POST", path, payload, {"content-type": "application/json"})
         answer = connection.getresponse()
         headers = {name.lower(): value for name, value in answer.getheaders()}

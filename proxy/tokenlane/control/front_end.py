@@ -17,11 +17,12 @@ from tokenlane.control.replica_metrics import Scrape
 
 # Looks, one a second.
 WINDOW_LOOKS = 15
-# Fewer requests than this at once leave gaps of their own.
-_LEAST_IN_FLIGHT = 4.0
-# Of the requests in flight, those that the engine does not have; of the time to the first token,
-# what is neither queue nor prefill; of a core, what the process takes.
-_OUTSIDE, _WAITED, _BUSY = 0.5, 0.3, 0.85
+# Fewer requests than this at once leave gaps of their own, and a burst is over soon: so many looks
+# have to find that many.
+_LEAST_IN_FLIGHT, _LEAST_LOOKS = 4, 10
+# Of the requests in flight, those that the engine does not have, to be starved and to stay so; of
+# the time to the first token, what is neither queue nor prefill; of a core, what the process takes.
+_OUTSIDE, _STILL_OUTSIDE, _WAITED, _BUSY = 0.67, 0.5, 0.3, 0.85
 
 
 class FrontEnd(msgspec.Struct, frozen=True):
@@ -64,10 +65,10 @@ class FrontEnds:
         looks = [look[name] for look in self._looks if name in look]
         (_, first), (_, last) = looks[0], looks[-1]
         whole = len(looks) > WINDOW_LOOKS and first.started_s == last.started_s
-        return judge(looks) if whole else FrontEnd()
+        return judge(looks, self.known.get(name, FrontEnd()).starved) if whole else FrontEnd()
 
 
-def judge(looks: list[tuple[int, Scrape]]) -> FrontEnd:
+def judge(looks: list[tuple[int, Scrape]], was_starved: bool = False) -> FrontEnd:
     """Return what looks over a window say. Each: requests in flight, and the replica's page."""
     (_, first), (_, last) = looks[0], looks[-1]
     in_flight = sum(count for count, _ in looks) / len(looks)
@@ -75,13 +76,17 @@ def judge(looks: list[tuple[int, Scrape]]) -> FrontEnd:
     in_engine = sum(min(page.running + page.waiting, count) for count, page in looks) / len(looks)
     outside = 1.0 - in_engine / in_flight if in_flight else 0.0
     waited = cores = None
+    strained = False
     first_tokens, finished = last.first_tokens - first.first_tokens, last.finished - first.finished
     first_token_s = last.first_token_s - first.first_token_s
     if min(first_tokens, finished, first_token_s) > 0:
         engine_s = (last.engine_s - first.engine_s) / finished
         waited = max(1.0 - engine_s * first_tokens / first_token_s, 0.0)
+        strained = waited >= _WAITED
     if last.cpu_s and last.at_s > first.at_s:
         cores = (last.cpu_s - first.cpu_s) / (last.at_s - first.at_s)
-    strained = (waited or 0.0) >= _WAITED or (cores or 0.0) >= _BUSY
-    starved = in_flight >= _LEAST_IN_FLIGHT and outside >= _OUTSIDE and strained
+        # Other servers' pages have no word of their engines.
+        strained |= waited is not None and cores >= _BUSY
+    busy = sum(count >= _LEAST_IN_FLIGHT for count, _ in looks) >= _LEAST_LOOKS
+    starved = busy and strained and outside >= (_STILL_OUTSIDE if was_starved else _OUTSIDE)
     return FrontEnd(starved, in_flight, outside, waited, cores)
