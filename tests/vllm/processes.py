@@ -123,20 +123,18 @@ def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:
     return Server(
         name, [*command, *VLLM_FLAGS, *flags, "--port", str(port)], port, **VLLM_ENVIRONMENT
     )
-<<<<<<< HEAD
-=======
 
 
 def write_adapter(folder: Path) -> Path:
     """A LoRA adapter of that Llama, of random weights that change its answers."""
     folder.mkdir(parents=True, exist_ok=True)
-    rank, width = 8, MODEL_CONFIG["hidden_size"]
+    rank, width = 8, tiny_model.MODEL_CONFIG["hidden_size"]
     modules = ("q_proj", "v_proj")
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 64}
     config |= {"target_modules": modules, "bias": "none", "base_model_name_or_path": "tiny"}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     rng, header, data = random.Random(7), {}, b""
-    for layer, module in product(range(MODEL_CONFIG["num_hidden_layers"]), modules):
+    for layer, module in product(range(tiny_model.MODEL_CONFIG["num_hidden_layers"]), modules):
         for part, shape in (("lora_A", (rank, width)), ("lora_B", (width, rank))):
             weights = array("f", (rng.uniform(-1, 1) for _ in range(rank * width))).tobytes()
             name = f"base_model.model.model.layers.{layer}.self_attn.{module}.{part}.weight"
@@ -147,19 +145,3 @@ def write_adapter(folder: Path) -> Path:
     safetensors = len(head).to_bytes(8, "little") + head + data
     (folder / "adapter_model.safetensors").write_bytes(safetensors)
     return folder
-
-
-def write_model(folder: Path, demo: Path) -> Path:
-    """A tiny Llama without weights around the demo tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((demo / name).read_bytes())
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
-    eos = added["<|im_end|>"]
-    vocab = max(added.values()) + 1
-    config = MODEL_CONFIG | {"eos_token_id": eos, "vocab_size": vocab}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
-    return folder
->>>>>>> ids
