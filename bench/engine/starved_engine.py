@@ -2,13 +2,13 @@
 
     python -m bench starved_engine [--quick | --full]
 
-Open loop, straight to one vLLM server: chats of 4,400 tokens that its cache knows, one token out, so
-that an answer's end is its first token; the better of two runs. Text and ids get the same rate: nine
-tenths of what text leaves a front end of a quarter core room for, by the CPU of its requests. (In a
-closed loop ids would bring more requests and so more load.) The quota holds the front end's process
-alone: HTTP, template, tokenizing; the engine keeps what there is. It is the kernel's (a cgroup)
-where one can be made, else the process is stopped and continued by turns. Published: TTFT 1.36 to
-5.40 times.
+Open loop, straight to one vLLM server: chats of 4,400 tokens that its cache knows, one token out,
+so that an answer's end is its first token; the better of two runs. Text and ids get the same rate:
+nine tenths of what text leaves a front end of a quarter core room for, by the CPU of its requests.
+(In a closed loop ids would bring more requests and so more load.) The quota holds the front end's
+process alone: HTTP, template, tokenizing; the engine keeps what there is. It is the kernel's (a
+cgroup) where one can be made, else the process is stopped and continued by turns. Published: TTFT
+1.36 to 5.40 times.
 """
 
 import math
