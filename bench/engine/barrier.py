@@ -82,7 +82,7 @@ def run(options: Options) -> Finding:
             warm(way.port, CHAT, bodies[way.ids])
             got[name] = {}
         for _ in range(options.pick(1, 2, 3)):
-            for (name, way), clients in product(all_ways.items(), counts):
+            for clients, (name, way) in product(counts, all_ways.items()):
                 say(f"  barrier, {name}, {clients} clients")
                 plan = Plan(way.port, CHAT, bodies[way.ids], clients, seconds_s)
                 one = drive(plan, way.spenders)

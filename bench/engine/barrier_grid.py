@@ -10,7 +10,7 @@ matter where they give a third more requests: less is what the machine varies by
 from typing import Any, NamedTuple
 
 from bench.engine.barrier import MATTERS
-from bench.loads.clients import Served, better, drive, others_remark, warm
+from bench.loads.clients import Served, Spender, better, drive, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -62,10 +62,11 @@ def run(options: Options) -> Finding:
     prompts = EnginePrompts()
     got: dict[Spot, tuple[Served, Served]] = {}
     with vllm_server() as server:
+        spenders: dict[str, Spender] = {"front end": server.front, "engine": server.engine}
         for spot in spots * options.pick(1, 2, 2):
             say(f"  barrier_grid, {spot.tokens:,} tokens, {spot.hits:.0%} hits, {spot.clients}")
             text, ids = (
-                drive(plan_of(server.port, prompts, spot, as_ids, seconds_s), {})
+                drive(plan_of(server.port, prompts, spot, as_ids, seconds_s), spenders)
                 for as_ids in (False, True)
             )
             before = got.get(spot, (None, None))

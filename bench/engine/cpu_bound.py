@@ -58,7 +58,9 @@ def step(
     port: int, rate: float, seconds_s: float, bodies: list[bytes], spenders: dict[str, Spender]
 ) -> Step:
     """Offer one rate."""
-    flow = Flow("chats", port, CHAT, evenly(rate, seconds_s, int(rate)), "given", 32, bodies=bodies)
+    flow = Flow(
+        "chats", port, CHAT, evenly(rate, seconds_s, round(rate)), "given", 32, bodies=bodies
+    )
     before_s = {name: one.cpu_s() for name, one in spenders.items()}
     machine_s, began_s = machine_used_s(), time.monotonic()
     result = generate(Plan([flow], linger_s=20.0), two_cores()[1])
@@ -73,7 +75,7 @@ def step(
     return Step(
         rate, len(calls), len(whole) / max(wall_s, seconds_s), said.p50_ms, said.p99_ms,
         said.failed + said.unanswered, cores | {"load": result.cpu_s / result.wall_s},
-        limit_remark(f"{rate:g}/s", result, ["chats"]),
+        limit_remark(f"{rate:.3g}/s", result, ["chats"]),
     )  # fmt: skip
 
 
