@@ -1,4 +1,4 @@
-"""Forwarded ids: in the place of the text, where that is proven, and nothing else changed."""
+"""Forwarded ids: instead of the text, where that is proven, and nothing else changed."""
 
 import json
 from typing import Any

@@ -246,7 +246,7 @@ class RateHistory:
         last = self._scrapes[-1].get(replica, Scrape())
         # A replica may be younger than the window.
         first = next((pages[replica] for pages in self._scrapes if replica in pages), last)
-        if last.queried_tokens < first.queried_tokens:  # it was started anew
+        if last.queried_tokens < first.queried_tokens:  # it was started again
             first = Scrape()
         return last.hit_tokens - first.hit_tokens, last.queried_tokens - first.queried_tokens
 

@@ -4,7 +4,7 @@ Invariants:
 - A replica whose events cannot be had or believed is no fault: workers then use their own index.
 - A replica whose process is gone loses its account at once (`gone`), and is asked anew for all it
   has when it is back.
-- Accounts are hashed as the workers hash prompts; when that changes they begin anew.
+- Accounts are hashed as the workers hash prompts; when that changes they start over.
 """
 
 import asyncio

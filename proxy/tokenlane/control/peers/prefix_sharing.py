@@ -49,7 +49,7 @@ class PrefixSharing:
                     end.offer(Learned(slot, prefix.blocks, prefix.tenant))
 
     def _hash_alike(self) -> None:
-        """Begin anew where prompts are hashed by other blocks than before."""
+        """Start over where prompts are hashed by other blocks than before."""
         block_tokens = hashed_block_tokens(
             self.state.settings.routing.block_tokens, self.state.table.state
         )
