@@ -43,12 +43,11 @@ class Plan(msgspec.Struct, frozen=True):
 class Call(msgspec.Struct, array_like=True):
     """One request that was answered. Times in seconds from the start of the run.
 
-    turn: how many its client had had before. token_s: the second event of a stream.
+    turn: how many its client had had before.
     """
 
     turn: int
     began_s: float
-    token_s: float
     done_s: float
     status: int
     whole: bool
@@ -116,8 +115,7 @@ class Clients:
     def note(self, turn: int, began_s: float, answer: Answer, kept: bytes) -> None:
         """Add an answer, and see whether it was the last that is needed."""
         began_s, done_s = began_s - self.started_s, answer.done_s - self.started_s
-        token_s = answer.second_event_s - self.started_s if answer.second_event_s else done_s
-        self.calls.append(Call(turn, began_s, token_s, done_s, answer.status, answer.whole, kept))
+        self.calls.append(Call(turn, began_s, done_s, answer.status, answer.whole, kept))
         if turn == 0:
             self.first += 1
             self.full_s = done_s

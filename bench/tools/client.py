@@ -20,13 +20,11 @@ import msgspec
 class Answer(msgspec.Struct):
     """What came back for one request. Times are of time.perf_counter(); 0 until they happen.
 
-    events: SSE events seen. second_event_s: when the second one was seen: the first of a chat from
-    vLLM has no text. done_s: the end, or the moment the connection was lost.
+    events: SSE events seen. done_s: the end, or the moment the connection was lost.
     """
 
     status: int = 0
     first_byte_s: float = 0.0
-    second_event_s: float = 0.0
     done_s: float = 0.0
     size_bytes: int = 0
     events: int = 0
@@ -99,8 +97,6 @@ class Connection(asyncio.Protocol):
             answer.first_byte_s = time.perf_counter()
         answer.size_bytes += len(data)
         answer.events += data.count(EVENT)
-        if answer.events > 1 and not answer.second_event_s:
-            answer.second_event_s = time.perf_counter()
         if self.kept is not None:
             self.kept += data
         self.tail = data if len(data) >= len(LAST_CHUNK) else self.tail + data

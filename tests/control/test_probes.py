@@ -66,7 +66,10 @@ METRICS = 'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 1
 
 async def test_a_good_replica(serve: Serve) -> None:
     url = await serve(health=says(), models=says(text=MODELS), metrics=says(text=METRICS))
-    assert await look(url) == Probe("ok", ("m", "lora"), 4096, Scrape(running=3, started_s=12.0))
+    found = await look(url)
+    assert found.scrape is not None
+    scrape = Scrape(running=3, started_s=12.0, at_s=found.scrape.at_s)
+    assert found == Probe("ok", ("m", "lora"), 4096, scrape)
 
 
 MANY = ",".join(['{"id":"m"}'] * 4097)

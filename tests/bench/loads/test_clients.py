@@ -14,7 +14,7 @@ CORES = {"front end": 1.0}
 
 
 def call(turn: int, began_s: float, done_s: float, status: int = 200) -> Call:
-    return Call(turn, began_s, done_s, done_s, status, whole=True)
+    return Call(turn, began_s, done_s, status, whole=True)
 
 
 def test_first_answers_are_not_counted() -> None:
