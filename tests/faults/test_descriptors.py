@@ -4,6 +4,7 @@ Clients never take those that their replicas need, and no replica is blamed for 
 import asyncio
 import contextlib
 import errno
+import gc
 import resource
 import socket
 import time
@@ -177,7 +178,8 @@ async def test_no_replica_is_blamed_for_the_lack() -> None:
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process can open nothing more."""
+    """This process can open nothing more. What other tests left to the collector is closed before."""
+    gc.collect()
     with contextlib.ExitStack() as stack:
         highest = socket.socket()
         number = highest.fileno()
