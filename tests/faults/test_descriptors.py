@@ -178,7 +178,7 @@ async def test_no_replica_is_blamed_for_the_lack() -> None:
 
 @contextlib.contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process can open nothing more. What other tests left to the collector is closed before."""
+    """This process can open nothing more, once what other tests left is collected."""
     gc.collect()
     with contextlib.ExitStack() as stack:
         highest = socket.socket()
