@@ -121,7 +121,19 @@ def _header(live: Live) -> list[Line]:
             (f"tokens in {number(now.input_tokens_per_s)} /s, ", ""),
             (f"out {number(now.output_tokens_per_s)} /s", ""),
         ],
+        *_saved(live),
     ]
+
+
+def _saved(live: Live) -> list[Line]:
+    saved = live.saved
+    if saved.tokens is None:
+        return []
+    text = f"caches saved {number(saved.tokens)} tokens"
+    if saved.prefill_s is not None:
+        text += f", {number(saved.prefill_s)} s of prefill"
+        text += f"; now the work of {number(saved.replicas)} replicas"
+    return [[(text, "")]]
 
 
 def _settings(live: Live) -> list[Line]:
@@ -142,15 +154,11 @@ def _settings(live: Live) -> list[Line]:
 
 
 def _sparks(live: Live, width: int) -> list[Line]:
-    lines: list[Line] = []
-    for name, series in (
-        ("requests/s", "requests_per_s"),
-        ("ttft", "ttft_p50_s"),
-        ("late worst", "late_worst_s"),
-    ):
-        points = live.series.get(series, [])
-        lines.append([(f"{name:10} ", "quiet"), (spark(points, max(width - 11, 0)), "accent")])
-    return lines
+    names = {"requests_per_s": "requests/s", "ttft_p50_s": "ttft", "late_worst_s": "late worst"}
+    rows = {
+        name: spark(live.series.get(key, []), max(width - 11, 0)) for key, name in names.items()
+    }
+    return [[(f"{name:10} ", "quiet"), (drawn, "accent")] for name, drawn in rows.items()]
 
 
 def _replicas(live: Live, limit: int) -> list[Line]:
