@@ -21,6 +21,8 @@ def test_nothing_is_known_of_replicas_that_count_nothing() -> None:
     assert made.row(10.0) == SavedRow()
     made.see({"r": Scrape()})
     assert made.row(10.0) == SavedRow()
+    made.see({"r": page(0.0, 100, 0)})
+    assert made.row(10.0) == SavedRow()
     made.see({"r": page(0.0, 1000, 400)})
     assert made.row(10.0) == SavedRow(tokens=400)  # and no word of time
 

@@ -103,6 +103,7 @@ class RateHistory:
         fleet: FleetRow | None = None,
     ) -> Live:
         """Everything, as it is now."""
+        gateway, shown = self._gateway, options.shown(self._gateway.settings)
         window, worst, at_s = self._window(), self._worst(), self._readings[-1].at_s
         replicas = [self._replica(replica, window) for replica in self._table.replicas]
         cut, lately = (self._events.counted(CUT, at_s, of_s) for of_s in (KEEP_S, LATELY_S))
@@ -110,8 +111,8 @@ class RateHistory:
             verdict=verdict(unready, replicas, cut, lately),
             events=self._events.rows(at_s),
             version=__version__,
-            url=self._gateway.urls[0],
-            policy=self._gateway.settings.routing.policy,
+            url=gateway.urls[0],
+            policy=gateway.settings.routing.policy,
             at_s=time.time(),
             uptime_s=round(uptime_s, 1),
             unready=unready,
@@ -121,21 +122,18 @@ class RateHistory:
             saved=self._savings.row(window.span_s),
             series={name: list(points) for name, points in self._series.items()},
             replicas=replicas,
-            workers=[
-                rows.worker(one, window, worst.get(one.number)) for one in self._gateway.workers
-            ],
-            stalls=rows.stalls(window, self._gateway.stalls.longest()),
+            workers=[rows.worker(one, window, worst.get(one.number)) for one in gateway.workers],
+            stalls=rows.stalls(window, gateway.stalls.longest()),
             rungs=rows.rungs(window),
             reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
             models=rows.models(window),
-            doubts=self._gateway.doubts,
+            doubts=gateway.doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
             config=config,
             fleet=fleet,
             settings=[
-                SettingRow(path=path, value=value, is_default=is_default)
-                for path, value, is_default in options.shown(self._gateway.settings)
+                SettingRow(path=one, value=text, is_default=usual) for one, text, usual in shown
             ],
         )
 

@@ -137,16 +137,15 @@ def models(window: Window) -> list[ModelRow]:
     for model in window.values(families.OUTPUT_TOKENS.name, "model"):
         ttft = window.spread(families.TTFT.name, model=model)
         tpot = window.spread(families.TPOT.name, model=model)
+        per_s = partial(window.per_s, model=model)
         rows.append(
             ModelRow(
                 model=model,
                 ttft_p50_s=ttft.quantile(0.5),
                 ttft_p99_s=ttft.quantile(0.99),
                 tpot_p50_s=tpot.quantile(0.5),
-                input_tokens_per_s=round(window.per_s(families.PROMPT_TOKENS.name, model=model), 1),
-                output_tokens_per_s=round(
-                    window.per_s(families.OUTPUT_TOKENS.name, model=model), 1
-                ),
+                input_tokens_per_s=round(per_s(families.PROMPT_TOKENS.name), 1),
+                output_tokens_per_s=round(per_s(families.OUTPUT_TOKENS.name), 1),
             )
         )
     return rows

@@ -33,15 +33,12 @@ class _Account(msgspec.Struct):
 
     def see(self, page: Scrape) -> None:
         last = self.page
-        if (
-            page.queried_tokens < last.queried_tokens
-            or 0.0 != last.started_s != page.started_s != 0.0
-        ):
+        restarted = last.started_s and page.started_s and last.started_s != page.started_s
+        if restarted or page.queried_tokens < last.queried_tokens:
             last = Scrape(at_s=last.at_s)  # a new process counts from zero
-        passed_s = page.at_s - last.at_s
         hit_tokens = page.hit_tokens - last.hit_tokens
         waiting_s = self.late_s + page.prefill_s - last.prefill_s
-        spent_s = min(waiting_s, passed_s)
+        spent_s = min(waiting_s, page.at_s - last.at_s)
         self.late_s = min(waiting_s - spent_s, _BEFORE_S)
         self.hit_tokens += hit_tokens
         self.computed_tokens += page.queried_tokens - last.queried_tokens - hit_tokens
@@ -88,15 +85,11 @@ class Savings:
     def row(self, window_s: float) -> SavedRow:
         """Return what was saved. window_s: how long the window is."""
         accounts = self._accounts
-        counted = any(account.page.queried_tokens for account in accounts.values())
         tokens = sum((one.hit_tokens for one in accounts.values()), self._closed_tokens)
         saved_s = sum((one.hit_tokens * one.token_s for one in accounts.values()), self._closed_s)
         now_s = sum(self._grown(name)[0] * one.token_s for name, one in accounts.items())
-        return SavedRow(
-            tokens=int(tokens) if counted else None,
-            prefill_s=saved_s or None,
-            replicas=now_s / window_s if saved_s else None,
-        )
+        replicas = now_s / window_s if saved_s else None
+        return SavedRow(tokens=int(tokens) or None, prefill_s=saved_s or None, replicas=replicas)
 
     def _grown(self, name: str) -> tuple[float, float]:
         """Return the tokens that a replica found and computed in the window."""

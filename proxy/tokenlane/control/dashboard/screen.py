@@ -155,9 +155,8 @@ def _settings(live: Live) -> list[Line]:
 
 def _sparks(live: Live, width: int) -> list[Line]:
     names = {"requests_per_s": "requests/s", "ttft_p50_s": "ttft", "late_worst_s": "late worst"}
-    rows = {
-        name: spark(live.series.get(key, []), max(width - 11, 0)) for key, name in names.items()
-    }
+    room = max(width - 11, 0)
+    rows = {name: spark(live.series.get(key, []), room) for key, name in names.items()}
     return [[(f"{name:10} ", "quiet"), (drawn, "accent")] for name, drawn in rows.items()]
 
 
@@ -286,11 +285,9 @@ def _clipped(line: Line, width: int) -> Line:
 
 def draw(live: Live, width: int, height: int, *, colour: bool) -> str:
     """The screen as text, lines ended by newlines."""
-    drawn = []
-    for line in lines(live, width, height):
-        pieces = [
-            f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style else text
-            for text, style in line
-        ]
-        drawn.append("".join(pieces).rstrip())
-    return "\n".join(drawn) + "\n"
+
+    def styled(text: str, style: str) -> str:
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style else text
+
+    made = lines(live, width, height)
+    return "".join("".join(styled(*one) for one in line).rstrip() + "\n" for line in made)
