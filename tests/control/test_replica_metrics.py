@@ -41,7 +41,9 @@ vllm:request_prefill_time_seconds_count{engine="0"} 22.0
 vllm:request_prefill_time_seconds_sum{engine="0"} 1.5
 """
 
-TIMES = Scrape(cpu_s=57.66, first_tokens=23, first_token_s=4.5, finished=22, engine_s=1.75)
+TIMES = Scrape(
+    cpu_s=57.66, first_tokens=23, first_token_s=4.5, finished=22, engine_s=1.75, prefill_s=1.5
+)
 
 
 @pytest.mark.parametrize(

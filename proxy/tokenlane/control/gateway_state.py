@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.config.settings import Settings
 from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.stall_log import StallLog
 from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.control.workers import WorkerPool
@@ -35,6 +36,11 @@ class GatewayState:
     def doubts(self) -> dict[str, tuple[str, ...]]:
         """Return by model why ids that are made here may differ from vLLM's, as the workers say."""
         return {model: why for worker in self.workers for model, why in worker.doubts.items()}
+
+    @property
+    def stalls(self) -> StallLog:
+        """Return what the workers told of their stalls."""
+        return self.pool.stalls if self.pool is not None else StallLog()
 
     def ends(self) -> list[SupervisorEnd]:
         """Return the channels of the workers that there are."""

@@ -52,7 +52,8 @@ class Scrape(msgspec.Struct, frozen=True):
     hit_tokens: prompt tokens looked up in the prefix cache and found there, since it started. Also
     since then: cpu_s: CPU time of the process that answers; first_tokens, first_token_s: requests
     that got their first token, and how long all of these took; finished, engine_s: requests that
-    ended, and their time in the engine's queue and in prefill. at_s: of the look, monotonic.
+    ended, and their time in the engine's queue and in prefill; prefill_s: in prefill alone. at_s:
+    of the look, monotonic.
     """
 
     running: int = 0
@@ -68,6 +69,7 @@ class Scrape(msgspec.Struct, frozen=True):
     first_token_s: float = 0.0
     finished: float = 0.0
     engine_s: float = 0.0
+    prefill_s: float = 0.0
     at_s: float = 0.0
 
 
@@ -115,5 +117,6 @@ def parse_scrape(text: str, at_s: float = 0.0) -> Scrape:
         first_token_s=sums[_FIRST + "sum"],
         finished=sums[_PREFILL + "count"],
         engine_s=sums[_QUEUED_S] + sums[_PREFILL + "sum"],
+        prefill_s=sums[_PREFILL + "sum"],
         at_s=at_s,
     )

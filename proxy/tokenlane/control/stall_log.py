@@ -29,6 +29,7 @@ class StallLog:
         self._stalls: deque[Stall] = deque(maxlen=KEPT_COUNT)
         self._held: list[Stall] = []
         self._windows: dict[int, LatenessWindow] = {}
+        self._worst: dict[int, float] = {}
 
     def stalled(self, stall: Stall) -> None:
         """A worker's loop was held."""
@@ -40,7 +41,23 @@ class StallLog:
 
     def beats(self, worker: int, lateness: bytes) -> None:
         """How late a worker's latest heartbeats were (packed float32 seconds)."""
-        self._windows.setdefault(worker, LatenessWindow()).add(lateness, self._clock())
+        window = self._windows.setdefault(worker, LatenessWindow())
+        worst_s = window.add(lateness, self._clock())
+        if worst_s is not None:
+            self._worst[worker] = max(self._worst.get(worker, 0.0), worst_s)
+
+    def take_worst(self) -> dict[int, float]:
+        """Return by worker how late its latest heartbeat was since the last call."""
+        taken, self._worst = self._worst, {}
+        return taken
+
+    def longest(self) -> dict[str, float]:
+        """Return by cause the longest of the last stalls that ended within WINDOW_S."""
+        since_s = self._clock() - WINDOW_S
+        ascending = sorted(self._stalls, key=lambda one: one.length_s)
+        return {
+            one.cause: one.length_s for one in ascending if one.began_s + one.length_s >= since_s
+        }
 
     def view(self) -> dict[str, Any]:
         """For `/stalls`: the workers' lateness, the stalls, the latest first, and those since the

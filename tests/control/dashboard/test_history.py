@@ -1,5 +1,6 @@
 """What the live page is told, out of real metrics segments and a real load board."""
 
+import array
 import os
 import time
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from tokenlane.control.dashboard.history import (
     WINDOW_PERIODS,
     RateHistory,
 )
-from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.live import Live, SavedRow
 from tokenlane.control.fleet_table import FleetTable, Probe
 from tokenlane.control.front_end import WINDOW_LOOKS
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.replica_metrics import Scrape
+from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.routing.candidates import LeftOut
 from tokenlane.telemetry.load_board import SharedBoard, create_board
@@ -176,7 +178,7 @@ def test_loops_ladder_reasons_and_models(bench: Bench) -> None:
     bench.ticks()
     live = bench.live()
     [worker] = live.workers
-    assert worker.late_worst_s == live.now.late_worst_s == 0.05
+    assert worker.late_worst_s is live.now.late_worst_s is None  # no heartbeat was told of
     assert worker.late_p50_s is not None
     assert worker.late_p50_s <= 0.0001
     shares = {row.rung: row.share for row in live.rungs if row.share}
@@ -187,6 +189,24 @@ def test_loops_ladder_reasons_and_models(bench: Bench) -> None:
     assert model.model == "m"
     assert model.ttft_p50_s is not None
     assert 0.25 <= model.ttft_p50_s <= 0.5
+
+
+def test_the_worst_lateness_is_exact(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = StallLog()
+    monkeypatch.setattr(GatewayState, "stalls", log)
+    for _ in range(100):
+        bench.segment.histogram(families.LOOP_STALL, "0").observe(0.04)
+    log.beats(0, array.array("f", [0.03125, 0.0]).tobytes())
+    bench.ticks()
+    [worker] = bench.live().workers
+    assert worker.late_worst_s == bench.live().now.late_worst_s == 0.03125
+    # A bucket's bound is not above it.
+    assert worker.late_p99_s == bench.live().now.late_p99_s == 0.03125
+    log.beats(0, array.array("f", [0.0078125]).tobytes())
+    bench.ticks()
+    assert bench.live().series["late_worst_s"][-2:] == [0.03125, 0.007812]
+    bench.ticks(WINDOW_PERIODS - 1)
+    assert bench.live().now.late_worst_s == 0.0078125
 
 
 def scrape(queried_tokens: float, hit_tokens: float) -> Probe:
@@ -208,11 +228,13 @@ def test_replicas(bench: Bench) -> None:
     assert (first.state, first.running, first.kv_usage, first.cache_tokens) == ("up", 2, 0.5, 1600)
     assert (first.in_flight, first.queued_tokens) == (3, 900)
     assert first.hit_rate == live.now.hit_rate == 0.8
+    assert live.saved == SavedRow(tokens=1200)
     assert (second.state, second.hit_rate, second.cache_tokens) == ("down", None, None)
-    # It was started anew: what it counts now is all there is.
+    # It was started anew, and what it counted before stays.
     bench.table.observe(0, scrape(100, 10))
     bench.ticks()
-    assert bench.live().replicas[0].hit_rate == 0.1
+    assert bench.live().replicas[0].hit_rate == 810 / 1100
+    assert bench.live().saved.tokens == 1210
 
 
 @pytest.mark.parametrize(

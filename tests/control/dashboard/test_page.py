@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -77,14 +77,15 @@ def killed(replica: str) -> None:
 
 @asynccontextmanager
 async def gateway(
-    fleets: int = 1,
+    fleets: Sequence[Sequence[str]] = (PACE,),
+    replicas: int = 2,
 ) -> AsyncIterator[tuple[str, str, asyncio.subprocess.Process]]:
-    """URLs of the data and the admin port, and the process. fleets: processes of the two simulated
-    replicas."""
+    """URLs of the data and the admin port, and the process. fleets: the flags of each process of
+    simulated replicas, which share the number of these."""
     with contextlib.ExitStack() as stack:
-        each = 2 // fleets
+        each = replicas // len(fleets)
         FLEETS[:] = [
-            stack.enter_context(FleetProcess(each, free_ports(each), PACE)) for _ in range(fleets)
+            stack.enter_context(FleetProcess(each, free_ports(each), flags)) for flags in fleets
         ]
         urls = [url for fleet in FLEETS for url in fleet.urls]
         backends = [word for url in urls for word in ("--backend", url)]
@@ -128,8 +129,13 @@ async def test_the_page_in_a_browser() -> None:
         await chat(data)
         await page.until("document.querySelectorAll('#decisions details').length >= 2")
         text = await page.run("document.body.innerText")
-        for shown in ("affinity", "all 2 up", "token-input", "threads", "Loop lateness", "demo"):
+        for shown in ("affinity", "all 2 up", "Loop lateness", "demo", "all 1 ready; worst "):
             assert shown in text
+        # Folded while nothing is wrong.
+        for fold, inside in (("loops", "Restarts"), ("ladder", "token-input")):
+            assert inside not in text
+            await page.run(f"document.querySelector('#{fold}').open = true")
+            assert inside in await page.run("document.body.innerText")
         async with aiohttp.ClientSession(admin) as session, session.get("/live.json") as answer:
             live = json.loads(await answer.read())
         for row in live["replicas"]:
@@ -169,7 +175,7 @@ async def test_the_page_in_a_browser() -> None:
 @needs_browser
 @pytest.mark.slow
 async def test_a_replica_that_dies_under_load_is_told_with_what_was_cut() -> None:
-    async with gateway(fleets=2) as (data, admin, _), browser.browser() as page:
+    async with gateway([PACE, PACE]) as (data, admin, _), browser.browser() as page:
         await page.look()
         await page.go(admin)
         await page.until("document.querySelector('#verdict')?.textContent === 'all 2 up'")
@@ -199,6 +205,77 @@ async def test_a_replica_that_dies_under_load_is_told_with_what_was_cut() -> Non
 
 @needs_browser
 @pytest.mark.slow
+async def test_a_slow_replica_is_named() -> None:
+    usual, slow = "--token-interval-s 0.02".split(), "--token-interval-s 0.1".split()
+    async with (
+        gateway([usual, usual, usual, slow], 4) as (data, admin, _),
+        browser.browser() as page,
+    ):
+        (url,) = FLEETS[-1].urls
+        replica = url.partition("://")[2]
+        await page.look()
+        await page.go(admin)
+        await page.until("document.querySelector('#verdict')?.textContent === 'all 4 up'")
+
+        async def ask(number: int) -> None:
+            async with aiohttp.ClientSession(data) as session:
+                while True:
+                    content = f"{number} {SYSTEM}"
+                    body = ASK | {
+                        "max_tokens": 8,
+                        "messages": [{"role": "user", "content": content}],
+                    }
+                    async with session.post("/v1/chat/completions", json=body) as answer:
+                        await answer.read()
+
+        loop = asyncio.get_running_loop()
+        asking = [loop.create_task(ask(number)) for number in range(24)]
+        began_s = loop.time()
+        try:
+            shown = "document.querySelector('#verdict').textContent"
+            await page.until(f"{shown}.startsWith('all 4 up; {replica} is ')")
+            assert loop.time() - began_s < 60
+            row = "[...document.querySelectorAll('#replicas tbody tr')]"
+            slow_rows = f"{row}.filter(one => one.textContent.includes('slow'))"
+            assert await page.run(f"{slow_rows}.map(one => one.cells[0].textContent)") == [replica]
+            events = await page.run("document.querySelector('#happened').innerText")
+            assert f"{replica} is " in events
+            assert "times slower than its like" in events
+        finally:
+            for task in asking:
+                task.cancel()
+        assert page.complaints == []
+
+
+@needs_browser
+@pytest.mark.slow
+async def test_a_phone_s_page_is_short_and_a_stall_that_matters_opens_its_fold() -> None:
+    async with gateway(replicas=4) as (data, admin, _), browser.browser() as page:
+        await chat(data)
+        await page.look(360, 740)
+        await page.go(admin)
+        await page.until("document.querySelectorAll('#decisions details').length")
+        many = "{length: 15}, (_, at) => ({...live.decisions[0], number: 1000 + at})"
+        await page.run(f"paused = true; live.decisions = Array.from({many}); draw()")
+        assert await page.run("document.documentElement.scrollHeight") < 2500
+        opened = "[...document.querySelectorAll('details[open]')].map(one => one.id)"
+        assert await page.run(opened) == []
+        # One line for each request.
+        await page.run("document.querySelector('#routing').open = true")
+        height = "document.querySelector('#decisions details').getBoundingClientRect().height"
+        assert await page.run(height) < 36
+        await page.run("document.querySelector('#routing').open = false")
+        for cause, worst_s, news in (
+            ("os", 0.3, []), ("relay", 0.006, []), ("relay", 0.3, ["loops"]), ("relay", 0.006, []),
+        ):  # fmt: skip
+            row = {"cause": cause, "count": 1, "total": 5, "worst_s": worst_s}
+            await page.run(f"live.stalls = [{json.dumps(row)}]; draw()")
+            assert await page.run(opened) == news
+        assert page.complaints == []
+
+
+@needs_browser
+@pytest.mark.slow
 async def test_names_from_elsewhere_are_text_and_a_lost_gateway_is_said() -> None:
     # A model may be called anything.
     evil = "<img src=x onerror=alert(1)>"
@@ -209,7 +286,7 @@ async def test_names_from_elsewhere_are_text_and_a_lost_gateway_is_said() -> Non
         await page.run(
             f"live.policy = live.replicas[0].id = {json.dumps(evil)}; paused = true;"
             "live.stalls = [{cause: 'gc', count: 1, total: 5}, {cause: 'os', count: 0, total: 0}];"
-            "draw()"
+            "draw(); document.querySelector('#loops').open = true"
         )
         stalls = await page.run("document.querySelector('#stalls').innerText")
         assert "gc" in stalls

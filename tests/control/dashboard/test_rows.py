@@ -14,16 +14,16 @@ def test_stalls_the_most_frequent_first(monkeypatch: pytest.MonkeyPatch) -> None
     old: Cells = {(STALLS, ("gc",)): [3.0], (STALLS, ("gil",)): [9.0]}
     new: Cells = {(STALLS, ("gc",)): [3.0], (STALLS, ("gil",)): [9.0], (STALLS, ("os",)): [4.0]}
     monkeypatch.setitem(BY_NAME, STALLS, FAMILY)
-    rows = stalls(Window(Reading(0.0, old), Reading(10.0, new)))
-    assert [(row.cause, row.count, row.total) for row in rows] == [
-        ("gil", 0, 9), ("os", 4, 4), ("gc", 0, 3),
+    rows = stalls(Window(Reading(0.0, old), Reading(10.0, new)), {"os": 0.2})
+    assert [(row.cause, row.count, row.total, row.worst_s) for row in rows] == [
+        ("gil", 0, 9, None), ("os", 4, 4, 0.2), ("gc", 0, 3, None),
     ]  # fmt: skip
 
 
 def test_a_gateway_that_does_not_count_stalls_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(BY_NAME, STALLS, raising=False)
     new: Cells = {(STALLS, ("gc",)): [3.0]}
-    assert stalls(Window(Reading(0.0, {}), Reading(1.0, new))) == []
+    assert stalls(Window(Reading(0.0, {}), Reading(1.0, new)), {}) == []
 
 
 def test_words_that_were_not_said_are_left_out() -> None:

@@ -17,6 +17,7 @@ from tokenlane.control.dashboard.live import (
     PeerRow,
     ReplicaRow,
     RungRow,
+    SavedRow,
     StallRow,
     Verdict,
     WorkerRow,
@@ -58,6 +59,7 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
             last=ReloadReport("refused", (), ("tokens.fetch",), (f"{name}:3: no",)),
         ),
         verdict=Verdict(text="3 of 3 up", level="good"),
+        saved=SavedRow(tokens=12_400_000, prefill_s=1860.0, replicas=1.34),
         events=[EventRow(at_s=0.0, text=f"{name} is down", level="warn")] * rows,
         fleet=FleetRow(
             name=name, store="down: no answer in time",
@@ -80,6 +82,7 @@ def test_a_screen() -> None:
         "ttft 121 ms, p99 -",
         "cached 79 %",
         "worst 100 ms",
+        "\ncaches saved 12.4M tokens, 1,860 s of prefill; now the work of 1.3 replicas\n",
         "10.0.0.1:8000  up              7",
         "█████░░░░░  50 %  80 %",
         "fleet 10.0.0.1:8000  store down: no answer in time",
@@ -91,6 +94,14 @@ def test_a_screen() -> None:
         assert shown in text
     assert "gc 12\n" in text
     assert "\x1b" not in text
+
+
+def test_what_the_caches_saved_as_far_as_it_is_known() -> None:
+    live = live_of()
+    live.saved = SavedRow(tokens=500)
+    assert "\ncaches saved 500 tokens\n" in draw(live, 80, 40, colour=False)
+    live.saved = SavedRow()
+    assert "saved" not in draw(live, 80, 40, colour=False)
 
 
 def test_what_became_of_reloads() -> None:

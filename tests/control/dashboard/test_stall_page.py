@@ -60,6 +60,13 @@ def test_the_ten_with_the_longest_piece_of_work_stay() -> None:
     assert log.view()["held"] == []
 
 
+def test_the_longest_of_the_last_minute_by_cause() -> None:
+    log = StallLog(lambda: 100.0)
+    for began_s, length_s, cause in ((39.0, 0.9, "gc"), (50.0, 0.2, "os"), (90.0, 0.1, "os")):
+        log.stalled(stall(began_s, length_s=length_s, cause=cause))
+    assert log.longest() == {"os": 0.2}
+
+
 def test_lateness_by_worker() -> None:
     log = StallLog(lambda: 100.0)
     log.beats(1, array.array("f", [0.1] * 99 + [0.5]).tobytes())
@@ -69,6 +76,11 @@ def test_lateness_by_worker() -> None:
     assert (second["worker"], second["beats"]) == (1, 100)
     assert second["p50_s"] == pytest.approx(0.1, rel=0.02)
     assert second["max_s"] == pytest.approx(0.5, rel=0.02)
+    # Exact, and each once.
+    log.beats(1, array.array("f", [0.25, 0.125]).tobytes())
+    log.beats(1, b"")
+    assert log.take_worst() == {0: pytest.approx(0.001), 1: 0.5}
+    assert log.take_worst() == {}
 
 
 def test_the_page() -> None:

@@ -25,11 +25,11 @@ from tokenlane.control.dashboard.live import (
     SettingRow,
 )
 from tokenlane.control.dashboard.rates import Reading, Window, ratio
+from tokenlane.control.dashboard.savings import Savings
 from tokenlane.control.dashboard.verdict import WHY, verdict
 from tokenlane.control.front_end import FrontEnds
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import ConfigRow
-from tokenlane.control.replica_metrics import Scrape
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.routing.candidates import LEFT_OUT_WORDS, LeftOut
 from tokenlane.telemetry.metrics import families
@@ -61,7 +61,8 @@ class RateHistory:
         self._gateway = state
         self._table, self._board = state.table, state.board
         self._readings: deque[Reading] = deque(maxlen=WINDOW_PERIODS + 1)
-        self._scrapes: deque[dict[str, Scrape]] = deque(maxlen=WINDOW_PERIODS + 1)
+        self._beats: deque[dict[int, float]] = deque(maxlen=WINDOW_PERIODS)
+        self._savings = Savings(WINDOW_PERIODS)
         self.front_ends = FrontEnds()
         self._starved: set[str] = set()
         self._series: dict[str, deque[float | None]] = {}
@@ -78,7 +79,9 @@ class RateHistory:
         """One more reading. at_s: monotonic seconds."""
         self._read(at_s)
         last = Window(self._readings[-2], self._readings[-1])
-        now, point = self._now(self._window()), self._now(last)
+        # A worker's beats of a second may come in the next one.
+        worst = self._worst(1) or self._worst(2)
+        now, point = self._now(self._window(), self._worst()), self._now(last, worst)
         for names, numbers in ((_EACH_SECOND, point), (_OVER_WINDOW, now)):
             for name in names:
                 points = self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS))
@@ -100,42 +103,44 @@ class RateHistory:
         fleet: FleetRow | None = None,
     ) -> Live:
         """Everything, as it is now."""
-        window, at_s = self._window(), self._readings[-1].at_s
+        gateway, shown = self._gateway, options.shown(self._gateway.settings)
+        window, worst, at_s = self._window(), self._worst(), self._readings[-1].at_s
         replicas = [self._replica(replica, window) for replica in self._table.replicas]
         cut, lately = (self._events.counted(CUT, at_s, of_s) for of_s in (KEEP_S, LATELY_S))
         return Live(
             verdict=verdict(unready, replicas, cut, lately),
             events=self._events.rows(at_s),
             version=__version__,
-            url=self._gateway.urls[0],
-            policy=self._gateway.settings.routing.policy,
+            url=gateway.urls[0],
+            policy=gateway.settings.routing.policy,
             at_s=time.time(),
             uptime_s=round(uptime_s, 1),
             unready=unready,
             window_s=round(window.span_s, 1),
             period_s=PERIOD_S,
-            now=self._now(window),
+            now=self._now(window, worst),
+            saved=self._savings.row(window.span_s),
             series={name: list(points) for name, points in self._series.items()},
             replicas=replicas,
-            workers=[rows.worker(one, window) for one in self._gateway.workers],
-            stalls=rows.stalls(window),
+            workers=[rows.worker(one, window, worst.get(one.number)) for one in gateway.workers],
+            stalls=rows.stalls(window, gateway.stalls.longest()),
             rungs=rows.rungs(window),
             reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
             models=rows.models(window),
-            doubts=self._gateway.doubts,
+            doubts=gateway.doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
             config=config,
             fleet=fleet,
             settings=[
-                SettingRow(path=path, value=value, is_default=is_default)
-                for path, value, is_default in options.shown(self._gateway.settings)
+                SettingRow(path=one, value=text, is_default=usual) for one, text, usual in shown
             ],
         )
 
     def _read(self, at_s: float) -> None:
         self._readings.append(Reading(at_s, self._gateway.totals.cells()))
-        self._scrapes.append(dict(self._table.scrapes))
+        self._savings.see(self._table.scrapes)
+        self._beats.append(self._gateway.stalls.take_worst())
         in_flight = [
             (one.id, self._board.load(one.slot).requests + self._board.peers(one.slot).requests)
             for one in self._table.replicas
@@ -145,9 +150,15 @@ class RateHistory:
     def _window(self) -> Window:
         return Window(self._readings[0], self._readings[-1])
 
-    def _now(self, window: Window) -> Numbers:
+    def _worst(self, periods: int = WINDOW_PERIODS) -> dict[int, float]:
+        """Return by worker how late its latest heartbeat of the last periods was."""
+        lately = list(self._beats)[-periods:]
+        ascending = sorted((late_s, number) for beats in lately for number, late_s in beats.items())
+        return {number: late_s for late_s, number in ascending}
+
+    def _now(self, window: Window, worst: dict[int, float]) -> Numbers:
+        worst_s = max(worst.values(), default=None)
         ttft = window.spread(families.TTFT.name)
-        late = window.spread(families.LOOP_STALL.name)
         loads = [self._board.load(replica.slot) for replica in self._table.replicas]
         return Numbers(
             requests_per_s=round(window.per_s(families.REQUESTS.name), 3),
@@ -157,7 +168,7 @@ class RateHistory:
             connections=int(window.total(families.CONNECTIONS.name)),
             input_tokens_per_s=round(window.per_s(families.PROMPT_TOKENS.name), 1),
             output_tokens_per_s=round(window.per_s(families.OUTPUT_TOKENS.name), 1),
-            hit_rate=self._hit_rate(),
+            hit_rate=self._savings.hit_rate(one.id for one in self._table.replicas),
             predicted_ratio=ratio(
                 window.count(families.PREDICTED_CACHED.name),
                 window.count(families.ACTUAL_CACHED.name),
@@ -165,8 +176,8 @@ class RateHistory:
             ttft_p50_s=ttft.quantile(0.5),
             ttft_p99_s=ttft.quantile(0.99),
             tpot_p50_s=window.spread(families.TPOT.name).quantile(0.5),
-            late_p99_s=late.quantile(0.99),
-            late_worst_s=late.worst,
+            late_p99_s=rows.late(window, 0.99, worst_s),
+            late_worst_s=worst_s,
         )
 
     def _notice(self, last: Window, at_s: float, wall_s: float) -> None:
@@ -218,7 +229,6 @@ class RateHistory:
         if state == "up":
             state = rows.left_out(window).get(name, "up")
         blocks, block_tokens = replica.cache_blocks, replica.block_tokens
-        hit_tokens, queried_tokens = self._hits(replica.id)
         return ReplicaRow(
             id=replica.id,
             state=state,
@@ -230,7 +240,7 @@ class RateHistory:
             waiting=replica.waiting,
             kv_usage=round(replica.kv_usage, 4),
             cache_tokens=blocks * block_tokens if blocks and block_tokens else None,
-            hit_rate=ratio(hit_tokens, queried_tokens),
+            hit_rate=self._savings.hit_rate([name]),
             ids=rows.ids(replica.proofs.values()),
             since_s=since_s,
             why=why,
@@ -240,20 +250,6 @@ class RateHistory:
             times_slower=self._slow.get(name),
             starved=name in self._starved,
         )
-
-    def _hits(self, replica: str) -> tuple[float, float]:
-        """Prompt tokens found in a replica's cache in the window, and looked up there."""
-        last = self._scrapes[-1].get(replica, Scrape())
-        # A replica may be younger than the window.
-        first = next((pages[replica] for pages in self._scrapes if replica in pages), last)
-        if last.queried_tokens < first.queried_tokens:  # it was started again
-            first = Scrape()
-        return last.hit_tokens - first.hit_tokens, last.queried_tokens - first.queried_tokens
-
-    def _hit_rate(self) -> float | None:
-        """The fleet's."""
-        both = [self._hits(replica.id) for replica in self._table.replicas]
-        return ratio(sum(hit for hit, _ in both), sum(queried for _, queried in both))
 
 
 def _short(value: float | None) -> float | None:

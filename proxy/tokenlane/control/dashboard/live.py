@@ -12,9 +12,9 @@ from tokenlane.telemetry.routing_sample import RoutingFacts
 
 
 class Numbers(msgspec.Struct, kw_only=True):
-    """The gateway as a whole. late_…: of the workers' loops. hit_rate: share of the prompt
-    tokens that the replicas found in their caches. predicted_ratio: cached tokens as foreseen, for
-    each that an answer reported."""
+    """The gateway as a whole. late_…: of the workers' loops, the worst exact. hit_rate: share of
+    the prompt tokens that the replicas found in their caches. predicted_ratio: cached tokens as
+    foreseen, for each that an answer reported."""
 
     requests_per_s: float = 0.0
     failed_per_s: float = 0.0
@@ -61,6 +61,16 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     starved: bool = False
 
 
+class SavedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replicas' prefix caches saved. tokens: prompt tokens found there since the replicas
+    started. prefill_s: how long computing these would have taken. replicas: as many as would do
+    nothing but that, in the window."""
+
+    tokens: int | None = None
+    prefill_s: float | None = None
+    replicas: float | None = None
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the gateway is healthy, as a sentence. level: good, warn or bad."""
 
@@ -91,11 +101,13 @@ class WorkerRow(msgspec.Struct, kw_only=True):
 
 
 class StallRow(msgspec.Struct, kw_only=True):
-    """What held the loops: in the window, and since the start."""
+    """What held the loops: in the window, and since the start. worst_s: the longest of the last
+    minute."""
 
     cause: str
     count: float
     total: float
+    worst_s: float | None = None
 
 
 class RungRow(msgspec.Struct, kw_only=True):
@@ -203,6 +215,7 @@ class Live(msgspec.Struct, kw_only=True):
     settings: list[SettingRow]
     config: ConfigRow | None = None
     fleet: FleetRow | None = None
+    saved: SavedRow = SavedRow()
     verdict: Verdict = Verdict()
     events: list[EventRow] = []
     doubts: dict[str, tuple[str, ...]] = {}

@@ -17,12 +17,10 @@ Cells = Mapping[tuple[str, tuple[str, ...]], Sequence[float]]
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """All children's cells at one time (monotonic seconds). cache_counts: as FleetTable has
-    them."""
+    """All children's cells at one time (monotonic seconds)."""
 
     at_s: float
     cells: Cells
-    cache_counts: Mapping[str, tuple[float, float]] = {}
 
 
 class Spread:
@@ -45,14 +43,6 @@ class Spread:
             below += count
             floor = bound
         return floor
-
-    @property
-    def worst(self) -> float | None:
-        """The upper bound of the highest bucket that has any; above the last bound, that."""
-        for place in range(len(self._counts) - 1, -1, -1):
-            if self._counts[place]:
-                return self._bounds[min(place, len(self._bounds) - 1)]
-        return None
 
 
 _NOTHING = Spread((), ())

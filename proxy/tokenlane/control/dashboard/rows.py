@@ -5,6 +5,7 @@ Invariants:
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -73,24 +74,31 @@ def times_slower(window: Window) -> dict[str, float]:
     return found
 
 
-def worker(one: WorkerProcess, window: Window) -> WorkerRow:
-    """A worker and its loop."""
-    late = window.spread(families.LOOP_STALL.name, worker=str(one.number))
+def late(window: Window, share: float, worst_s: float | None, **labels: str) -> float | None:
+    """Return a quantile of the loops' lateness, not above the worst as a bucket's bound may be."""
+    found = window.spread(families.LOOP_STALL.name, **labels).quantile(share)
+    return found if found is None or worst_s is None else min(found, worst_s)
+
+
+def worker(one: WorkerProcess, window: Window, worst_s: float | None) -> WorkerRow:
+    """A worker and its loop. worst_s: how late it was at most."""
+    number = str(one.number)
     return WorkerRow(
         worker=one.number,
         state=one.state,
         pid=one.pid,
         restarts=one.restarts,
-        late_p50_s=late.quantile(0.5),
-        late_p99_s=late.quantile(0.99),
-        late_worst_s=late.worst,
+        late_p50_s=late(window, 0.5, worst_s, worker=number),
+        late_p99_s=late(window, 0.99, worst_s, worker=number),
+        late_worst_s=worst_s,
     )
 
 
-def stalls(window: Window) -> list[StallRow]:
-    """Causes, the most frequent since the start first."""
+def stalls(window: Window, longest: Mapping[str, float]) -> list[StallRow]:
+    """Causes, the most frequent since the start first. longest: by cause, the longest lately."""
+    total = partial(window.total, STALLS)
     rows = [
-        StallRow(cause=cause, count=found, total=window.total(STALLS, cause=cause))
+        StallRow(cause=cause, count=found, total=total(cause=cause), worst_s=longest.get(cause))
         for cause, found in window.by(STALLS, "cause").items()
     ]
     return sorted(rows, key=lambda row: (-row.total, row.cause))
@@ -129,16 +137,15 @@ def models(window: Window) -> list[ModelRow]:
     for model in window.values(families.OUTPUT_TOKENS.name, "model"):
         ttft = window.spread(families.TTFT.name, model=model)
         tpot = window.spread(families.TPOT.name, model=model)
+        per_s = partial(window.per_s, model=model)
         rows.append(
             ModelRow(
                 model=model,
                 ttft_p50_s=ttft.quantile(0.5),
                 ttft_p99_s=ttft.quantile(0.99),
                 tpot_p50_s=tpot.quantile(0.5),
-                input_tokens_per_s=round(window.per_s(families.PROMPT_TOKENS.name, model=model), 1),
-                output_tokens_per_s=round(
-                    window.per_s(families.OUTPUT_TOKENS.name, model=model), 1
-                ),
+                input_tokens_per_s=round(per_s(families.PROMPT_TOKENS.name), 1),
+                output_tokens_per_s=round(per_s(families.OUTPUT_TOKENS.name), 1),
             )
         )
     return rows

@@ -121,7 +121,19 @@ def _header(live: Live) -> list[Line]:
             (f"tokens in {number(now.input_tokens_per_s)} /s, ", ""),
             (f"out {number(now.output_tokens_per_s)} /s", ""),
         ],
+        *_saved(live),
     ]
+
+
+def _saved(live: Live) -> list[Line]:
+    saved = live.saved
+    if saved.tokens is None:
+        return []
+    text = f"caches saved {number(saved.tokens)} tokens"
+    if saved.prefill_s is not None:
+        text += f", {number(saved.prefill_s)} s of prefill"
+        text += f"; now the work of {number(saved.replicas)} replicas"
+    return [[(text, "")]]
 
 
 def _settings(live: Live) -> list[Line]:
@@ -142,15 +154,10 @@ def _settings(live: Live) -> list[Line]:
 
 
 def _sparks(live: Live, width: int) -> list[Line]:
-    lines: list[Line] = []
-    for name, series in (
-        ("requests/s", "requests_per_s"),
-        ("ttft", "ttft_p50_s"),
-        ("late worst", "late_worst_s"),
-    ):
-        points = live.series.get(series, [])
-        lines.append([(f"{name:10} ", "quiet"), (spark(points, max(width - 11, 0)), "accent")])
-    return lines
+    names = {"requests_per_s": "requests/s", "ttft_p50_s": "ttft", "late_worst_s": "late worst"}
+    room = max(width - 11, 0)
+    rows = {name: spark(live.series.get(key, []), room) for key, name in names.items()}
+    return [[(f"{name:10} ", "quiet"), (drawn, "accent")] for name, drawn in rows.items()]
 
 
 def _replicas(live: Live, limit: int) -> list[Line]:
@@ -278,11 +285,9 @@ def _clipped(line: Line, width: int) -> Line:
 
 def draw(live: Live, width: int, height: int, *, colour: bool) -> str:
     """The screen as text, lines ended by newlines."""
-    drawn = []
-    for line in lines(live, width, height):
-        pieces = [
-            f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style else text
-            for text, style in line
-        ]
-        drawn.append("".join(pieces).rstrip())
-    return "\n".join(drawn) + "\n"
+
+    def styled(text: str, style: str) -> str:
+        return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colour and style else text
+
+    made = lines(live, width, height)
+    return "".join("".join(styled(*one) for one in line).rstrip() + "\n" for line in made)

@@ -38,9 +38,8 @@ def verdict(
     parts += [f"{row.id}'s front end is starved" for row in starved[:_NAMED]]
     if cut:
         parts.append(f"{cut} answer{'s' if cut > 1 else ''} cut")
-    level = (
-        "bad" if unready is not None else "warn" if out or slow or starved or cut_lately else "good"
-    )
+    troubled = out or slow or starved or cut_lately
+    level = "bad" if unready is not None else "warn" if troubled else "good"
     return Verdict(text="; ".join(parts), level=level)
 
 

@@ -23,7 +23,6 @@ from tokenlane.control.fleet_table import ADVICE
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.reload import Reloader
 from tokenlane.control.roster import STATIC, Roster
-from tokenlane.control.stall_log import StallLog
 from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
@@ -198,8 +197,7 @@ class View:
 
     def stalls(self) -> dict[str, Any]:
         """The last stalls and how late the loops were, as JSON."""
-        pool = self.state.pool
-        return (pool.stalls if pool is not None else StallLog()).view()
+        return self.state.stalls.view()
 
     def _samples(self) -> Iterator[Sample]:
         """The control plane's own families, for the collector."""

@@ -33,19 +33,20 @@ class LatenessWindow:
         self._spare: list[HdrHistogram] = []
         self._whole = _histogram()
 
-    def add(self, lateness: bytes, now_s: float) -> None:
+    def add(self, lateness: bytes, now_s: float) -> float | None:
         """Add the beats that came now. lateness: packed float32 seconds (what is no whole number of
-        them is cut off)."""
+        them is cut off). Return the worst."""
         packed = array.array("f")
         packed.frombytes(lateness[: len(lateness) // packed.itemsize * packed.itemsize])
         if not packed:
-            return
+            return None
         number = self._expire(now_s)
         if not self._slices or self._slices[-1][0] != number:
             self._slices.append((number, self._spare.pop() if self._spare else _histogram()))
         histogram = self._slices[-1][1]
         for late_us, count in Counter(int(late_s * 1e6) for late_s in packed).items():
             histogram.record_value(min(late_us, _LIMIT_US), count)
+        return max(packed)
 
     def summary(self, now_s: float) -> dict[str, float]:
         """Return `beats`, and the QUANTILES and `max_s` of their lateness in seconds, to 1 %."""

@@ -27,6 +27,13 @@ const late = (value) => (!known(value) ? "" : value >= 0.05 ? "bad" : value >= 0
 const word = (text, how = "") => el("span", { class: `pill ${how}` }, text);
 const coloured = (text, how) => el("span", { class: how }, text);
 
+function saved() {
+  const { tokens, prefill_s, replicas } = live.saved ?? {};
+  if (!known(tokens)) return "none saved yet";
+  const time = known(prefill_s) ? `, ${duration(prefill_s)} of prefill; now the work of ${count(replicas)} replicas` : "";
+  return `${count(tokens)} tokens saved${time}`;
+}
+
 const TILES = [
   {
     title: "Requests", lines: ["requests_per_s", "failed_per_s"], show: (value) => [count(value), "/s"],
@@ -39,11 +46,11 @@ const TILES = [
   },
   {
     title: "Prompt tokens cached", lines: ["hit_rate"], show: (value) => [percent(value), ""],
-    value: (now) => now.hit_rate, note: (now) => known(now.predicted_ratio) ? `${percent(now.predicted_ratio)} of it foreseen` : "as the replicas count",
+    value: (now) => now.hit_rate, note: saved, long: true,
   },
   {
     title: "Loop lateness, p99", lines: ["late_p99_s", "late_worst_s"], show: seconds,
-    value: (now) => now.late_p99_s, level: (now) => late(now.late_p99_s), note: (now) => `worst below ${time(now.late_worst_s)}`,
+    value: (now) => now.late_p99_s, level: (now) => late(now.late_p99_s), note: (now) => `worst ${time(now.late_worst_s)}`,
   },
   {
     title: "In flight", lines: ["in_flight"], show: (value) => [count(value), ""],
@@ -58,7 +65,7 @@ const TILES = [
 function tiles() {
   if (!$("tiles").children.length) {
     for (const tile of TILES) {
-      const made = el("div", { class: "tile" }, el("h3", {}, tile.title), el("div", { class: "value" }), el("p", {}), el("div", { class: "graph" }));
+      const made = el("div", { class: "tile" }, el("h3", {}, tile.title), el("div", { class: "value" }), el("p", { class: tile.long ? "long" : null }), el("div", { class: "graph" }));
       made.addEventListener("pointermove", (event) => { made.dataset.at = event.offsetX / made.clientWidth; drawTile(made, tile); });
       made.addEventListener("pointerleave", () => { delete made.dataset.at; drawTile(made, tile); });
       $("tiles").append(made);
@@ -113,8 +120,8 @@ function replicas() {
   const usage = (row) => (row.kv_usage > 0.95 ? "bad" : row.kv_usage > 0.8 ? "warn" : "");
   table("replicas", [
     ["Replica", "head", (row) => row.id],
-    ["Health", "", (row) => row.state === "up" && (row.times_slower || row.starved) ? word(row.starved ? "starved" : "slow", "warn") : word(row.state, level[row.state])],
-    ["Load", "full", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
+    ["Health", "bare", (row) => row.state === "up" && (row.times_slower || row.starved) ? word(row.starved ? "starved" : "slow", "warn") : word(row.state, level[row.state])],
+    ["Load", "", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
     ["Requests", "n", (row) => `${count(row.requests_per_s)} /s`],
     ["Failed", "n", (row) => coloured(`${count(row.failed_per_s)} /s`, row.failed_per_s ? "bad" : "")],
     ["TTFT p50", "n", (row) => coloured(time(row.ttft_p50_s), row.times_slower ? "warn" : "")],
@@ -123,10 +130,10 @@ function replicas() {
     ["Queued tokens", "n", (row) => count(row.queued_tokens)],
     ["Runs", "n", (row) => count(row.running)],
     ["Waits", "n", (row) => count(row.waiting)],
-    ["KV cache", "full", (row) => bar(row.kv_usage, percent(row.kv_usage), usage(row))],
+    ["KV cache", "", (row) => bar(row.kv_usage, percent(row.kv_usage), usage(row))],
     ["KV tokens", "n", (row) => count(row.cache_tokens)],
     ["Hit rate", "n", (row) => percent(row.hit_rate)],
-    ["Ids", "full", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
+    ["Ids", "", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
 }
@@ -153,6 +160,16 @@ function peers() {
   ], live.fleet.peers, "No other gateway is seen.");
 }
 
+// Says in a line what a fold holds. It opens where there is news, and closes when that is over.
+const news = new Map();
+function fold(id, isNews, text) {
+  const shown = $(id).querySelector("small");
+  shown.className = isNews ? "warn" : "";
+  shown.textContent = text;
+  if ((news.get(id) ?? false) !== isNews) $(id).open = isNews;
+  news.set(id, isNews);
+}
+
 function loops() {
   const level = { ready: "good", starting: "warn", draining: "warn", dead: "bad" };
   table("workers", [
@@ -163,13 +180,20 @@ function loops() {
     ["Worst", "n", (row) => coloured(time(row.late_worst_s), late(row.late_worst_s))],
     ["Restarts", "n", (row) => coloured(count(row.restarts), row.restarts ? "warn" : "")],
   ], live.workers, "No worker runs.");
+  // The machine's own pauses are no news, nor are short ones.
+  const held = live.stalls.filter((row) => row.cause !== "os" && late(row.worst_s) === "bad");
+  const out = live.workers.filter((row) => row.state !== "ready");
+  const said = [out.length ? out.map((row) => `worker ${row.worker} ${row.state}`).join(", ") : `all ${live.workers.length} ready`,
+    ...held.map((row) => `held ${time(row.worst_s)} by ${row.cause}`), `worst ${time(live.now.late_worst_s)}`];
+  fold("loops", held.length + out.length > 0, said.join("; "));
   const most = Math.max(...live.stalls.map((row) => row.total), 1);
   const seen = live.stalls.filter((row) => row.total);
   const rows = seen.map((row) => el("tr", {},
     el("td", { class: "head" }, row.cause),
-    el("td", { class: "full bare" }, bar(row.total / most, count(row.total), row.count ? "warn" : "")),
-    el("td", { class: "n bare" }, coloured(row.count ? `${count(row.count)} just now` : "", "warn"))));
-  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", {})));
+    el("td", { class: "full bare" }, bar(row.total / most, count(row.total), held.includes(row) ? "warn" : "")),
+    el("td", { class: "n bare" }, coloured(time(row.worst_s), held.includes(row) ? "warn" : "")),
+    el("td", { class: "n bare" }, row.count ? `${count(row.count)} just now` : "")));
+  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", { class: "n" }, "longest, last minute"), el("th", {})));
   const more = el("p", { class: "quiet" }, "The last of them, with their stacks: ", el("a", { href: "stalls" }, "/stalls"));
   $("stalls").replaceChildren(...(rows.length ? [el("table", {}, head, el("tbody", {}, ...rows)), more] : []));
 }
@@ -182,6 +206,9 @@ function ladder() {
     ["p50", "n wide", (row) => time(row.p50_s)],
     ["p99", "n", (row) => time(row.p99_s)],
   ], live.rungs, "");
+  const used = live.rungs.filter((row) => row.share).sort((one, other) => other.share - one.share);
+  const bails = used.some((row) => row.rung === "bail" && row.share > 0.05);
+  fold("ladder", bails, used.map((row) => `${row.rung} ${percent(row.share)}`).join(", ") || "no prompt just now");
   $("bails").textContent = live.bails.length
     ? `Routed without ids: ${live.bails.map((row) => `${row.word} ${percent(row.share)}`).join(", ")}.` : "";
 }
@@ -217,7 +244,9 @@ function decision(row) {
 }
 
 function routing() {
-  $("reasons").replaceChildren(...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")));
+  const foreseen = live.now.predicted_ratio;
+  $("reasons").replaceChildren(...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")),
+    ...(known(foreseen) ? [word(`${percent(foreseen)} of the cached tokens foreseen`)] : []));
   const target = $("decisions");
   const seen = new Map([...target.querySelectorAll("details")].map((made) => [Number(made.dataset.number), made]));
   const rows = live.decisions.slice(0, 15).map((row) => seen.get(row.number) ?? decision(row));
@@ -283,5 +312,6 @@ $("pause").addEventListener("click", () => {
   $("pause").setAttribute("aria-pressed", String(paused));
   $("pause").textContent = paused ? "Paused" : "Pause";
 });
+if (matchMedia("(max-width: 640px)").matches) $("routing").open = false;
 $("config").addEventListener("toggle", () => { if (live) settings(); });
 look();
