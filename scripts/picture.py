@@ -82,9 +82,11 @@ async def take(gateway: asyncio.subprocess.Process) -> dict[str, bytes]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(converse(session, n)) for n in range(SESSIONS)]
             await asyncio.sleep(LOAD_S)
-            pictures = {"phone": b"", "dark": b"", "light": b""}
-            for name, width in (("phone", 360), ("dark", 1280), ("light", 1280)):
+            pictures = {"dark": b"", "light": b"", "phone": b""}
+            for name, width in (("dark", 1280), ("light", 1280), ("phone", 360)):
                 await page.look(width, 1150, dark=name == "dark")
+                if name == "phone":  # the page asks for the width once, when it is opened
+                    await page.go(urls[1])
                 await asyncio.sleep(1.5)
                 if name == "light":
                     await page.run("document.querySelectorAll('#decisions details')[1].open = true")

@@ -2,8 +2,8 @@
 
 Invariants:
 - Memory is bounded: the last hundred stalls, whatever their workers' number, the ten since the
-  start in which one piece of work held a loop the longest, and one window of lateness per worker
-  number.
+  start in which one piece of work held a loop the longest, for each cause at most a hundred that
+  are the longest of the last minute, and one window of lateness per worker number.
 """
 
 import time
@@ -28,12 +28,19 @@ class StallLog:
         self._clock = clock
         self._stalls: deque[Stall] = deque(maxlen=KEPT_COUNT)
         self._held: list[Stall] = []
+        # By cause, each longer than all that came after it.
+        self._longest: dict[str, deque[Stall]] = {}
         self._windows: dict[int, LatenessWindow] = {}
         self._worst: dict[int, float] = {}
 
     def stalled(self, stall: Stall) -> None:
         """A worker's loop was held."""
         self._stalls.append(stall)
+        lately = self._longest.setdefault(stall.cause, deque())
+        while lately and lately[-1].length_s <= stall.length_s:
+            lately.pop()
+        if len(lately) < KEPT_COUNT:
+            lately.append(stall)
         if stall.held_s > (self._held[-1].held_s if len(self._held) == HELD_COUNT else 0.0):
             self._held.append(stall)
             self._held.sort(key=lambda one: one.held_s, reverse=True)
@@ -52,12 +59,12 @@ class StallLog:
         return taken
 
     def longest(self) -> dict[str, float]:
-        """Return by cause the longest of the last stalls that ended within WINDOW_S."""
+        """Return by cause the longest stall that ended within WINDOW_S."""
         since_s = self._clock() - WINDOW_S
-        ascending = sorted(self._stalls, key=lambda one: one.length_s)
-        return {
-            one.cause: one.length_s for one in ascending if one.began_s + one.length_s >= since_s
-        }
+        for lately in self._longest.values():
+            while lately and lately[0].began_s + lately[0].length_s < since_s:
+                lately.popleft()
+        return {cause: lately[0].length_s for cause, lately in self._longest.items() if lately}
 
     def view(self) -> dict[str, Any]:
         """For `/stalls`: the workers' lateness, the stalls, the latest first, and those since the

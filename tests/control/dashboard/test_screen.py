@@ -82,7 +82,7 @@ def test_a_screen() -> None:
         "ttft 121 ms, p99 -",
         "cached 79 %",
         "worst 100 ms",
-        "\ncaches saved 12.4M tokens, 1,860 s of prefill; now the work of 1.3 replicas\n",
+        "\ncaches saved 12.4M tokens, 1,860 s of prefill; now worth 1.3 replicas\n",
         "10.0.0.1:8000  up              7",
         "█████░░░░░  50 %  80 %",
         "fleet 10.0.0.1:8000  store down: no answer in time",

@@ -62,8 +62,12 @@ def test_the_ten_with_the_longest_piece_of_work_stay() -> None:
 
 def test_the_longest_of_the_last_minute_by_cause() -> None:
     log = StallLog(lambda: 100.0)
-    for began_s, length_s, cause in ((39.0, 0.9, "gc"), (50.0, 0.2, "os"), (90.0, 0.1, "os")):
+    for began_s, length_s, cause in (
+        (39.0, 0.9, "gc"), (38.0, 0.5, "os"), (50.0, 0.1, "os"), (60.0, 0.2, "os"),
+    ):  # fmt: skip
         log.stalled(stall(began_s, length_s=length_s, cause=cause))
+    for _ in range(5 * KEPT_COUNT):
+        log.stalled(stall(90.0, length_s=0.01, cause="os"))
     assert log.longest() == {"os": 0.2}
 
 

@@ -43,8 +43,5 @@ class EventLog:
 
     def counted(self, kind: str, at_s: float, within_s: float = KEEP_S) -> int:
         """Return how many of a kind there were lately."""
-        return sum(
-            row.count
-            for began_s, of_kind, row in self._events
-            if of_kind == kind and at_s - began_s <= within_s
-        )
+        since_s = at_s - within_s
+        return sum(row.count for at_s, of, row in self._events if of == kind and at_s >= since_s)

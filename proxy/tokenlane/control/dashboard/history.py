@@ -107,6 +107,7 @@ class RateHistory:
         window, worst, at_s = self._window(), self._worst(), self._readings[-1].at_s
         replicas = [self._replica(replica, window) for replica in self._table.replicas]
         cut, lately = (self._events.counted(CUT, at_s, of_s) for of_s in (KEEP_S, LATELY_S))
+        settings = [SettingRow(path=at, value=text, is_default=usual) for at, text, usual in shown]
         return Live(
             verdict=verdict(unready, replicas, cut, lately),
             events=self._events.rows(at_s),
@@ -132,9 +133,7 @@ class RateHistory:
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
             config=config,
             fleet=fleet,
-            settings=[
-                SettingRow(path=one, value=text, is_default=usual) for one, text, usual in shown
-            ],
+            settings=settings,
         )
 
     def _read(self, at_s: float) -> None:

@@ -79,9 +79,8 @@ class Savings:
 
     def hit_rate(self, replicas: Iterable[str]) -> float | None:
         """Return the share of prompt tokens that these found in their caches in the window."""
-        grown = [self._grown(name) for name in replicas]
-        found = sum(hit for hit, _ in grown)
-        return ratio(found, found + sum(computed for _, computed in grown))
+        found, computed = map(sum, zip((0.0, 0.0), *map(self._grown, replicas)))
+        return ratio(found, found + computed)
 
     def row(self, window_s: float) -> SavedRow:
         """Return what was saved. window_s: how long the window is."""

@@ -126,13 +126,12 @@ def _header(live: Live) -> list[Line]:
 
 
 def _saved(live: Live) -> list[Line]:
-    saved = live.saved
-    if saved.tokens is None:
+    row = live.saved
+    if row.tokens is None:
         return []
-    text = f"caches saved {number(saved.tokens)} tokens"
-    if saved.prefill_s is not None:
-        text += f", {number(saved.prefill_s)} s of prefill"
-        text += f"; now the work of {number(saved.replicas)} replicas"
+    text = f"caches saved {number(row.tokens)} tokens"
+    if row.prefill_s is not None:
+        text += f", {number(row.prefill_s)} s of prefill; now worth {number(row.replicas)} replicas"
     return [[(text, "")]]
 
 

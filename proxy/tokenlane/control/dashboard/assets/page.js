@@ -30,7 +30,7 @@ const coloured = (text, how) => el("span", { class: how }, text);
 function saved() {
   const { tokens, prefill_s, replicas } = live.saved ?? {};
   if (!known(tokens)) return "none saved yet";
-  const time = known(prefill_s) ? `, ${duration(prefill_s)} of prefill; now the work of ${count(replicas)} replicas` : "";
+  const time = known(prefill_s) ? `, ${duration(prefill_s)} of prefill; now worth ${count(replicas)} replicas` : "";
   return `${count(tokens)} tokens saved${time}`;
 }
 
