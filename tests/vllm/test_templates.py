@@ -193,7 +193,7 @@ def test_ids_and_forwarding(
         with_ids = forwarded(tokenizer, Kind.CHAT, asked)
         if with_ids is None:
             continue
-        given = with_ids | {"cache_salt": f"ids {number}"}
+        given = with_ids | {"cache_salt": f"ids {number}", "return_token_ids": True}
         status, by_ids = server.post("/v1/chat/completions", given)
         assert status == 200, (given, by_ids)
         wrong += (
