@@ -94,7 +94,7 @@ class Crowd:
         """Who is there all the time."""
         return [
             *[self.talks] * 6, *[self.leaves] * 2, *[self.crawls] * 2,
-            self.half_closes, self.is_hostile, self.is_malformed,
+            self.half_closes, self.is_hostile, self.is_malformed, self.says_new_words,
         ]  # fmt: skip
 
     async def burst(self, count: int) -> None:
@@ -212,6 +212,11 @@ class Crowd:
                 answer = await self._answer(client, asked, streamed=False)
                 if not answer.whole or answer.headers.get("connection") == "close":
                     return
+
+    async def says_new_words(self) -> None:
+        """Fill again what a thread that ended had remembered, so that memory is at its most."""
+        for words in (60, 800, 6_000):
+            await self.fills(words, 2)
 
     async def leaves(self) -> None:
         """Goes at any moment, politely or not."""

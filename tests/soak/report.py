@@ -5,7 +5,6 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from tests.soak.audit import Books
@@ -39,8 +38,7 @@ class Report:
 
     def rising_mb_per_h(self, name: str) -> float:
         """Of what a process has, once its caches are full: of the least in each of some windows,
-        by Theil and Sen's median of slopes. What work needs for a while is no rise, and what is
-        given back and taken again neither (a thread ends, and with it the words it remembers)."""
+        by Theil and Sen's median of slopes. What work needs for a while is no rise."""
         points = [point for point in self.memory[name] if point[0] >= FULL_AFTER_S]
         if not points:
             return 0.0
@@ -50,9 +48,7 @@ class Report:
             window = min(int((at_s - points[0][0]) / window_s), _WINDOWS - 1)
             if window not in least or size < least[window][1]:
                 least[window] = at_s, size
-        at_least = sorted(least.values())
-        highest = accumulate([size for _, size in at_least], max)
-        minima = [(at_s, size) for (at_s, _), size in zip(at_least, highest, strict=True)]
+        minima = sorted(least.values())
         slopes = [
             (later[1] - earlier[1]) / (later[0] - earlier[0])
             for number, earlier in enumerate(minima)

@@ -26,8 +26,15 @@ def test_what_work_takes_for_a_while_is_no_rise() -> None:
     assert abs(rising(lambda _: 100 + draw.choice((0, 0, 5, 50, 150)))) < 1.0
 
 
-def test_what_is_given_back_and_taken_again_is_no_rise() -> None:
-    assert abs(rising(lambda at_s: 100 - 60 * (at_s > 900) + min(at_s / 60, 55))) < 1.0
+def test_what_is_given_back_and_soon_taken_again_is_no_rise() -> None:
+    def given_back(at_s: float) -> float:
+        return max(0.0, 60 - (at_s - 900) / 5) if at_s > 900 else 0.0
+
+    assert abs(rising(lambda at_s: 100 - given_back(at_s))) < 1.0
+
+
+def test_what_comes_back_all_the_time_is_a_rise() -> None:
+    assert rising(lambda at_s: 100 - 60 * (at_s > 900) + min(at_s / 60, 55)) > 10.0
 
 
 @pytest.mark.parametrize("mb_per_h", [12.0, 40.0, 150.0])
