@@ -16,6 +16,8 @@ from bench.tools.processes import BenchError
 
 # What the canned replicas say in `usage`.
 TOKENS_HEADER = "X-Prompt-Tokens"
+# Of a number in a body: enough that the runs of a whole bench share none.
+DIGITS = 11
 UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
@@ -110,21 +112,21 @@ function init(args)
   for index, part in ipairs(parts) do
     heads[index] = "POST {path} HTTP/1.1\\r\\nHost: " .. host ..
       "\\r\\nContent-Type: application/json\\r\\n{TOKENS_HEADER}: " .. part[3] ..
-      "\\r\\nContent-Length: " .. (#part[1] + 16 + #part[2]) .. "\\r\\n\\r\\n" .. part[1]
+      "\\r\\nContent-Length: " .. (#part[1] + {2 * DIGITS} + #part[2]) .. "\\r\\n\\r\\n" .. part[1]
   end
 end
 function request()
   number = number + 1
   local index = number % #parts + 1
-  local spelled = string.gsub(string.format("%08d", number), "%d", "%0 ")
+  local spelled = string.gsub(string.format("%0{DIGITS}d", number), "%d", "%0 ")
   return heads[index] .. spelled .. parts[index][2]
 end
 """
 
 
 def spelled(number: int) -> bytes:
-    """A number's eight digits, apart: so each is a token, and all prompts have equally many."""
-    return b"".join([b"%c " % digit for digit in b"%08d" % number])
+    """A number's digits, apart: so each is a token, and all prompts have equally many."""
+    return b"".join([b"%c " % digit for digit in b"%0*d" % (DIGITS, number)])
 
 
 def with_pauses(script: str, pause_ms: int) -> str:
