@@ -247,6 +247,29 @@ async def test_a_turn_is_known_wherever_the_conversations_part() -> None:
     assert 0 < counted.size_bytes <= own.budgets.body.limit_bytes
 
 
+async def test_many_questions_about_one_document_keep_it_once() -> None:
+    """What leaves a known body is kept once it is long; what goes on from it takes its place."""
+    own, write = service("demo"), written(0, {})
+    document = {"role": "system", "content": PAD}
+    kept, hits = [], []
+    # A shape is known from its second conversation on.
+    for question in ("one", "two", "three", "four", "five", PAD):
+        hits.append(own.bodies.hits)
+        await read(own, write([document, {"role": "user", "content": question}]))
+        kept.append(len(own.bodies))
+    answered = [
+        {"role": "user", "content": PAD},
+        {"role": "assistant", "content": "so"},
+        {"role": "user", "content": "and"},
+    ]
+    await read(own, write([document, *answered]))
+    own.close()
+    assert hits[-1] - hits[2] == 3
+    assert kept[2:-1] == [kept[1]] * 3
+    assert kept[-1] == kept[1] + 1
+    assert len(own.bodies) == kept[-1]
+
+
 async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
     own = service("demo")
     write, raw = written(0, {}), b""

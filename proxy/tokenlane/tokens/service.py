@@ -135,7 +135,7 @@ class TokenService:
             return None
         self.bodies.hits += 1
         prompt, body = made
-        self.bodies.put(body, turn.known if turn.mark is turn.known.marks[-1] else None)
+        self.bodies.keep(body, turn.known, turn.mark)
         return prompt
 
     def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:

@@ -5,6 +5,8 @@ Invariants:
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
 - An entry holds a body, its ids and their hashes.
+- A body that leaves a known one is kept once it is so much longer that reading it again would cost:
+  many questions about one document keep the document once.
 - Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
@@ -19,6 +21,8 @@ LEAST_BYTES: Final = 32 * 1024
 NEAR_BYTES: Final = 96
 # How many messages are looked at, from the last one back, and how far.
 _TRIES: Final = 16
+# Beyond a mark, what is read again rather than kept.
+_READ_AGAIN_BYTES: Final = 8 * 1024
 _SEARCHED_BYTES: Final = 64 * 1024
 _ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
 
@@ -83,8 +87,17 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             found = self._at(body, body.find(b"}", at) + 1)
             if found is None:
                 found = self._at(body, body.rfind(b"}", low, at) + 1)
-        # This does not mark it as used: the body that continues it will be put in.
+        # This does not mark it as used: `keep` does.
         return found
+
+    def keep(self, new: KnownBody, known: KnownBody, mark: BodyMark) -> None:
+        """Keep a body that begins as a known one does up to the mark, or mark that one as used."""
+        if mark is known.marks[-1]:
+            self.put(new, known)
+        elif len(new.body) - mark.at > _READ_AGAIN_BYTES:
+            self.put(new)
+        else:
+            self.use(known)
 
     def _at(self, body: bytes, at: int) -> tuple[KnownBody, BodyMark] | None:
         known = self._named.get(body[max(0, at - NEAR_BYTES) : at])

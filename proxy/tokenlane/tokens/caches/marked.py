@@ -51,6 +51,12 @@ class MarkedCache(BoundedCache[int, _Entry], Generic[_Entry]):
             self._named.update(dict.fromkeys(names, new))
             self.budget.grow(self, size_bytes)
 
+    def use(self, entry: _Entry) -> None:
+        """Mark an entry as the most recently used."""
+        with self._lock:
+            if id(entry) in self._items:
+                self._items.move_to_end(id(entry))
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
