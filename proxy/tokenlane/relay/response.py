@@ -323,12 +323,13 @@ class Relay:
     def _read(self, body: bytes) -> None:
         answer = read_answer(body, self._dialect) if not self._told else None
         if answer is not None:
-            self._made(answer.id)
+            if self._on_made is not None:
+                self._made(answer.id)
             self.usage = answer.usage
             self.aborted = answer.aborted
             # A replica that reports no token counts may still have generated tokens.
             self._said = (
-                answer.aborted
+                self.aborted
                 and (answer.usage is None or answer.usage.completion_tokens is None)
                 and (self._dialect is not Dialect.CHAT or says_something(body))
             )
@@ -339,10 +340,10 @@ class Relay:
         status = self.head.status
         if status == 503 or (status == 404 and self._kept):
             return True
-        tokens = self.usage.completion_tokens if self.usage is not None else 0
-        if self._scanner is not None and status == 200 and not self.first_token_s:
-            return not tokens
-        return self.aborted and not tokens and not self._said
+        ended_early = self._scanner is not None and status == 200 and not self.first_token_s
+        if not ended_early and (not self.aborted or self._said):
+            return False
+        return self.usage is None or not self.usage.completion_tokens
 
 
 def _nowhere(data: bytes) -> None:

@@ -52,7 +52,11 @@ class AnswerUsage(msgspec.Struct):
     @property
     def aborted(self) -> bool:
         """vLLM says `abort` when it stops for its own reasons."""
-        return any(choice.finish_reason == "abort" for choice in self.choices)
+        # Asked of every answer: a loop takes a third of a generator's time.
+        for choice in self.choices:  # noqa: SIM110 - as said
+            if choice.finish_reason == "abort":
+                return True
+        return False
 
 
 class _SaidChoice(msgspec.Struct):

@@ -53,18 +53,14 @@ def idlest(among: Candidates, places: Sequence[int]) -> int:
     """Of these places the least busy, then the least used, then the one chosen longest ago."""
     if len(places) == 1:
         return places[0]
+    # What history says is asked of those alone that are equally busy.
+    for busy in (among.queued_tokens, among.requests):
+        least = min([busy[place] for place in places])
+        places = [place for place in places if busy[place] == least]
+        if len(places) == 1:
+            return places[0]
     slots, weight, chosen_at = among.slots, among.history.weight, among.history.chosen_at
-    queued_tokens, requests = among.queued_tokens, among.requests
-    return min(
-        (
-            queued_tokens[place],
-            requests[place],
-            weight(slots[place]),
-            chosen_at(slots[place]),
-            place,
-        )
-        for place in places
-    )[-1]
+    return min([(weight(slots[place]), chosen_at(slots[place]), place) for place in places])[2]
 
 
 def decide(

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Protocol
 
-import msgspec
-
 from tokenlane.fleet_state import Load
 from tokenlane.prompt import Prompt
 
@@ -152,14 +150,17 @@ class Candidates:
         self.others: Final = others
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice:
     """A candidate with its price. cost: tokens where a policy counts them, else its own rank."""
 
-    slot: int
-    cached_tokens: int
-    uncached_tokens: int
-    load: Load
-    cost: float
+    def __init__(
+        self, slot: int, cached_tokens: int, uncached_tokens: int, load: Load, cost: float
+    ) -> None:
+        self.slot: Final = slot
+        self.cached_tokens: Final = cached_tokens
+        self.uncached_tokens: Final = uncached_tokens
+        self.load: Final = load
+        self.cost: Final = cost
 
 
 class Decision:

@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import msgspec
-
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
@@ -23,6 +21,7 @@ from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
+from tokenlane.tokens.caches.doorkeeper import Doorkeeper
 from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
@@ -42,14 +41,22 @@ Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
 _FULL = "overload"
 
 
-class Outcome(msgspec.Struct):
+class Outcome:
     """prompt: None on the bail rung, and then `reason` says why. queue_s, run_s: seconds."""
 
-    prompt: Prompt | None
-    rung: Rung
-    reason: str = ""
-    queue_s: float = 0.0
-    run_s: float = 0.0
+    def __init__(
+        self,
+        prompt: Prompt | None,
+        rung: Rung,
+        reason: str = "",
+        queue_s: float = 0.0,
+        run_s: float = 0.0,
+    ) -> None:
+        self.prompt = prompt
+        self.rung = rung
+        self.reason = reason
+        self.queue_s = queue_s
+        self.run_s = run_s
 
 
 class TokenService:
@@ -75,6 +82,7 @@ class TokenService:
             for model, tokenizer in tokenizers.loaded.items()
         }
         self.cache = PromptCache(self.budgets.request)
+        self._doorkeeper = Doorkeeper()
         self.bodies = BodyPrefixCache(self.budgets.body)
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
@@ -156,7 +164,9 @@ class TokenService:
         prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings)
         if prompt is None:
             return None
-        self.cache.put(key, prompt)
+        # Made in the time of a few lookups: one that never comes again is not worth its place.
+        if self._doorkeeper.knew(key):
+            self.cache.put(key, prompt)
         return Outcome(prompt, Rung.SHORT, "", 0.0, time.perf_counter() - began_s)
 
     async def make(
