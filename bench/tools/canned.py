@@ -3,7 +3,7 @@ says what the request's `X-Prompt-Tokens` says.
 
 nginx discards the body and returns the same bytes, which costs about 20 us a request: what is
 measured in front of it is the proxy. The health, model and metric answers let probes see
-four healthy vLLM replicas.
+four healthy vLLM replicas. They do not tokenize, so they get text, as from any proxy.
 """
 
 import json
@@ -96,6 +96,7 @@ http {{
         location = /health {{ return 200; }}
         location = /v1/models {{ default_type application/json; return 200 '{MODELS}'; }}
         location = /metrics {{ default_type text/plain; root {folder}; }}
+        location /tokenize {{ return 404; }}
         location / {{ default_type application/json; return 200 '{answer}'; }}
     }}
 }}
