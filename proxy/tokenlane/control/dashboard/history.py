@@ -1,8 +1,9 @@
-"""Watches the counters, so that the live page has rates and a few minutes of history at once.
+"""Watches the counters, so that the live page has rates and their history at once.
 
 Invariants:
 - One reading a second, in the control plane; the data loops do nothing for it.
-- Memory is bounded: a window of readings, a few numbers for each second before it.
+- Memory is bounded: a window of readings, a few numbers for each second before it, and
+  each replica's hour (`flows`).
 - How many people look changes nothing: they are shown what was read anyway.
 """
 
@@ -16,6 +17,7 @@ from tokenlane import __version__
 from tokenlane.config import options
 from tokenlane.control.dashboard import rows
 from tokenlane.control.dashboard.events import KEEP_S, EventLog
+from tokenlane.control.dashboard.flows import Flows
 from tokenlane.control.dashboard.live import (
     DecisionRow,
     FleetRow,
@@ -24,7 +26,7 @@ from tokenlane.control.dashboard.live import (
     ReplicaRow,
     SettingRow,
 )
-from tokenlane.control.dashboard.rates import Reading, Window, ratio
+from tokenlane.control.dashboard.rates import Reading, Window, ratio, short
 from tokenlane.control.dashboard.savings import Savings
 from tokenlane.control.dashboard.verdict import WHY, verdict
 from tokenlane.control.front_end import FrontEnds
@@ -73,11 +75,14 @@ class RateHistory:
         self._states: dict[str, tuple[str, str, float | None]] = {}
         self._slow: dict[str, float] = {}
         self._read(time.monotonic())
+        self.flows = Flows(self._readings[-1])
         self._notice_states(time.monotonic(), None)
 
     def tick(self, at_s: float) -> None:
         """One more reading. at_s: monotonic seconds."""
         self._read(at_s)
+        replicas = (replica.id for replica in self._table.replicas)
+        self.flows.see(self._readings[-1], self._savings.counted, replicas)
         last = Window(self._readings[-2], self._readings[-1])
         # A worker's beats of a second may come in the next one.
         worst = self._worst(1) or self._worst(2)
@@ -85,7 +90,7 @@ class RateHistory:
         for names, numbers in ((_EACH_SECOND, point), (_OVER_WINDOW, now)):
             for name in names:
                 points = self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS))
-                points.append(_short(getattr(numbers, name)))
+                points.append(short(getattr(numbers, name)))
         self._notice(last, at_s, time.time())
 
     def routed(self, samples: Iterable[RoutingSample]) -> None:
@@ -249,8 +254,3 @@ class RateHistory:
             times_slower=self._slow.get(name),
             starved=name in self._starved,
         )
-
-
-def _short(value: float | None) -> float | None:
-    """Four digits: a sparkline shows no more, and they are sent every second."""
-    return None if value is None else float(f"{value:.4g}")

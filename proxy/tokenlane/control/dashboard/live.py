@@ -1,4 +1,4 @@
-"""What the live page and `tokenlane top` show: the words of `/live.json`.
+"""What the live page and `tokenlane top` show: the words of `/live.json` and `/hour.json`.
 
 Invariants:
 - Times are seconds, sizes tokens, shares 0..1; what is not known is null, never 0.
@@ -59,6 +59,23 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     ttft_p50_s: float | None = None
     times_slower: float | None = None
     starved: bool = False
+
+
+class Flow(msgspec.Struct, kw_only=True):
+    """A replica's last hour, by the words of ReplicaRow: one point every period, the newest
+    last."""
+
+    requests_per_s: list[float | None] = []
+    failed_per_s: list[float | None] = []
+    ttft_p50_s: list[float | None] = []
+    hit_rate: list[float | None] = []
+
+
+class Hour(msgspec.Struct, kw_only=True):
+    """The words of `/hour.json`. flows: by replica, in the order of the page."""
+
+    period_s: float
+    flows: dict[str, Flow]
 
 
 class SavedRow(msgspec.Struct, frozen=True, kw_only=True):

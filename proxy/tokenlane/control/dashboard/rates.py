@@ -119,6 +119,11 @@ class Window:
         )
 
 
+def short(value: float | None) -> float | None:
+    """Four digits: a picture shows no more."""
+    return None if value is None else float(f"{value:.4g}")
+
+
 def ratio(part: float, whole: float) -> float | None:
     """part / whole; None of nothing."""
     return part / whole if whole > 0 else None
