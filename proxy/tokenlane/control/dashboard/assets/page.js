@@ -205,8 +205,8 @@ function loops() {
     el("td", { class: "head" }, row.cause),
     el("td", { class: "full bare" }, bar(row.total / most, count(row.total), held.includes(row) ? "warn" : "")),
     el("td", { class: "n bare" }, coloured(time(row.worst_s), held.includes(row) ? "warn" : "")),
-    el("td", { class: "n bare" }, row.count ? `${count(row.count)} just now` : "")));
-  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", { class: "n" }, "longest, last minute"), el("th", {})));
+    el("td", { class: "n bare wide" }, row.count ? `${count(row.count)} just now` : "")));
+  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", { class: "n" }, "longest, last minute"), el("th", { class: "wide" })));
   const more = el("p", { class: "quiet" }, "The last of them, with their stacks: ", el("a", { href: "stalls" }, "/stalls"));
   $("stalls").replaceChildren(...(rows.length ? [el("table", {}, head, el("tbody", {}, ...rows)), more] : []));
 }
