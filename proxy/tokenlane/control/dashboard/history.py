@@ -66,7 +66,7 @@ class RateHistory:
         self._beats: deque[dict[int, float]] = deque(maxlen=WINDOW_PERIODS)
         self._savings = Savings(WINDOW_PERIODS)
         self.front_ends = FrontEnds()
-        self._starved: set[str] = set()
+        self._distrusted: dict[str, str] = {}
         self._series: dict[str, deque[float | None]] = {}
         self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
         self._numbers = count(1)
@@ -133,6 +133,8 @@ class RateHistory:
             rungs=rows.rungs(window),
             reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
+            forwarded=rows.counts(window.by(families.FORWARDED.name, "as")),
+            as_text=rows.counts(window.by(families.FORWARDED.name, "reason", **{"as": "text"})),
             models=rows.models(window),
             doubts=gateway.doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
@@ -188,22 +190,26 @@ class RateHistory:
         """Record what the last reading shows to have happened."""
         if cut := int(last.count(families.REQUESTS.name, outcome="truncated")):
             self._events.count(CUT, cut, at_s, wall_s)
-        slow = rows.times_slower(self._window())
-        for replica in slow.keys() - self._slow.keys():
-            text = f"{replica} is {slow[replica]:.0f} times slower than its like"
-            self._events.add(text, "warn", at_s, wall_s)
-        for replica in self._slow.keys() - slow.keys():
-            self._events.add(f"{replica} is as fast as its like again", "good", at_s, wall_s)
-        self._slow = slow
-        starved = {name for name, one in self.front_ends.known.items() if one.starved}
-        for name in starved - self._starved:
-            text = f"{name}: {self.front_ends.known[name].why}"
-            self._events.add(text, "warn", at_s, wall_s)
-            log.warning("replica %s", text)
-        for name in self._starved - starved:
-            self._events.add(f"{name}: its front end keeps up again", "good", at_s, wall_s)
-        self._starved = starved
+        self._slow = rows.times_slower(self._window())
+        slow = {
+            name: f"{times:.0f} times slower than its like" for name, times in self._slow.items()
+        }
+        self._events.troubles(slow, "as fast as its like again", at_s, wall_s)
+        starved = self.front_ends.starved
+        for name in self._events.troubles(starved, "its front end keeps up again", at_s, wall_s):
+            log.warning("replica %s: %s", name, starved[name])
+        self._events.troubles(self._others(), "its ids are proven again", at_s, wall_s)
         self._notice_states(at_s, wall_s)
+
+    def _others(self) -> dict[str, str]:
+        """Return the replicas that made other ids, until they have proven theirs."""
+        words = {one.id: rows.ids(one.proofs.values()) for one in self._table.replicas}
+        self._distrusted = {
+            name: "makes other ids than the gateway: its prompts go as text"
+            for name, word in words.items()
+            if word.startswith("other") or (word == "unproven" and name in self._distrusted)
+        }
+        return self._distrusted
 
     def _notice_states(self, at_s: float, wall_s: float | None) -> None:
         """Record which replicas are in another state than before. wall_s: None at the start."""
@@ -252,5 +258,5 @@ class RateHistory:
             failed_per_s=round(window.per_s(families.UPSTREAM_FAILURES.name, replica=name), 3),
             ttft_p50_s=window.spread(families.TTFT.name, replica=name).quantile(0.5),
             times_slower=self._slow.get(name),
-            starved=name in self._starved,
+            starved=name in self.front_ends.starved,
         )

@@ -34,8 +34,8 @@ class Numbers(msgspec.Struct, kw_only=True):
 
 class ReplicaRow(msgspec.Struct, kw_only=True):
     """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own.
-    ids: whether it has proven that it makes the gateway's ids, in words. peers_in_flight: of the
-    other gateways, as far as they said. since_s: it is in this state since then (Unix time; null:
+    ids: whether it has proven that it makes the gateway's ids, in words (`rows.ids`).
+    peers_in_flight: of the other gateways, as far as they said. since_s: it is in this state since then (Unix time; null:
     since before this gateway); why: of a state other than up. times_slower: than all replicas of
     its model, where that is much. starved: its requests wait for its front end. Rates and
     ttft_p50_s: of this gateway's requests there."""
@@ -209,7 +209,8 @@ class FleetRow(msgspec.Struct, kw_only=True):
 class Live(msgspec.Struct, kw_only=True):
     """All of it. window_s: what rates and quantiles are over. series: by name, one point every
     period_s seconds, the newest last. events: of the last hour, the newest first. doubts: by model,
-    why its ids may differ from vLLM's."""
+    why its ids may differ from vLLM's. forwarded: prompts by what replicas got, ids or text;
+    as_text: those sent as text, by why."""
 
     version: str
     url: str
@@ -227,6 +228,8 @@ class Live(msgspec.Struct, kw_only=True):
     rungs: list[RungRow]
     reasons: list[Count]
     bails: list[Count]
+    forwarded: list[Count] = []
+    as_text: list[Count] = []
     models: list[ModelRow]
     decisions: list[DecisionRow]
     settings: list[SettingRow]

@@ -49,14 +49,18 @@ def left_out(window: Window) -> dict[str, str]:
 
 
 def ids(proofs: Iterable[Proof]) -> str:
-    """Whether a replica makes the gateway's ids: proven, unproven, or what it makes others of."""
-    refuted, proven = IdKind(0), False
+    """Return whether a replica makes the gateway's ids: proven, unproven, regained (proven after
+    it was lost), or what it makes others of."""
+    refuted, proven, losses = IdKind(0), False, 0
     for proof in proofs:
         refuted |= IdKind(proof.refuted)
         proven = proven or proof.proven != 0
+        losses += proof.losses
     if refuted:
         return f"other: {', '.join(kind.label for kind in refuted)}"
-    return "proven" if proven else "unproven"
+    if not proven:
+        return "unproven"
+    return "regained" if losses else "proven"
 
 
 def times_slower(window: Window) -> dict[str, float]:

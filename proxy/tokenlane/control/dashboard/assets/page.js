@@ -127,7 +127,7 @@ function replicas() {
     ["KV cache", "", (row) => bar(row.kv_usage, percent(row.kv_usage), usage(row))],
     ["KV tokens", "n wide", (row) => count(row.cache_tokens)],
     ["Hit rate", "n flow", (row) => percent(row.hit_rate)],
-    ["Ids", "", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
+    ["Ids", "", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : row.ids === "unproven" ? "warn" : row.ids ? "good" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
 }
@@ -258,7 +258,9 @@ function decision(row) {
 
 function routing() {
   const foreseen = live.now.predicted_ratio;
-  $("reasons").replaceChildren(...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")),
+  const ids = live.forwarded.find((row) => row.word === "ids")?.share ?? 0, why = live.as_text.map((row) => `${row.word} ${percent(row.share)}`);
+  const sent = live.forwarded.length ? [word(`${percent(ids)} sent as ids${why.length ? `; as text: ${why.join(", ")}` : ""}`)] : [];
+  $("reasons").replaceChildren(...sent, ...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")),
     ...(known(foreseen) ? [word(`${percent(foreseen)} of the cached tokens foreseen`)] : []));
   const target = $("decisions");
   const seen = new Map([...target.querySelectorAll("details")].map((made) => [Number(made.dataset.number), made]));
