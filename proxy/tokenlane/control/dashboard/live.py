@@ -35,10 +35,10 @@ class Numbers(msgspec.Struct, kw_only=True):
 class ReplicaRow(msgspec.Struct, kw_only=True):
     """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own.
     ids: whether it has proven that it makes the gateway's ids, in words (`rows.ids`).
-    peers_in_flight: of the other gateways, as far as they said. since_s: it is in this state since then (Unix time; null:
-    since before this gateway); why: of a state other than up. times_slower: than all replicas of
-    its model, where that is much. starved: its requests wait for its front end. Rates and
-    ttft_p50_s: of this gateway's requests there."""
+    peers_in_flight: of the other gateways, as far as they said. since_s: it is in this state
+    since then (Unix time; null: since before this gateway); why: of a state other than up.
+    times_slower: than all replicas of its model, where that is much. starved: its requests wait
+    for its front end. Rates and ttft_p50_s: of this gateway's requests there."""
 
     id: str
     state: str

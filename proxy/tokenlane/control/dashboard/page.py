@@ -53,8 +53,4 @@ def page_routes(live: Callable[[], Live], hour: Callable[[], Hour]) -> list[web.
         return serve
 
     routes = [web.get(path, _file(*how)) for path, how in FILES.items()]
-    return [
-        *routes,
-        web.get("/live.json", numbers(live)),
-        web.get("/hour.json", numbers(hour)),
-    ]
+    return [*routes, web.get("/live.json", numbers(live)), web.get("/hour.json", numbers(hour))]
