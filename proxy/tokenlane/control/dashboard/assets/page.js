@@ -140,7 +140,7 @@ const FLOWS = [
 // A column has one scale, so that a replica that differs stands out.
 function flows(hour) {
   const rows = Object.entries(hour.flows), longest = Math.max(...rows.map(([, flow]) => flow.requests_per_s.length), 0);
-  const length = Math.max(longest, 20), span_s = length * hour.period_s, span = span_s < 3600 ? duration(span_s) : "hour";
+  const length = Math.max(longest, 10), span_s = length * hour.period_s, span = span_s < 3600 ? duration(span_s) : "hour";
   $("hour").hidden = longest < 2;
   $("hour").querySelector("small").textContent = `over the last ${span}; each column has one scale`;
   table("flows", [["Replica", "head", ([id]) => id], ...FLOWS.map(([title, name, show]) => {
