@@ -8,6 +8,7 @@ import contextlib
 import random
 import re
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 SESSIONS = 40
-LOAD_S = 40.0
+# So that each replica's hour has begun.
+LOAD_S = 155.0
 SPEEDS = (
     *("--prefill-tokens-per-s", "9000", "--token-interval-s", "0.012"),
     *("--cache-blocks", "4000"),
@@ -47,8 +49,9 @@ async def converse(session: aiohttp.ClientSession, seed: int) -> None:
             await asyncio.sleep(chance.expovariate(1.5))
 
 
-async def main() -> dict[str, bytes]:
-    """A fleet and a gateway of their own; pictures by their names."""
+@contextlib.asynccontextmanager
+async def served() -> AsyncIterator[tuple[str, str]]:
+    """A fleet and a gateway of their own; the URLs of the data and the admin port."""
     from tokenlane.runtime.ports import free_ports
     from tokenlane.simulator.subprocess_fleet import FleetProcess
     from tokenlane.tokens.demo import demo_folder
@@ -60,40 +63,48 @@ async def main() -> dict[str, bytes]:
             "--port", "0", "--admin-port", "0", "--tokenizer", f"demo={demo_folder()}",
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
+        assert gateway.stdout is not None
         try:
-            return await take(gateway)
+            urls: list[str] = []
+            while len(urls) < 2:
+                urls += re.findall(r"http://\S+:\d+", (await gateway.stdout.readline()).decode())[
+                    :1
+                ]
+            yield urls[0], urls[1]
         finally:
             with contextlib.suppress(ProcessLookupError):
                 gateway.terminate()
             await gateway.wait()
 
 
-async def take(gateway: asyncio.subprocess.Process) -> dict[str, bytes]:
+@contextlib.asynccontextmanager
+async def load(url: str) -> AsyncIterator[None]:
+    """The conversations, while the context lasts."""
+    async with aiohttp.ClientSession(url) as session, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(converse(session, n)) for n in range(SESSIONS)]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+async def main() -> dict[str, bytes]:
     """Load, then pictures by their names."""
     from tests.browser import browser
 
-    assert gateway.stdout is not None
-    urls: list[str] = []
-    while len(urls) < 2:
-        urls += re.findall(r"http://\S+:\d+", (await gateway.stdout.readline()).decode())[:1]
-    async with aiohttp.ClientSession(urls[0]) as session, browser() as page:
+    pictures = {}
+    async with served() as (data, admin), browser() as page, load(data):
         await page.look()
-        await page.go(urls[1])
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(converse(session, n)) for n in range(SESSIONS)]
-            await asyncio.sleep(LOAD_S)
-            pictures = {"dark": b"", "light": b"", "phone": b""}
-            for name, width in (("dark", 1280), ("light", 1280), ("phone", 360)):
-                await page.look(width, 1150, dark=name == "dark")
-                if name == "phone":  # the page asks for the width once, when it is opened
-                    await page.go(urls[1])
-                await asyncio.sleep(1.5)
-                if name == "light":
-                    await page.run("document.querySelectorAll('#decisions details')[1].open = true")
-                    await asyncio.sleep(0.3)
-                pictures[name] = await page.picture(whole=name == "phone")
-            for task in tasks:
-                task.cancel()
+        await page.go(admin)
+        await asyncio.sleep(LOAD_S)
+        for name, width in (("dark", 1280), ("light", 1280), ("phone", 360)):
+            await page.look(width, 1150, dark=name == "dark")
+            if name == "phone":  # the page asks for the width once, when it is opened
+                await page.go(admin)
+            await asyncio.sleep(1.5)
+            if name == "light":
+                await page.run("document.querySelectorAll('#decisions details')[1].open = true")
+                await asyncio.sleep(0.3)
+            pictures[name] = await page.picture(whole=name == "phone")
     return pictures
 
 

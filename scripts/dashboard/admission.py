@@ -1,5 +1,6 @@
 """The fourth board: who asks, who waits, and who is turned away."""
 
+from scripts.dashboard.glance import GLANCE
 from scripts.dashboard.panel import Board, Panel, Query, Row, quantile, rate, total
 
 _WHO = Row(
@@ -107,5 +108,5 @@ _NAMES = Row(
 )
 
 ADMISSION = Board(
-    "tokenlane-admission", "tokenlane: admission and tenants", (_WHO, _PLACES, _NAMES)
+    "tokenlane-admission", "tokenlane: admission and tenants", (GLANCE, _WHO, _PLACES, _NAMES)
 )

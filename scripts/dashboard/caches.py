@@ -1,5 +1,6 @@
 """The third board: what replicas hold, how that is known, and who is left out."""
 
+from scripts.dashboard.glance import GLANCE
 from scripts.dashboard.panel import Board, Panel, Query, Row, rate, total
 
 _HELD = Row(
@@ -95,4 +96,6 @@ _LEFT_OUT = Row(
     ),
 )
 
-CACHES = Board("tokenlane-caches", "tokenlane: replicas' caches", (_HELD, _EVENTS, _LEFT_OUT))
+CACHES = Board(
+    "tokenlane-caches", "tokenlane: replicas' caches", (GLANCE, _HELD, _EVENTS, _LEFT_OUT)
+)

@@ -1,6 +1,6 @@
 """The second board: what held the loop, and what the ladder did about it."""
 
-from scripts.dashboard.overview import SIDE_BY_SIDE
+from scripts.dashboard.glance import CONVICTS, GLANCE
 from scripts.dashboard.panel import Board, Panel, Query, Row, quantile, rate, total, where
 
 _LOADED = "tokenlane_config_last_reload_success_timestamp_seconds"
@@ -234,5 +234,5 @@ _PROCESSES = Row(
 LOOP = Board(
     "tokenlane-loop",
     "tokenlane: loop and ladder",
-    (Row("What convicts", (SIDE_BY_SIDE,)), _LOOP, _LADDER, _PROCESSES),
+    (GLANCE, CONVICTS, _LOOP, _LADDER, _PROCESSES),
 )

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from tests.control.dashboard.test_screen import live_of
 from tests.support import listener
+from tokenlane.control.dashboard.live import Hour
 from tokenlane.control.dashboard.page import page_routes
 
 PATIENCE_S = 30.0
@@ -23,7 +24,7 @@ PATIENCE_S = 30.0
 async def admin_port() -> AsyncIterator[str]:
     """Its URL."""
     app = web.Application()
-    app.add_routes(page_routes(live_of))
+    app.add_routes(page_routes(live_of, lambda: Hour(period_s=30.0, flows={})))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     sock = listener()

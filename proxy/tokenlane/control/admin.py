@@ -60,7 +60,7 @@ def admin_app(view: View, more: Iterable[web.RouteDef] = ()) -> web.Application:
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/status.json", shown(view.status))
     app.router.add_get("/replicas", shown(lambda: {"replicas": view.replicas()}))
-    app.router.add_routes(page_routes(view.live))
+    app.router.add_routes(page_routes(view.live, view.watch.flows.hour))
     app.router.add_get("/stalls", stalls)
     app.router.add_post("/explain", partial(explain, view))
     app.router.add_routes(more)

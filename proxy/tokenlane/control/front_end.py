@@ -61,6 +61,11 @@ class FrontEnds:
         self._looks.append(now)
         self.known = {name: self._judged(name) for name in now}
 
+    @property
+    def starved(self) -> dict[str, str]:
+        """Return the replicas whose requests wait, and why."""
+        return {name: one.why for name, one in self.known.items() if one.starved}
+
     def _judged(self, name: str) -> FrontEnd:
         looks = [look[name] for look in self._looks if name in look]
         (_, first), (_, last) = looks[0], looks[-1]

@@ -25,6 +25,7 @@ from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.replica_metrics import Scrape
 from tokenlane.control.stall_log import StallLog
 from tokenlane.control.worker_process import WorkerProcess
+from tokenlane.fleet_state import IdKind, ProofNews
 from tokenlane.routing.candidates import LeftOut
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics import families
@@ -160,7 +161,45 @@ def test_a_slow_replica_is_named(bench: Bench) -> None:
     assert [row.times_slower is not None for row in live.replicas] == [False, True]
     bench.ticks(WINDOW_PERIODS + 1)
     assert bench.live().verdict.text == "all 2 up"
-    assert bench.live().events[0].text == f"{other} is as fast as its like again"
+    assert bench.live().events[0].text == f"{other}: as fast as its like again"
+
+
+def test_trust_that_is_lost_and_regained(bench: Bench) -> None:
+    one, other = bench.table.replicas
+    for slot in (0, 1):
+        bench.table.observe(slot, Probe("ok", ("m",)))
+
+    def told(losses: int, *, proven: int = 0, lost: int = 0, forgiven: int = 0) -> None:
+        process = bench.table.replicas[0].process
+        news = ProofNews(
+            one.slot, process, "m", losses,
+            proven=proven, lost=lost, refuted=lost, forgiven=forgiven,
+        )  # fmt: skip
+        bench.table.proof(news)
+        bench.ticks()
+
+    told(0, proven=IdKind.CHAT)
+    assert [row.ids for row in bench.live().replicas] == ["proven", "unproven"]
+    told(0, lost=IdKind.CHAT)
+    assert bench.live().replicas[0].ids == "other: chat"
+    lost = f"{one.id}: makes other ids than the gateway: its prompts go as text"
+    assert bench.live().events[0].text == lost
+    told(1, forgiven=IdKind.CHAT)
+    assert bench.live().replicas[0].ids == "unproven"
+    assert bench.live().events[0].text == lost
+    told(1, proven=IdKind.CHAT)
+    assert bench.live().replicas[0].ids == "regained"
+    assert bench.live().events[0].text == f"{one.id}: its ids are proven again"
+    assert not any(other.id in row.text and "ids" in row.text for row in bench.live().events)
+
+
+def test_ids_and_text(bench: Bench) -> None:
+    for form, count in ((("ids", "proven"), 6), (("text", "fields"), 1), (("text", "off"), 1)):
+        bench.segment.counter(families.FORWARDED, *form).inc(count)
+    bench.ticks()
+    live = bench.live()
+    assert [(row.word, row.share) for row in live.forwarded] == [("ids", 0.75), ("text", 0.25)]
+    assert [(row.word, row.share) for row in live.as_text] == [("fields", 0.5), ("off", 0.5)]
 
 
 def test_loops_ladder_reasons_and_models(bench: Bench) -> None:

@@ -7,16 +7,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Never
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from tests import browser
+from tests.control.dashboard.test_screen import live_of
 from tests.support import listener
-from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.live import Flow, Hour, Live
 from tokenlane.control.dashboard.page import page_routes
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
@@ -26,27 +28,31 @@ LIMIT_BYTES = 100_000
 PATHS = ("/", "/style.css", "/drawing.js", "/page.js")
 
 
+def nothing() -> Never:
+    """The numbers, where nobody asks for them."""
+    raise AssertionError("not asked for")
+
+
 @asynccontextmanager
-async def served() -> AsyncIterator[aiohttp.ClientSession]:
-    """The files alone."""
-
-    def nothing() -> Live:
-        raise AssertionError("not asked for")
-
+async def served(
+    live: Callable[[], Live] = nothing, hour: Callable[[], Hour] = nothing
+) -> AsyncIterator[str]:
+    """The URL of the page without a gateway."""
     app = web.Application()
-    app.add_routes(page_routes(nothing))
+    app.add_routes(page_routes(live, hour))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     sock = listener()
     await web.SockSite(runner, sock).start()
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{sock.getsockname()[1]}") as session:
-        yield session
-    await runner.cleanup()
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}/"
+    finally:
+        await runner.cleanup()
 
 
 async def test_the_page_is_small_and_asks_nobody_else() -> None:
     size_bytes = 0
-    async with served() as session:
+    async with served() as url, aiohttp.ClientSession(url) as session:
         for path in PATHS:
             async with session.get(path) as response:
                 assert response.status == 200
@@ -61,6 +67,12 @@ async def test_the_page_is_small_and_asks_nobody_else() -> None:
     assert size_bytes < LIMIT_BYTES
 
 
+PHONE_LIMIT_PX = 2500
+# What sticks out of a page of 360 px.
+STICKS_OUT = (
+    "[...document.querySelectorAll('main *')].filter(one =>"
+    " one.getBoundingClientRect().right > 361).map(one => one.outerHTML.slice(0, 200))"
+)
 PACE = ("--token-interval-s", "0.02")
 FLEETS: list[FleetProcess] = []
 ASK = {"model": "demo", "stream": True, "max_tokens": 3}
@@ -157,19 +169,50 @@ async def test_the_page_in_a_browser() -> None:
 
         # On a phone nothing sticks out; in the dark the ground is dark.
         await page.look(360, 740, dark=True)
+        assert await page.run(STICKS_OUT) == []
         assert await page.run("document.documentElement.scrollWidth") <= 360
-        sticks_out = (
-            "[...document.querySelectorAll('main *')].filter(one =>"
-            " one.getBoundingClientRect().right > 361).map(one => one.outerHTML.slice(0, 200))"
-        )
-        assert await page.run(sticks_out) == []
         ground = await page.run("getComputedStyle(document.documentElement).backgroundColor")
         assert max(int(part) for part in re.findall(r"\d+", ground)) < 60
 
         assert page.complaints == []
         assert {url.removeprefix(admin).lstrip("/") for url in page.requests} <= {
-            "", "style.css", "drawing.js", "page.js", "live.json",
+            "", "style.css", "drawing.js", "page.js", "live.json", "hour.json",
         } | {url for url in page.requests if url.startswith("data:")}  # fmt: skip
+
+
+@needs_browser
+async def test_a_slow_replica_stands_out_in_the_hour() -> None:
+    live = live_of(rows=4)
+    slow = live.replicas[2].id = "10.0.0.3:8000"
+    live.replicas[1].id, live.replicas[3].id = "10.0.0.2:8000", "10.0.0.4:8000"
+    flows = {
+        row.id: Flow(
+            requests_per_s=[2.0] * 120,
+            failed_per_s=[0.0] * 120,
+            ttft_p50_s=[None, *[1.5 if row.id == slow else 0.05] * 119],
+            hit_rate=[0.75] * 120,
+        )
+        for row in live.replicas
+    }
+    hour = Hour(period_s=30.0, flows=flows)
+    async with served(lambda: live, lambda: hour) as url, browser.browser() as page:
+        await page.look(360, 740)
+        await page.go(url)
+        await page.until("document.querySelectorAll('#flows svg').length === 16")
+        assert "over the last hour; " in await page.run("document.body.innerText")
+        # By the height of their lines.
+        height = "one => Math.round(one.querySelectorAll('path')[1].getBBox().y)"
+        pictures = "[...document.querySelectorAll('#flows td:nth-child(4) svg')]"
+        heights = await page.run(f"{pictures}.map({height})")
+        assert heights == [39, 39, 2, 39]
+        label = f"{pictures}[2].getAttribute('aria-label')"
+        assert await page.run(label) == f"{slow}: TTFT p50, the last hour, at most 1.50 s"
+        assert await page.run(STICKS_OUT) == []
+        assert await page.run("document.documentElement.scrollWidth") <= 360
+        live.fleet = live.config = None
+        await page.until("document.querySelector('#fleet').hidden")
+        assert await page.run("document.documentElement.scrollHeight") < PHONE_LIMIT_PX
+        assert page.complaints == []
 
 
 @needs_browser

@@ -44,7 +44,9 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
         now=Numbers(requests_per_s=31.5, ttft_p50_s=0.121, hit_rate=0.79, late_worst_s=0.1),
         series={"requests_per_s": [None, 1.0, 2.0, 3.0] * 40},
         replicas=[
-            ReplicaRow(id=name, state="up", in_flight=7, kv_usage=0.5, hit_rate=0.8)
+            ReplicaRow(
+                id=name, state="up", in_flight=7, kv_usage=0.5, hit_rate=0.8, ids="regained"
+            )
             for _ in range(rows)
         ],
         workers=[WorkerRow(worker=n, state="ready", late_worst_s=0.02) for n in range(rows)],
@@ -53,6 +55,10 @@ def live_of(name: str = "10.0.0.1:8000", rows: int = 3) -> Live:
         ],
         rungs=[RungRow(rung="threads", per_s=30.0, share=1.0, p50_s=0.0007, p99_s=0.004)],
         reasons=[Count(word="prefix", count=1.0, share=1.0)],
+        forwarded=[
+            Count(word="ids", count=9.0, share=0.9), Count(word="text", count=1.0, share=0.1),
+        ],
+        as_text=[Count(word="unproven", count=1.0, share=1.0)],
         bails=[], models=[], decisions=[decision] * rows, settings=[],
         config=ConfigRow(
             file=name, loaded_at_s=0.0, reloads={"applied": 3, "unchanged": 0, "refused": 1},
@@ -84,7 +90,7 @@ def test_a_screen() -> None:
         "worst 100 ms",
         "\ncaches saved 12.4M tokens, 1,860 s of prefill; now worth 1.3 replicas\n",
         "10.0.0.1:8000  up              7",
-        "█████░░░░░  50 %  80 %",
+        "50 %  80 %  regained",
         "fleet 10.0.0.1:8000  store down: no answer in time",
         "10.0.0.1:8000  1.2.2    40 ms         12   3,400        1",
         "stalls by cause  gc 12",
@@ -94,6 +100,15 @@ def test_a_screen() -> None:
         assert shown in text
     assert "gc 12\n" in text
     assert "\x1b" not in text
+
+
+def test_what_replicas_get_of_prompts() -> None:
+    live = live_of("10.0.0.123:8000")
+    text = draw(live, 80, 40, colour=False)
+    assert "\nprompts sent as ids 90 %, text 10 %; as text: unproven 100 %\n" in text
+    assert text.count("regained\n") == 3  # whole on a terminal of 80 columns
+    live.forwarded = []
+    assert "prompts sent" not in draw(live, 80, 40, colour=False)
 
 
 def test_what_the_caches_saved_as_far_as_it_is_known() -> None:

@@ -5,6 +5,8 @@ Invariants:
 """
 
 from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from tokenlane.control.dashboard.live import EventRow
 
@@ -19,10 +21,25 @@ class EventLog:
 
     def __init__(self) -> None:
         self._events: deque[tuple[float, str, EventRow]] = deque(maxlen=_LIMIT)
+        self._troubles: dict[str, set[str]] = {}
 
     def add(self, text: str, level: str, at_s: float, wall_s: float) -> None:
         """Record an event. level: good, warn or bad."""
         self._events.append((at_s, "", EventRow(at_s=wall_s, text=text, level=level)))
+
+    def troubles(
+        self, now: Mapping[str, str], over: str, at_s: float, wall_s: float
+    ) -> AbstractSet[str]:
+        """Record which replicas have a trouble since the last look, and which have none any more.
+        now: by replica, what it is. over: what it is when it ends; the trouble goes by this name.
+        Return the new ones."""
+        before = self._troubles.get(over, set())
+        for name in now.keys() - before:
+            self.add(f"{name}: {now[name]}", "warn", at_s, wall_s)
+        for name in before - now.keys():
+            self.add(f"{name}: {over}", "good", at_s, wall_s)
+        self._troubles[over] = set(now)
+        return now.keys() - before
 
     def count(self, kind: str, number: int, at_s: float, wall_s: float) -> None:
         """Record so many bad events of a kind, together with those just before."""

@@ -1,8 +1,9 @@
-"""Watches the counters, so that the live page has rates and a few minutes of history at once.
+"""Watches the counters, so that the live page has rates and their history at once.
 
 Invariants:
 - One reading a second, in the control plane; the data loops do nothing for it.
-- Memory is bounded: a window of readings, a few numbers for each second before it.
+- Memory is bounded: a window of readings, a few numbers for each second before it, and
+  each replica's hour (`flows`).
 - How many people look changes nothing: they are shown what was read anyway.
 """
 
@@ -16,6 +17,7 @@ from tokenlane import __version__
 from tokenlane.config import options
 from tokenlane.control.dashboard import rows
 from tokenlane.control.dashboard.events import KEEP_S, EventLog
+from tokenlane.control.dashboard.flows import Flows
 from tokenlane.control.dashboard.live import (
     DecisionRow,
     FleetRow,
@@ -24,7 +26,7 @@ from tokenlane.control.dashboard.live import (
     ReplicaRow,
     SettingRow,
 )
-from tokenlane.control.dashboard.rates import Reading, Window, ratio
+from tokenlane.control.dashboard.rates import Reading, Window, ratio, short
 from tokenlane.control.dashboard.savings import Savings
 from tokenlane.control.dashboard.verdict import WHY, verdict
 from tokenlane.control.front_end import FrontEnds
@@ -64,7 +66,7 @@ class RateHistory:
         self._beats: deque[dict[int, float]] = deque(maxlen=WINDOW_PERIODS)
         self._savings = Savings(WINDOW_PERIODS)
         self.front_ends = FrontEnds()
-        self._starved: set[str] = set()
+        self._distrusted: dict[str, str] = {}
         self._series: dict[str, deque[float | None]] = {}
         self._decisions: deque[DecisionRow] = deque(maxlen=DECISION_LIMIT)
         self._numbers = count(1)
@@ -73,11 +75,14 @@ class RateHistory:
         self._states: dict[str, tuple[str, str, float | None]] = {}
         self._slow: dict[str, float] = {}
         self._read(time.monotonic())
+        self.flows = Flows(self._readings[-1])
         self._notice_states(time.monotonic(), None)
 
     def tick(self, at_s: float) -> None:
         """One more reading. at_s: monotonic seconds."""
         self._read(at_s)
+        replicas = (replica.id for replica in self._table.replicas)
+        self.flows.see(self._readings[-1], self._savings.counted, replicas)
         last = Window(self._readings[-2], self._readings[-1])
         # A worker's beats of a second may come in the next one.
         worst = self._worst(1) or self._worst(2)
@@ -85,7 +90,7 @@ class RateHistory:
         for names, numbers in ((_EACH_SECOND, point), (_OVER_WINDOW, now)):
             for name in names:
                 points = self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS))
-                points.append(_short(getattr(numbers, name)))
+                points.append(short(getattr(numbers, name)))
         self._notice(last, at_s, time.time())
 
     def routed(self, samples: Iterable[RoutingSample]) -> None:
@@ -128,6 +133,8 @@ class RateHistory:
             rungs=rows.rungs(window),
             reasons=rows.counts(window.by(families.ROUTED.name, "reason")),
             bails=rows.counts(window.by(families.BAILS.name, "reason")),
+            forwarded=rows.counts(window.by(families.FORWARDED.name, "as")),
+            as_text=rows.counts(window.by(families.FORWARDED.name, "reason", **{"as": "text"})),
             models=rows.models(window),
             doubts=gateway.doubts,
             decisions=sorted(self._decisions, key=lambda row: (-row.at_s, -row.number)),
@@ -183,22 +190,26 @@ class RateHistory:
         """Record what the last reading shows to have happened."""
         if cut := int(last.count(families.REQUESTS.name, outcome="truncated")):
             self._events.count(CUT, cut, at_s, wall_s)
-        slow = rows.times_slower(self._window())
-        for replica in slow.keys() - self._slow.keys():
-            text = f"{replica} is {slow[replica]:.0f} times slower than its like"
-            self._events.add(text, "warn", at_s, wall_s)
-        for replica in self._slow.keys() - slow.keys():
-            self._events.add(f"{replica} is as fast as its like again", "good", at_s, wall_s)
-        self._slow = slow
-        starved = {name for name, one in self.front_ends.known.items() if one.starved}
-        for name in starved - self._starved:
-            text = f"{name}: {self.front_ends.known[name].why}"
-            self._events.add(text, "warn", at_s, wall_s)
-            log.warning("replica %s", text)
-        for name in self._starved - starved:
-            self._events.add(f"{name}: its front end keeps up again", "good", at_s, wall_s)
-        self._starved = starved
+        self._slow = rows.times_slower(self._window())
+        slow = {
+            name: f"{times:.0f} times slower than its like" for name, times in self._slow.items()
+        }
+        self._events.troubles(slow, "as fast as its like again", at_s, wall_s)
+        starved = self.front_ends.starved
+        for name in self._events.troubles(starved, "its front end keeps up again", at_s, wall_s):
+            log.warning("replica %s: %s", name, starved[name])
+        self._events.troubles(self._others(), "its ids are proven again", at_s, wall_s)
         self._notice_states(at_s, wall_s)
+
+    def _others(self) -> dict[str, str]:
+        """Return the replicas that made other ids, until they have proven theirs."""
+        words = {one.id: rows.ids(one.proofs.values()) for one in self._table.replicas}
+        self._distrusted = {
+            name: "makes other ids than the gateway: its prompts go as text"
+            for name, word in words.items()
+            if word.startswith("other") or (word == "unproven" and name in self._distrusted)
+        }
+        return self._distrusted
 
     def _notice_states(self, at_s: float, wall_s: float | None) -> None:
         """Record which replicas are in another state than before. wall_s: None at the start."""
@@ -247,10 +258,5 @@ class RateHistory:
             failed_per_s=round(window.per_s(families.UPSTREAM_FAILURES.name, replica=name), 3),
             ttft_p50_s=window.spread(families.TTFT.name, replica=name).quantile(0.5),
             times_slower=self._slow.get(name),
-            starved=name in self._starved,
+            starved=name in self.front_ends.starved,
         )
-
-
-def _short(value: float | None) -> float | None:
-    """Four digits: a sparkline shows no more, and they are sent every second."""
-    return None if value is None else float(f"{value:.4g}")

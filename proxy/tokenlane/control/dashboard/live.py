@@ -1,4 +1,4 @@
-"""What the live page and `tokenlane top` show: the words of `/live.json`.
+"""What the live page and `tokenlane top` show: the words of `/live.json` and `/hour.json`.
 
 Invariants:
 - Times are seconds, sizes tokens, shares 0..1; what is not known is null, never 0.
@@ -34,11 +34,11 @@ class Numbers(msgspec.Struct, kw_only=True):
 
 class ReplicaRow(msgspec.Struct, kw_only=True):
     """A replica. cache_tokens: its KV cache's size, hit_rate: its prefix cache's, both its own.
-    ids: whether it has proven that it makes the gateway's ids, in words. peers_in_flight: of the
-    other gateways, as far as they said. since_s: it is in this state since then (Unix time; null:
-    since before this gateway); why: of a state other than up. times_slower: than all replicas of
-    its model, where that is much. starved: its requests wait for its front end. Rates and
-    ttft_p50_s: of this gateway's requests there."""
+    ids: whether it has proven that it makes the gateway's ids, in words (`rows.ids`).
+    peers_in_flight: of the other gateways, as far as they said. since_s: it is in this state
+    since then (Unix time; null: since before this gateway); why: of a state other than up.
+    times_slower: than all replicas of its model, where that is much. starved: its requests wait
+    for its front end. Rates and ttft_p50_s: of this gateway's requests there."""
 
     id: str
     state: str
@@ -59,6 +59,23 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     ttft_p50_s: float | None = None
     times_slower: float | None = None
     starved: bool = False
+
+
+class Flow(msgspec.Struct, kw_only=True):
+    """A replica's last hour, by the words of ReplicaRow: one point every period, the newest
+    last."""
+
+    requests_per_s: list[float | None] = []
+    failed_per_s: list[float | None] = []
+    ttft_p50_s: list[float | None] = []
+    hit_rate: list[float | None] = []
+
+
+class Hour(msgspec.Struct, kw_only=True):
+    """The words of `/hour.json`. flows: by replica, in the order of the page."""
+
+    period_s: float
+    flows: dict[str, Flow]
 
 
 class SavedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +209,8 @@ class FleetRow(msgspec.Struct, kw_only=True):
 class Live(msgspec.Struct, kw_only=True):
     """All of it. window_s: what rates and quantiles are over. series: by name, one point every
     period_s seconds, the newest last. events: of the last hour, the newest first. doubts: by model,
-    why its ids may differ from vLLM's."""
+    why its ids may differ from vLLM's. forwarded: prompts by what replicas got, ids or text;
+    as_text: those sent as text, by why."""
 
     version: str
     url: str
@@ -210,6 +228,8 @@ class Live(msgspec.Struct, kw_only=True):
     rungs: list[RungRow]
     reasons: list[Count]
     bails: list[Count]
+    forwarded: list[Count] = []
+    as_text: list[Count] = []
     models: list[ModelRow]
     decisions: list[DecisionRow]
     settings: list[SettingRow]

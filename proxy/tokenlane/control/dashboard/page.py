@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from tokenlane.control.dashboard.live import Live
+from tokenlane.control.dashboard.live import Hour, Live
 
 FILES = {
     "/": ("index.html", "text/html"),
@@ -30,7 +30,10 @@ HEADERS = {
 }
 
 
-def _file(name: str, content_type: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _file(name: str, content_type: str) -> Handler:
     body = (Path(__file__).parent / "assets" / name).read_bytes()
 
     async def serve(_: web.Request) -> web.Response:
@@ -39,14 +42,15 @@ def _file(name: str, content_type: str) -> Callable[[web.Request], Awaitable[web
     return serve
 
 
-def page_routes(live: Callable[[], Live]) -> list[web.RouteDef]:
-    """The page's routes. live: called for each look."""
+def page_routes(live: Callable[[], Live], hour: Callable[[], Hour]) -> list[web.RouteDef]:
+    """Return the page's routes. live, hour: called for each look."""
 
-    async def serve(_: web.Request) -> web.Response:
-        body = msgspec.json.encode(live())
-        return web.Response(
-            body=body, content_type="application/json", headers={"Cache-Control": "no-store"}
-        )
+    def numbers(look: Callable[[], msgspec.Struct]) -> Handler:
+        async def serve(_: web.Request) -> web.Response:
+            body, headers = msgspec.json.encode(look()), {"Cache-Control": "no-store"}
+            return web.Response(body=body, content_type="application/json", headers=headers)
+
+        return serve
 
     routes = [web.get(path, _file(*how)) for path, how in FILES.items()]
-    return [*routes, web.get("/live.json", serve)]
+    return [*routes, web.get("/live.json", numbers(live)), web.get("/hour.json", numbers(hour))]

@@ -80,10 +80,10 @@ class Window:
         """The same by the second."""
         return self.count(name, **labels) / self.span_s
 
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """How much a counter grew, for each value of a label."""
+    def by(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """How much a counter grew, over all children with these labels, by the values of one."""
         sums: dict[str, float] = {}
-        for given, grown in self.rows(name):
+        for given, grown in self.rows(name, **labels):
             key = given.get(label)
             if key is not None:
                 sums[key] = sums.get(key, 0.0) + grown[0]
@@ -117,6 +117,11 @@ class Window:
             for (given, values), cells in self._now.items()
             if given == name and all(values[place] == value for place, value in wanted)
         )
+
+
+def short(value: float | None) -> float | None:
+    """Four digits: a picture shows no more."""
+    return None if value is None else float(f"{value:.4g}")
 
 
 def ratio(part: float, whole: float) -> float | None:

@@ -4,8 +4,9 @@ Invariants:
 - Rows come in an order that does not jump about: by a fixed list, or by what only grows.
 """
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
+from functools import partial, reduce
+from operator import or_
 
 import msgspec
 
@@ -48,15 +49,13 @@ def left_out(window: Window) -> dict[str, str]:
     }
 
 
-def ids(proofs: Iterable[Proof]) -> str:
-    """Whether a replica makes the gateway's ids: proven, unproven, or what it makes others of."""
-    refuted, proven = IdKind(0), False
-    for proof in proofs:
-        refuted |= IdKind(proof.refuted)
-        proven = proven or proof.proven != 0
-    if refuted:
+def ids(proofs: Collection[Proof]) -> str:
+    """Return whether a replica makes the gateway's ids: proven, unproven, regained (proven after
+    it was lost), or what it makes others of."""
+    if refuted := IdKind(reduce(or_, (proof.refuted for proof in proofs), 0)):
         return f"other: {', '.join(kind.label for kind in refuted)}"
-    return "proven" if proven else "unproven"
+    losses = [proof.losses for proof in proofs if proof.proven]
+    return "unproven" if not losses else "regained" if any(losses) else "proven"
 
 
 def times_slower(window: Window) -> dict[str, float]:

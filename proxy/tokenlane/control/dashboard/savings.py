@@ -77,6 +77,11 @@ class Savings:
             self._closed_tokens += gone.hit_tokens
             self._closed_s += gone.hit_tokens * gone.token_s
 
+    @property
+    def counted(self) -> dict[str, tuple[float, float]]:
+        """Return by replica the tokens found and computed, as of the last look."""
+        return self._looks[-1]
+
     def hit_rate(self, replicas: Iterable[str]) -> float | None:
         """Return the share of prompt tokens that these found in their caches in the window."""
         found, computed = map(sum, zip((0.0, 0.0), *map(self._grown, replicas)))

@@ -122,6 +122,7 @@ def _header(live: Live) -> list[Line]:
             (f"out {number(now.output_tokens_per_s)} /s", ""),
         ],
         *_saved(live),
+        *_forwarded(live),
     ]
 
 
@@ -133,6 +134,17 @@ def _saved(live: Live) -> list[Line]:
     if row.prefill_s is not None:
         text += f", {number(row.prefill_s)} s of prefill; now worth {number(row.replicas)} replicas"
     return [[(text, "")]]
+
+
+def _forwarded(live: Live) -> list[Line]:
+    """What the replicas got of prompts: ids or text, and why text."""
+    if not live.forwarded:
+        return []
+    sent, why = (
+        ", ".join(f"{_clean(row.word)} {percent(row.share)}" for row in counts)
+        for counts in (live.forwarded, live.as_text)
+    )
+    return [[(f"prompts sent as {sent}" + (f"; as text: {why}" if why else ""), "")]]
 
 
 def _settings(live: Live) -> list[Line]:
@@ -167,12 +179,13 @@ def _replicas(live: Live, limit: int) -> list[Line]:
             if row.state == "up" and (row.times_slower or row.starved)
             else (row.state, _STATES.get(row.state, "")),
             *map(number, (row.in_flight, row.queued_tokens, row.running, row.waiting)),
-            f"{_bar(row.kv_usage)} {percent(row.kv_usage):>5}",
+            percent(row.kv_usage),
             percent(row.hit_rate),
+            (row.ids, "bad" if row.ids.startswith("other") else ""),
         )
         for row in live.replicas[:limit]
     ]
-    lines = _table("replica|health|in flight|queued|runs|waits|kv cache|hits", rows, "<<>>>>>>")
+    lines = _table("replica|health|in flight|queued|runs|waits|kv|hits|ids", rows, "<<>>>>>><")
     more = len(live.replicas) - len(rows)
     return [*lines, [(f"and {more} more", "quiet")]] if more else lines
 

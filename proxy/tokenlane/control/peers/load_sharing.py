@@ -132,8 +132,8 @@ class LoadSharing:
 
     def _own_news(self) -> OwnNews:
         """Return news that begin with everything, for a store that knows nothing."""
-        port = urlsplit(self.state.urls[0]).port
-        name = f"{socket.gethostname()}:{port}"
+        # Gateways may share the data port, never the admin port.
+        name = f"{socket.gethostname()}:{urlsplit(self.state.urls[1]).port}"
         who = PeerMessage(self._gateway, name=name, version=__version__)
         return OwnNews(who, self._settings.lease_s)
 

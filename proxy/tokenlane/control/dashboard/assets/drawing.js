@@ -57,13 +57,15 @@ function path(points, high, width, height) {
     if (!known(value)) { drawing = false; return; }
     const x = (width * at) / Math.max(points.length - 1, 1);
     const y = height - (height * value) / high;
-    text += `${drawing ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    // A value between unknown ones is a dot.
+    text += drawing ? `L${x.toFixed(1)} ${y.toFixed(1)}` : `M${x.toFixed(1)} ${y.toFixed(1)}h0`;
     drawing = true;
   });
   return text;
 }
 
-function spark(lines, length, label, how = "line") {
+// most: a value that the picture has room for, whatever is in the lines.
+function spark(lines, length, label, how = "line", most = 0) {
   const width = 180, height = 40;
   const made = document.createElementNS(SVG, "svg");
   made.setAttribute("class", how);
@@ -72,7 +74,7 @@ function spark(lines, length, label, how = "line") {
   made.setAttribute("role", "img");
   made.setAttribute("aria-label", label);
   const padded = lines.map((line) => Array(Math.max(length - line.length, 0)).fill(null).concat(line));
-  const high = Math.max(...padded.flat().filter(known), 1e-9) * 1.05;
+  const high = Math.max(...padded.flat().filter(known), most, 1e-9) * 1.05;
   padded.forEach((line, at) => {
     const add = (d, kind) => {
       const piece = document.createElementNS(SVG, "path");

@@ -4,13 +4,13 @@
 
 const PERIOD_MS = 1000;
 const $ = (id) => document.getElementById(id);
-const loads = new Map(); // replica -> in-flight counts since this page was opened
 let paused = false;
 let live = null;
+let hourDue_ms = 0;
 
 // -- sections --------------------------------------------------------------------------------
 
-// Columns: [title, class, cell(row)]. A class "n" is a number; "head", "full", "bare": see the CSS.
+// Columns: [title, class, cell(row)]. A class "n" is a number; "head", "full", "bare", "wide", "flow": see the CSS.
 function table(id, columns, rows, empty) {
   const target = $(id);
   if (!rows.length) {
@@ -109,11 +109,6 @@ function header() {
 }
 
 function replicas() {
-  for (const row of live.replicas) {
-    const seen = loads.get(row.id) ?? [];
-    seen.push(row.in_flight);
-    loads.set(row.id, seen.slice(-60));
-  }
   const level = {
     up: "good", draining: "warn", down: "bad", ejected: "bad", refused: "bad", full: "warn", starting: "warn",
   };
@@ -121,21 +116,39 @@ function replicas() {
   table("replicas", [
     ["Replica", "head", (row) => row.id],
     ["Health", "bare", (row) => row.state === "up" && (row.times_slower || row.starved) ? word(row.starved ? "starved" : "slow", "warn") : word(row.state, level[row.state])],
-    ["Load", "", (row) => spark([loads.get(row.id)], 60, `${row.id}: in flight, the last minute`, "line small")],
-    ["Requests", "n", (row) => `${count(row.requests_per_s)} /s`],
-    ["Failed", "n", (row) => coloured(`${count(row.failed_per_s)} /s`, row.failed_per_s ? "bad" : "")],
-    ["TTFT p50", "n", (row) => coloured(time(row.ttft_p50_s), row.times_slower ? "warn" : "")],
+    ["Requests", "n flow", (row) => `${count(row.requests_per_s)} /s`],
+    ["Failed", "n flow", (row) => coloured(`${count(row.failed_per_s)} /s`, row.failed_per_s ? "bad" : "")],
+    ["TTFT p50", "n flow", (row) => coloured(time(row.ttft_p50_s), row.times_slower ? "warn" : "")],
     ["In flight", "n", (row) => count(row.in_flight)],
     ...(live.fleet ? [["Of others", "n", (row) => count(row.peers_in_flight)]] : []),
     ["Queued tokens", "n", (row) => count(row.queued_tokens)],
     ["Runs", "n", (row) => count(row.running)],
     ["Waits", "n", (row) => count(row.waiting)],
     ["KV cache", "", (row) => bar(row.kv_usage, percent(row.kv_usage), usage(row))],
-    ["KV tokens", "n", (row) => count(row.cache_tokens)],
-    ["Hit rate", "n", (row) => percent(row.hit_rate)],
-    ["Ids", "", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : "")],
+    ["KV tokens", "n wide", (row) => count(row.cache_tokens)],
+    ["Hit rate", "n flow", (row) => percent(row.hit_rate)],
+    ["Ids", "", (row) => word(row.ids || NONE, row.ids.startsWith("other") ? "bad" : row.ids === "unproven" ? "warn" : row.ids ? "good" : "")],
     ["Models", "n full", (row) => row.models.join(", ") || NONE],
   ], live.replicas, "No replica is configured.");
+}
+
+const FLOWS = [
+  ["Requests", "requests_per_s", (value) => `${count(value)} /s`], ["Failed", "failed_per_s", (value) => `${count(value)} /s`],
+  ["TTFT p50", "ttft_p50_s", time], ["Hit rate", "hit_rate", percent],
+];
+
+// A column has one scale, so that a replica that differs stands out.
+function flows(hour) {
+  const rows = Object.entries(hour.flows), longest = Math.max(...rows.map(([, flow]) => flow.requests_per_s.length), 0);
+  const length = Math.max(longest, 10), span_s = length * hour.period_s, span = span_s < 3600 ? duration(span_s) : "hour";
+  $("hour").hidden = longest < 2;
+  $("hour").querySelector("small").textContent = `over the last ${span}; each column has one scale`;
+  table("flows", [["Replica", "head", ([id]) => id], ...FLOWS.map(([title, name, show]) => {
+    const high = Math.max(...rows.flatMap(([, flow]) => flow[name]).filter(known), 1e-9);
+    return [title, "", ([id, flow]) => el("div", { class: "bar" },
+      spark([flow[name]], length, `${id}: ${title}, the last ${span}, at most ${show(Math.max(...flow[name].filter(known), 0))}`, "line small", high),
+      el("span", {}, show(flow[name].at(-1))))];
+  })], rows, "");
 }
 
 function events() {
@@ -192,8 +205,8 @@ function loops() {
     el("td", { class: "head" }, row.cause),
     el("td", { class: "full bare" }, bar(row.total / most, count(row.total), held.includes(row) ? "warn" : "")),
     el("td", { class: "n bare" }, coloured(time(row.worst_s), held.includes(row) ? "warn" : "")),
-    el("td", { class: "n bare" }, row.count ? `${count(row.count)} just now` : "")));
-  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", { class: "n" }, "longest, last minute"), el("th", {})));
+    el("td", { class: "n bare wide" }, row.count ? `${count(row.count)} just now` : "")));
+  const head = el("thead", {}, el("tr", {}, el("th", {}, "Stalls by cause"), el("th", {}, "since the start"), el("th", { class: "n" }, "longest, last minute"), el("th", { class: "wide" })));
   const more = el("p", { class: "quiet" }, "The last of them, with their stacks: ", el("a", { href: "stalls" }, "/stalls"));
   $("stalls").replaceChildren(...(rows.length ? [el("table", {}, head, el("tbody", {}, ...rows)), more] : []));
 }
@@ -245,7 +258,9 @@ function decision(row) {
 
 function routing() {
   const foreseen = live.now.predicted_ratio;
-  $("reasons").replaceChildren(...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")),
+  const ids = live.forwarded.find((row) => row.word === "ids")?.share ?? 0, why = live.as_text.map((row) => `${row.word} ${percent(row.share)}`);
+  const sent = live.forwarded.length ? [word(`${percent(ids)} sent as ids${why.length ? `; as text: ${why.join(", ")}` : ""}`)] : [];
+  $("reasons").replaceChildren(...sent, ...live.reasons.map((row) => word(`${row.word} ${percent(row.share)}`, HOW[row.word] ?? "")),
     ...(known(foreseen) ? [word(`${percent(foreseen)} of the cached tokens foreseen`)] : []));
   const target = $("decisions");
   const seen = new Map([...target.querySelectorAll("details")].map((made) => [Number(made.dataset.number), made]));
@@ -290,12 +305,21 @@ function draw() {
   for (const section of [header, tiles, replicas, events, peers, loops, ladder, routing, models, settings]) section();
 }
 
+async function ask(path) {
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5000) });
+  if (!answer.ok) throw new Error(`status ${answer.status}`);
+  return answer.json();
+}
+
 async function look() {
   if (!paused && !document.hidden) {
     try {
-      const answer = await fetch("live.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      live = await answer.json();
+      live = await ask("live.json");
+      if (Date.now() >= hourDue_ms) {
+        const hour = await ask("hour.json");
+        hourDue_ms = Date.now() + hour.period_s * 1000;
+        flows(hour);
+      }
       document.body.classList.remove("stale");
       draw();
     } catch (error) {
