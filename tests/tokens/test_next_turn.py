@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -74,7 +75,7 @@ def service(name: str, cache_bytes: int = 64 << 20) -> TokenService:
     return TokenService(made, ModelTokenizers({"m": tokenizer(name)}), 16)
 
 
-async def read(own: TokenService, raw: bytes) -> tuple[Any, ...]:
+async def read(own: TokenService, raw: bytes, *, keeps_ids: bool = True) -> tuple[Any, ...]:
     """All that the rest of the gateway sees of a body."""
     turn = own.begun(raw)
     try:
@@ -84,15 +85,16 @@ async def read(own: TokenService, raw: bytes) -> tuple[Any, ...]:
             bytes(value) if isinstance(value, msgspec.Raw) else value
             for value in (getattr(request, name) for name in request.__struct_fields__)
         ]
-        known = own.known("m", request, turn)
+        known = own.known("m", request, turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
-            known = await own.make("m", request, known, raw=raw)
+            known = await own.make("m", request, known, raw=raw, keeps_ids=keeps_ids)
     except RequestError as error:
         return ("refused", error.status, error.message)
     prompt = known.prompt
     if prompt is None:
         return fields, known.reason
-    return fields, prompt.blocks, prompt.block_tokens, prompt.tokens
+    ids = prompt.sequences if keeps_ids else ()
+    return fields, prompt.blocks, prompt.block_tokens, prompt.tokens, ids
 
 
 Writer = Callable[[list[dict[str, str]]], bytes]
@@ -183,14 +185,17 @@ def test_nothing_tells_that_a_body_was_known(
 
     async def told() -> None:
         warm, cold = service(name), service(name, 0)
+        # Trust in replicas, and so whether any ids are kept, comes and goes.
+        keeps_ids = [at % 3 > 0 for *_, at in story]
         # A shape is known from its second conversation on.
         for count in range(5):
             for word in ("one", "two"):
                 talk = turns(count, word)
-                await read(warm, write(talk))
-                await read(warm, write([*talk, {"role": "user", "content": word}]))
+                await read(warm, write(talk), keeps_ids=keeps_ids[0])
+                asked = [*talk, {"role": "user", "content": word}]
+                await read(warm, write(asked), keeps_ids=keeps_ids[-1])
         talk = turns(2, "two")
-        for change, (one, other), how, at in story:
+        for (change, (one, other), how, at), keeps in zip(story, keeps_ids, strict=True):
             match change:
                 case "turn":
                     talk += [
@@ -214,7 +219,8 @@ def test_nothing_tells_that_a_body_was_known(
             last = write(talk[-1 - at % 2 :])
             last = last[last.index(b"[") : last.rindex(b"}", 0, last.rindex(b"]")) + 1] + b"]"
             for body in (raw, damaged(raw, how, at, last)):
-                assert await read(warm, body) == await read(cold, body)
+                told = await read(warm, body, keeps_ids=keeps)
+                assert told == await read(cold, body, keeps_ids=keeps)
         warm.close()
         cold.close()
 
@@ -268,6 +274,21 @@ async def test_many_questions_about_one_document_keep_it_once() -> None:
     assert kept[2:-1] == [kept[1]] * 3
     assert kept[-1] == kept[1] + 1
     assert len(own.bodies) == kept[-1]
+
+
+async def test_ids_are_kept_where_somebody_gets_them() -> None:
+    own, write, hits = service("demo"), written(0, {}), []
+    document = {"role": "system", "content": PAD}
+    for number, keeps_ids in enumerate([False] * 4 + [True] * 3):
+        raw = write([document, {"role": "user", "content": f"question {number}"}])
+        hits.append(own.bodies.hits)
+        told = await read(own, raw, keeps_ids=keeps_ids)
+        assert told == await read(service("demo", 0), raw, keeps_ids=keeps_ids)
+    hits.append(own.bodies.hits)
+    own.close()
+    known = [after - before for before, after in pairwise(hits)]
+    # What was kept without ids is read as a whole once more.
+    assert known[2:] == [1, 1, 0, 1, 1]
 
 
 async def test_it_is_forgotten_with_the_size_of_blocks() -> None:

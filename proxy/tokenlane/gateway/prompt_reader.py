@@ -90,7 +90,8 @@ class PromptReader:
             limit_tokens = self._fleet.context_tokens.get(model, context_window.NO_LIMIT)
         # Make the ids, off the loop where that takes long.
         LOOP.mark(TOKENIZE_LOCAL)
-        known = self._tokens.known(model, request, plan.turn)
+        keeps_ids = forwarding.wants_ids(claim, self._settings.forward_tokens)
+        known = self._tokens.known(model, request, plan.turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
             known = self._tokens.plain(model, request, known) or await self._tokens.make(
                 model,
@@ -99,6 +100,7 @@ class PromptReader:
                 limit_tokens=limit_tokens,
                 tenant=tenant,
                 raw=b"" if plan.body.fields is not None else plan.body.raw,
+                keeps_ids=keeps_ids,
             )
             with AWAITING[ROUTE]:
                 await step_aside()

@@ -21,11 +21,11 @@ from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
-from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
-from tokenlane.tokens.chat.residual import Residual, continuation, says
+from tokenlane.tokens.chat.residual import Continuations, Residual, says
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import options_digest
@@ -41,16 +41,18 @@ _AROUND_LIMIT_BYTES = 64 * 1024
 # Marks kept: of a system prompt that others share, and of the last turns.
 _FIRST_MARKS, _LAST_MARKS = 2, 6
 
+_continuations = Continuations()
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class BodySource(NamedTuple):
     """A body whose prompt is being made, kept for later bodies that begin with it. model: whose
-    tokenizer reads it."""
+    tokenizer reads it. keeps_ids: somebody gets the ids."""
 
     cache: BodyPrefixCache
     body: bytes
     model: str
+    keeps_ids: bool
 
 
 class NextTurn(NamedTuple):
@@ -115,11 +117,20 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
 
 
 def continued(
-    turn: NextTurn, model: LoadedModel, limit_s: float, salt: bytes, block_tokens: int
+    turn: NextTurn,
+    model: LoadedModel,
+    limit_s: float,
+    salt: bytes,
+    block_tokens: int,
+    *,
+    keeps_ids: bool,
 ) -> tuple[Prompt, KnownBody] | None:
-    """Return a body's prompt, and the body as later ones may know it; None where it is
-    not known to follow from the known one, and where encoding would take longer than the limit."""
+    """Return a body's prompt, and the body as later ones may know it, both without ids unless they
+    are kept; None where it is not known to follow from the known one, and where encoding would take
+    longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
+    if keeps_ids and not known.ids:
+        return None
     encoder, speed = model.tokenizer.encoder, model.speed
     if known.root != _root(request, salt, block_tokens) or not encoder.cuts_anywhere:
         return None
@@ -143,14 +154,14 @@ def continued(
             return None
         speed.learn_encode(chars, time.perf_counter() - began_s)
         ids[-1] += affixes[1]
-        return _made(turn, residual, roles, cut, ids, block_tokens)
+        return _made(turn, residual, roles, cut, ids, block_tokens, keeps_ids)
     return None
 
 
 def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None:
     """Return what the residual shows behind the mark, if it is the new rendering."""
     first = turn.mark.messages
-    way = continuation(turn.known.residual, residual, turn.mark.part, first)
+    way = _continuations.of(turn.known.residual, residual, turn.mark.part, first)
     if way is None:
         return None
     for guard in way.guards:
@@ -195,23 +206,30 @@ def _made(
     cut: _Pieces,
     ids: list[bytes],
     block_tokens: int,
+    keeps_ids: bool,
 ) -> tuple[Prompt, KnownBody]:
     """Return the prompt, and the body with marks of its own. ids: of each piece."""
     known, mark = turn.known, turn.mark
-    whole = b"".join((memoryview(known.ids)[: mark.ids_bytes], *ids))
-    blocks = known.blocks[: mark.ids_bytes // (4 * block_tokens) * HASH_BYTES]
-    blocks = block_hashes(whole, block_tokens, known=blocks)
+    block_bytes = 4 * block_tokens
+    # From the mark's last full block on: what comes before is not touched.
+    full_bytes = mark.ids_bytes // block_bytes * block_bytes
+    own = b"".join((mark.open_ids, *ids))
+    blocks = known.blocks[: full_bytes // block_bytes * HASH_BYTES]
+    blocks += more_hashes(own, block_tokens, blocks[-HASH_BYTES:])
+    whole = b"".join((memoryview(known.ids)[:full_bytes], own)) if keeps_ids else b""
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
     next(places)
     for (part, messages), last, ids_bytes in zip(cut.ends, cut.lasts, places, strict=True):
         at = turn.ends[messages - mark.messages - 1]
-        marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, last))
+        open_ids = own[ids_bytes // block_bytes * block_bytes - full_bytes : ids_bytes - full_bytes]
+        marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
     new = KnownBody(
         turn.body, known.front_bytes, known.model, known.root, roles, residual, whole, blocks,
         _kept(marks),
     )  # fmt: skip
-    return Prompt((whole,), blocks, block_tokens, len(whole) // 4), new
+    tokens = (full_bytes + len(own)) // 4
+    return Prompt((whole,) if keeps_ids else (), blocks, block_tokens, tokens), new
 
 
 def learn(
@@ -252,9 +270,11 @@ def learn(
         )
         done = part
         ids_bytes = places.get(chars, 0)
-        if ids_bytes >= 4 * block_tokens:
+        full_bytes = ids_bytes // (4 * block_tokens) * 4 * block_tokens
+        if full_bytes:
             last = shape.texts[count - 1][-1:]
-            marks.append(BodyMark(ends[count - 1], count, part, ids_bytes, last))
+            open_ids = prompt.ids[full_bytes:ids_bytes]
+            marks.append(BodyMark(ends[count - 1], count, part, ids_bytes, open_ids, last))
     root = _root(request, salt, block_tokens)
     made = KnownBody(
         body,
@@ -263,7 +283,7 @@ def learn(
         root,
         shape.name[1],
         residual,
-        prompt.ids,
+        prompt.ids if source.keeps_ids else b"",
         prompt.blocks,
         _kept(marks),
     )

@@ -120,24 +120,36 @@ class TokenService:
         """Return what is new in a chat's body that begins as a known one."""
         return begun(self.bodies, raw)
 
-    def known(self, model: str, body: Prompted, turn: NextTurn | None = None) -> Outcome | bytes:
+    def known(
+        self,
+        model: str,
+        body: Prompted,
+        turn: NextTurn | None = None,
+        *,
+        keeps_ids: bool = True,
+    ) -> Outcome | bytes:
         """Return what needs no job: ids from the cache, or that there is no tokenizer; otherwise
-        the key to call `make` with. turn: of the body, where it begins as a known one."""
+        the key to call `make` with. turn: of the body, where it begins as a known one. keeps_ids:
+        somebody gets the ids; otherwise they may be counted and hashed alone."""
         # Most requests name a model with a tokenizer of its own.
         if model not in self.models and self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
-        if turn is not None and (prompt := self._continued(model, turn)) is not None:
-            return Outcome(prompt, Rung.CACHE)
+        if turn is not None:
+            prompt = self._continued(model, turn, keeps_ids)
+            if prompt is not None:
+                return Outcome(prompt, Rung.CACHE)
         key = token_key(model, body)
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, Rung.CACHE)
 
-    def _continued(self, model: str, turn: NextTurn) -> Prompt | None:
+    def _continued(self, model: str, turn: NextTurn, keeps_ids: bool) -> Prompt | None:
         own = self._tokenizers.own(model)
         if turn.known.model != own:
             return None
         hop_s, own_salt = self._settings.thread_hop_s, salt(model, turn.request)
-        made = continued(turn, self.models[own], hop_s, own_salt, self._block_tokens)
+        made = continued(
+            turn, self.models[own], hop_s, own_salt, self._block_tokens, keeps_ids=keeps_ids
+        )
         if made is None:
             self.bodies.misses += 1
             return None
@@ -178,11 +190,13 @@ class TokenService:
         limit_tokens: int = NO_LIMIT,
         tenant: str = "",
         raw: bytes = b"",
+        keeps_ids: bool = True,
     ) -> Outcome:
         """Return the ids of a request, by one of the rungs below the cache. limit_tokens: of the
         context; what may be longer waits for its ids where the ladder is full. tenant: whose it is.
-        raw: the body it was read of, if others may begin as it does. Raise RequestError where vLLM
-        would refuse the prompt, and where ids that are needed cannot be had in time."""
+        raw: the body it was read of, if others may begin as it does; keeps_ids: as in `known`, of
+        those. Raise RequestError where vLLM would refuse the prompt, and where ids that are needed
+        cannot be had in time."""
         if has_long_options(body):
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
@@ -200,7 +214,9 @@ class TokenService:
             salt=salt(model, body),
             limit_tokens=limit_tokens,
             tenant=tenant,
-            source=BodySource(self.bodies, raw, own) if len(raw) >= LEAST_BYTES else None,
+            source=BodySource(self.bodies, raw, own, keeps_ids)
+            if len(raw) >= LEAST_BYTES
+            else None,
         )
         render_s = speed.render_s(job.render_bytes)
         total_s = render_s + speed.encode_s(size_bytes)

@@ -4,7 +4,8 @@ Invariants:
 - A known body is compared byte by byte and not parsed: no digest is trusted.
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
-- An entry holds a body, its ids and their hashes.
+- An entry holds a body and its hashes; of its ids those behind the last full block of each mark,
+  and all of them where they are forwarded.
 - A body that leaves a known one is kept once it is so much longer that reading it again would cost:
   many questions about one document keep the document once.
 - Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
@@ -29,20 +30,21 @@ _ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
 
 class BodyMark(NamedTuple):
     """A place in a body, behind a message. at: bytes before it; messages, part: so many messages,
-    and parts of the residual, stand before it; ids_bytes: of packed ids. last: the character of the
-    rendering before it."""
+    and parts of the residual, stand before it; ids_bytes: of packed ids; open_ids: those behind
+    the last full block. last: the character of the rendering before it."""
 
     at: int
     messages: int
     part: int
     ids_bytes: int
+    open_ids: bytes
     last: str
 
 
 class KnownBody(MarkedEntry):
     """A body that others may begin with. front_bytes: up to its first message. root: all beside the
-    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed. blocks:
-    their hashes. marks: ascending."""
+    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed; empty
+    where nobody gets them. blocks: their hashes. marks: ascending."""
 
     body: bytes
     front_bytes: int
