@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "img" / "peers.png"
 LOADS = ("300 B", "16 KiB", "390 KB")
 OWN = "tokenlane"
-OTHERS = frozenset({"sglang_router", "vllm_router"})
+OTHERS = frozenset({"sglang-router", "vllm-router"})
 # Bars that a stranger need not read: another build of ours.
 LEFT_OUT = frozenset({"tokenlane-plain"})
 

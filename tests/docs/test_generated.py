@@ -57,10 +57,10 @@ def test_the_plot_beside_other_routers_wants_them_all() -> None:
         titles = (f"CPU of a request, {load} bodies" for load in peers.LOADS)
         return {"plots": [{"title": one, "labels": [*routers], "series": [bars]} for one in titles]}
 
-    whole = peers.costs(finding("tokenlane", "tokenlane-plain", "sglang_router", "vllm_router"))
+    whole = peers.costs(finding("tokenlane", "tokenlane-plain", "sglang-router", "vllm-router"))
     assert list(whole) == list(peers.LOADS)
-    assert whole["300 B"] == dict.fromkeys(("tokenlane", "sglang_router", "vllm_router"), 40.0)
-    with pytest.raises(SystemExit, match="300 B: the finding lacks sglang_router, vllm_router"):
+    assert whole["300 B"] == dict.fromkeys(("tokenlane", "sglang-router", "vllm-router"), 40.0)
+    with pytest.raises(SystemExit, match="300 B: the finding lacks sglang-router, vllm-router"):
         peers.costs(finding("tokenlane"))
 
 
