@@ -96,7 +96,8 @@ class UpstreamConnection:
         self._choked = False
         self._between_s = pool.settings.between_chunks_deadline_s
         self._poll = select.poll()
-        self._deadline = Deadline(asyncio.get_running_loop(), self._timed_out)
+        self.loop = asyncio.get_running_loop()
+        self._deadline = Deadline(self.loop, self._timed_out)
         self._idle_since_s = 0.0
         self.heard_s = 0.0
         self.ending = False

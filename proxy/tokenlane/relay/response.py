@@ -87,7 +87,7 @@ class Relay:
         self.state: int = states.WAITING
         self._held: list[tuple[bytes, list[bytes]]] = []
         self._pieces: list[bytes] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = connection.loop.create_future()
 
     def _on(self, event: int) -> None:
         """Enter the state that an event leads to."""

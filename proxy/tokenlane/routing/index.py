@@ -188,11 +188,12 @@ class PrefixIndex:
             if shelf is None:
                 found.append(0)
                 continue
-            roots = shelf.young.roots
-            if last in roots:
-                found.append(count)
-                continue
-            matched = shelf.young.match(blocks, hashes, guess) if first in roots else 0
+            roots, matched = shelf.young.roots, 0
+            if first in roots:
+                if last in roots:
+                    found.append(count)
+                    continue
+                matched = shelf.young.match(blocks, hashes, guess)
             if matched < count and first in shelf.old.roots:
                 # Both sets are prefix-closed, so the union's longest match is one of theirs.
                 matched = max(matched, shelf.old.match(blocks, hashes, guess or matched))
