@@ -17,7 +17,6 @@ with the memory that it has then.
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,30 +24,22 @@ from typing import Any
 import msgspec
 
 from bench.loads import workload
+from bench.loads.one_core import Load, loads
 from bench.loads.workload import CHAT
 from bench.tools import machine, wrk
 from bench.tools.canned import Canned
 from bench.tools.client import fetch
 from bench.tools.command_line import Options, main
-from bench.tools.demo_model import MODEL, MODEL_FOLDER
 from bench.tools.finding import Finding, Table, bars
 from bench.tools.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
 from bench.tools.scrape import difference, samples
 from bench.tools.statistics import Cell, median, ratio
 from bench.tools.systems import Proxy, aiohttp_proxy, gateway, pipe, router, routers
-from tokenlane.protocols.bodies import Kind, inspect
-from tokenlane.protocols.prompt_fields import ChatFields
-from tokenlane.tokens.tokenizer import Tokenizer
 
 UNCOMPILED = "tokenlane-plain"
-DISTINCT = 1000
-PREFIXES = 32
-QUESTIONS = 256
 CONNECTIONS = 32
 BUSY_SHARE = 0.85
 MIB = 1024 * 1024
-# Numbers of a run: as many requests as no run makes.
-RUN_NUMBERS = 1_000_000
 HALVED = ("300 B", "16 KiB code")
 THIRDS = 3
 
@@ -63,13 +54,6 @@ class Round(msgspec.Struct, frozen=True):
     others: float
 
 
-class Load(msgspec.Struct, frozen=True):
-    """A kind of body. `script(turn)` is the Lua for one run; turns never repeat a unique tail."""
-
-    name: str
-    script: Callable[[int], str]
-
-
 class Scale(msgspec.Struct, frozen=True):
     """How long it takes. half_s: at half load; long_s: of the long run of each load; 0: left out.
     routers: those of others, too."""
@@ -82,41 +66,6 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 SCALES = (Scale(1, 1), Scale(2, 1), Scale(9, 4, half_s=5, long_s=60, routers=True))
-
-
-def prompt_tokens(bodies: Sequence[bytes]) -> list[int]:
-    """What a replica would count of these prompts."""
-    tokenizer = Tokenizer.load(MODEL, MODEL_FOLDER)
-    asked = [inspect(Kind.CHAT, body) for body in bodies]
-    return [len(tokenizer.chat_ids(one)) // 4 for one in asked if isinstance(one, ChatFields)]
-
-
-def loads() -> list[Load]:
-    """300 bytes from 1,000 distinct bodies, and all of them new; 16 KiB, of which 12 are one of 32
-    system prompts and 4 are new, English and program text; and 390 KB, the turns 97 to 100 of 16
-    conversations with a new question each, likewise."""
-    small = [workload.sized(300, seed) for seed in range(DISTINCT)]
-    tokens = prompt_tokens(small)
-    made = [Load("300 B", lambda _: wrk.script_of_bodies(CHAT, small, tokens))]
-
-    def numbered(name: str, parts: list[workload.Parts]) -> None:
-        tokens = prompt_tokens([wrk.spelled(0).join(part) for part in parts])
-        made.append(
-            Load(name, lambda turn: wrk.script_of_parts(CHAT, parts, tokens, turn * RUN_NUMBERS))
-        )
-
-    numbered("300 B unique", [workload.sized_parts(300, seed) for seed in range(DISTINCT)])
-    kinds = (("", workload.text), (" code", workload.code))
-    for kind, write in kinds:
-        systems, user = 12 * 1024, 4 * 1024
-        shared = [
-            workload.shared_prefix(systems, user, seed, PREFIXES, write)
-            for seed in range(QUESTIONS)
-        ]
-        numbered(f"16 KiB{kind}", shared)
-    for kind, write in kinds:
-        numbered(f"390 KB{kind}", workload.last_turns(workload.LONG_BYTES, write))
-    return made
 
 
 class Wrk:
