@@ -7,7 +7,7 @@ Invariants:
   lookup, and those lookups are a binary search too. Run 0 of all prompts is one set, `roots`.
 - `blocks` is the exact number of distinct hashes held.
 
-Why runs: about 13 bytes a block instead of 56 (a set of ints) or 100 (a dict), an insertion of
+Why runs: about 13 bytes a block instead of the 100 of a set of ints, an insertion of
 6,250 blocks makes 196 entries, and tables stay small enough that rehashing one while it grows,
 or freeing it, is no stall. Where prompts part ways within a run, as behind a system prompt that
 many share, it becomes a small radix tree: one entry for each that goes on differently, however
@@ -20,11 +20,11 @@ import sys
 RUN_BLOCKS = 32
 _RUN_BYTES = 8 * RUN_BLOCKS
 
-# What CPython pays around a packed run: the bytes object's head and the key's int object; for each
-# way on behind a fork: its key, its place in the dict, mostly a bytes object; a block in a set.
-_RUN_OVERHEAD_BYTES = 33 + 40
+# What CPython pays for a hash as an int object; around a packed run: the bytes object's head and the
+# key; for each way on behind a fork: its key, its place in the dict, mostly a bytes object.
+_HASH_BYTES = 48
+_RUN_OVERHEAD_BYTES = 33 + _HASH_BYTES
 _WAY_BYTES = 100
-_SET_BLOCK_BYTES = 60
 
 
 class Fork:
@@ -191,5 +191,6 @@ class Generation:
             + _RUN_OVERHEAD_BYTES * len(self._runs)
             + 8 * (self.blocks - len(self.roots))
             + _WAY_BYTES * self._forked
-            + _SET_BLOCK_BYTES * len(self.roots)
+            + sys.getsizeof(self.roots)
+            + _HASH_BYTES * len(self.roots)
         )
