@@ -20,8 +20,8 @@ import sys
 RUN_BLOCKS = 32
 _RUN_BYTES = 8 * RUN_BLOCKS
 
-# What CPython pays for a hash as an int object; around a packed run: the bytes object's head and the
-# key; for each way on behind a fork: its key, its place in the dict, mostly a bytes object.
+# What CPython pays for a hash as an int object; around a packed run: the bytes object's head and
+# the key; for each way on behind a fork: its key, its place in the dict, mostly a bytes object.
 _HASH_BYTES = 48
 _RUN_OVERHEAD_BYTES = 33 + _HASH_BYTES
 _WAY_BYTES = 100

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -141,3 +143,22 @@ def test_a_result_survives_its_frame(result: Tokenized) -> None:
     assert type(back.error) is type(result.error)
     if back.error is not None and result.error is not None:
         assert vars(back.error) == vars(result.error)
+
+
+async def test_a_start_that_the_system_refuses_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Out of descriptors for a while."""
+    monkeypatch.setattr("tokenlane.tokens.rungs.processes._RESTART_DELAY_S", 0.01)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    settings = TokenSettings(processes=1, folders={"demo": str(demo_folder())})
+    tokenizers = ModelTokenizers({"demo": demo_tokenizer()})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), limits[1]))
+    try:
+        made = TokenService(settings, tokenizers, 16)
+        await until(lambda: "could not be started" in caplog.text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    await until(lambda: made.processes.ready_count == 1)
+    made.close()
+    await until(lambda: not made.processes._children)

@@ -264,8 +264,19 @@ class ProcessPool:
         task.add_done_callback(self._starting.discard)
 
     async def _run(self, delay_s: float) -> None:
+        """Start a process after a delay; where the system has no room for one, again later."""
         if delay_s:
             await asyncio.sleep(delay_s)
+        try:
+            child = await self._child()
+        except OSError as error:
+            log.warning("a tokenizer process could not be started: %s", error)
+            self._start(_RESTART_DELAY_S)
+            return
+        if self._closed:
+            child.kill()
+
+    async def _child(self) -> _Child:
         ours, theirs = socket.socketpair()
         child = _Child(self)
         spawning = self._loop.run_in_executor(None, _spawn, theirs)
@@ -277,10 +288,11 @@ class ProcessPool:
             await self._loop.create_unix_connection(lambda: protocol, sock=ours)
         except BaseException:
             ours.close()
+            if child in self._children:
+                self._children.remove(child)
             spawning.add_done_callback(_reap)
             raise
-        if self._closed:
-            child.kill()
+        return child
 
     def _tick(self) -> None:
         now_s = time.monotonic()
