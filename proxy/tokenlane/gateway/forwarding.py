@@ -34,11 +34,6 @@ DATE = Form("text", "date")
 ASKED = Form("text", "asked")
 
 
-def wants_ids(claim: Claim, mode: str) -> bool:
-    """Return whether any replica may get the ids of a chat."""
-    return mode == "all" and len(claim.proven) > 0
-
-
 def may(request: Prompted, prompt: Prompt | None, claim: Claim, mode: str) -> Form:
     """Return what replicas that have proven its ids get of such a request. mode: the setting."""
     if not claim.kinds:

@@ -90,7 +90,7 @@ class PromptReader:
             limit_tokens = self._fleet.context_tokens.get(model, context_window.NO_LIMIT)
         # Make the ids, off the loop where that takes long.
         LOOP.mark(TOKENIZE_LOCAL)
-        keeps_ids = forwarding.wants_ids(claim, self._settings.forward_tokens)
+        keeps_ids = self._settings.forward_tokens == "all" and len(claim.proven) > 0
         known = self._tokens.known(model, request, plan.turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
             known = self._tokens.plain(model, request, known) or await self._tokens.make(

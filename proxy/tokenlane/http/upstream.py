@@ -5,8 +5,7 @@ Invariants:
   ended exactly where its framing said, with no byte behind it.
 - Whatever a peer sends, a sink gets exactly one call of `on_end` and `on_failure`, and none after
   that; it gets no call after `abort`.
-- A replica that takes its request slowly costs no memory beside the request's own; one that takes
-  nothing of it has a deadline.
+- A slow replica costs no memory beside the request's own; one that takes nothing has a deadline.
 """
 
 import asyncio

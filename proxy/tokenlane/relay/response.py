@@ -323,8 +323,7 @@ class Relay:
     def _read(self, body: bytes) -> None:
         answer = read_answer(body, self._dialect) if not self._told else None
         if answer is not None:
-            if self._on_made is not None:
-                self._made(answer.id)
+            self._made(answer.id)
             self.usage = answer.usage
             self.aborted = answer.aborted
             # A replica that reports no token counts may still have generated tokens.
