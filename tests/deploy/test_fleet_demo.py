@@ -51,6 +51,6 @@ def test_three_gateways_behind_one_port() -> None:
             answer = subprocess.run(command, shell=True, capture_output=True, check=True)
             assert json.loads(answer.stdout)["choices"]
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             process.communicate()
     assert process.returncode == 0
