@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from bench.loads import workload
-from bench.loads.one_core import Load, loads
+from bench.loads.throughput_bodies import Load, loads
 from bench.loads.workload import CHAT
 from bench.tools import machine, wrk
 from bench.tools.canned import Canned

@@ -20,7 +20,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
-from tokenlane.tokens.chat.residual import Guard, Residual, continuation
+from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.next_turn import message_ends
@@ -341,6 +341,26 @@ def test_how_a_residual_goes_on(new: Residual, behind: tuple[str | int, ...] | N
     way = continuation(Residual(("a", 0, "b", 1, "end"), (THINKS,)), new, 4, 2)
     assert (None if way is None else way.parts) == behind
     assert way is None or all(min(guard.texts) >= 2 for guard in way.guards)
+
+
+def test_what_was_asked_of_two_residuals_is_told_again() -> None:
+    ways, old = Continuations(), Residual(("a", 0, "b", 1))
+    new = Residual(("a", 0, "b", 1, "c", 2))
+    first = ways.of(old, new, 4, 2)
+    assert first == continuation(old, new, 4, 2)
+    assert ways.of(old, new, 4, 2) is first
+    # Equal ones are others, and others may have taken their place in memory.
+    assert ways.of(Residual(old.parts), new, 4, 2) is not first
+    assert ways.of(old, new, 2, 1) == continuation(old, new, 2, 1)
+
+
+def test_answers_about_residuals_are_bounded() -> None:
+    ways, long = Continuations(), Residual(("a", *range(2_000)))
+    for number in range(1_000):
+        ways.of(Residual(("a", number)), Residual(("a", number, "b")), 2, number + 1)
+    ways.of(long, long, 2, 1)
+    assert 0 < len(ways._known) <= 64
+    assert all(old is not long for old, _, _ in ways._known.values())
 
 
 @pytest.mark.parametrize(

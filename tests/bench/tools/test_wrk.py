@@ -49,3 +49,11 @@ def test_no_report_is_an_error(text: str) -> None:
 
 def test_bodies_become_lua_strings() -> None:
     assert wrk.quoted(b'{"a": "b\\n"}') == '"{\\"a\\": \\"b\\\\n\\"}"'
+
+
+@pytest.mark.parametrize("number", [0, 99_999_999, 100_000_000, 10**wrk.DIGITS - 1])
+def test_a_body_is_as_long_as_its_head_says_whatever_its_number(number: int) -> None:
+    before, after = b"{", b"}"
+    script = wrk.script_of_parts("/p", [(before, after)], [1], number)
+    assert f"#part[1] + {len(wrk.spelled(number))} + #part[2]" in script
+    assert f'string.format("%0{len(wrk.spelled(number)) // 2}d", number)' in script

@@ -258,5 +258,5 @@ class RateHistory:
             failed_per_s=round(window.per_s(families.UPSTREAM_FAILURES.name, replica=name), 3),
             ttft_p50_s=window.spread(families.TTFT.name, replica=name).quantile(0.5),
             times_slower=self._slow.get(name),
-            starved=name in self.front_ends.starved,
+            starved=name in self.front_ends.known and self.front_ends.known[name].starved,
         )

@@ -22,9 +22,9 @@ LEAST_BYTES: Final = 32 * 1024
 NEAR_BYTES: Final = 96
 # How many messages are looked at, from the last one back, and how far.
 _TRIES: Final = 16
-# Beyond a mark, what is read again rather than kept.
-_READ_AGAIN_BYTES: Final = 8 * 1024
 _SEARCHED_BYTES: Final = 64 * 1024
+# A branch that is no longer than this beyond its mark is read again rather than kept.
+_READ_AGAIN_BYTES: Final = 8 * 1024
 _ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
 
 

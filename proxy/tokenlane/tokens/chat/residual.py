@@ -10,9 +10,10 @@ Invariants:
 
 from collections.abc import Sequence
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-_ANSWERS_KEPT: Final = 64
+# Of these, whose memory is outside all accounts, 3 MB at most.
+_ANSWERS_KEPT, _PARTS_LIMIT = 64, 1_000
 
 
 class Unknown(Exception):
@@ -81,7 +82,8 @@ class Continuations:
         if len(self._known) >= _ANSWERS_KEPT:
             self._known.clear()
         made = continuation(old, new, part, known)
-        self._known[name] = (old, new, made)
+        if len(new.parts) <= _PARTS_LIMIT and len(old.parts) <= _PARTS_LIMIT:
+            self._known[name] = (old, new, made)
         return made
 
 

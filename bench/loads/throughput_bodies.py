@@ -1,4 +1,4 @@
-"""The bodies by which proxies of one core are compared, as scripts of wrk."""
+"""The bodies of the throughput experiment, as scripts of wrk."""
 
 from collections.abc import Callable, Sequence
 
