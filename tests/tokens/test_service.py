@@ -132,6 +132,25 @@ async def test_cache() -> None:
         assert (tokens.cache.hits, tokens.cache.misses) == (1, 1)
 
 
+@pytest.mark.parametrize(("words", "times"), [(1, 2), (1_000, 1)])
+async def test_a_cheap_prompt_is_kept_the_second_time_any_other_the_first(
+    words: int, times: int
+) -> None:
+    async with service(thread_hop_s=10.0) as tokens:
+        for number in range(3):  # its shape is learnt
+            said = {"role": "user", "content": f"hello {number}"}
+            await tokens.prompt("demo", body_of({"messages": [said]}))
+        body = body_of({"messages": [{"role": "user", "content": "word " * words}]})
+        made = 0
+        while isinstance(key := tokens.known("demo", body), bytes):
+            outcome = tokens.plain("demo", body, key)
+            assert outcome is not None
+            assert outcome.rung is Rung.SHORT
+            made += 1
+        assert made == times
+        assert key.rung is Rung.CACHE
+
+
 @pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
 async def test_token_input(prompt: Any) -> None:
     async with service() as tokens:

@@ -21,8 +21,8 @@ _M_ARENA_MAX = -8
 # glibc raises this to the longest block ever freed, up to 32 MB: one such body, and every later one
 # leaves holes in the heap.
 _OWN_PAGES_BYTES = 4 * 1024 * 1024
-# A heap that shrinks by less would grow again at once: some dozens of long bodies come and go.
-_TRIM_BYTES = 32 * 1024 * 1024
+# As glibc would set it for that: a heap that shrinks by less would grow again at once.
+_TRIM_BYTES = 2 * _OWN_PAGES_BYTES
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000

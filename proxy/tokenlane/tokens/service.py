@@ -39,6 +39,8 @@ Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
 
 # Why there are no ids: no rung had room.
 _FULL = "overload"
+# Messages that take about 10 µs to make ids of: what comes once is not worth its place in a cache.
+_CHEAP_BYTES = 1024
 
 
 class Outcome:
@@ -176,8 +178,7 @@ class TokenService:
         prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings)
         if prompt is None:
             return None
-        # Made in the time of a few lookups: one that never comes again is not worth its place.
-        if self._doorkeeper.knew(key):
+        if size_bytes > _CHEAP_BYTES or self._doorkeeper.knew(key):
             self.cache.put(key, prompt)
         return Outcome(prompt, Rung.SHORT, "", 0.0, time.perf_counter() - began_s)
 
