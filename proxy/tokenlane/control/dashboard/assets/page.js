@@ -145,7 +145,7 @@ function flows(hour) {
   $("hour").querySelector("small").textContent = `over the last ${span}; each column has one scale`;
   table("flows", [["Replica", "head", ([id]) => id], ...FLOWS.map(([title, name, show]) => {
     const high = Math.max(...rows.flatMap(([, flow]) => flow[name]).filter(known), 1e-9);
-    return [title, "", ([id, flow]) => el("div", { class: "bar" },
+    return [title, "n", ([id, flow]) => el("div", { class: "bar" },
       spark([flow[name]], length, `${id}: ${title}, the last ${span}, at most ${show(Math.max(...flow[name].filter(known), 0))}`, "line small", high),
       el("span", {}, show(flow[name].at(-1))))];
   })], rows, "");
