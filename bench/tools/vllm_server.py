@@ -40,6 +40,8 @@ ENVIRONMENT = {
     # Adds POST /reset_prefix_cache.
     "VLLM_SERVER_DEV_MODE": "1",
 }
+# `vllm serve`. The module of the API server itself starts a single one, whatever the flags say.
+SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 CONTEXT_TOKENS = 32_768
 # 512 bytes a token of this model: a million tokens of cache.
 FLAGS = (
@@ -125,8 +127,7 @@ def vllm_server(*flags: str) -> Iterator[Server]:
     with model_folder() as folder:
         argv = [
             "env", "-u", "PYTHONPATH", *(f"{name}={value}" for name, value in ENVIRONMENT.items()),
-            str(python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder),
-            *FLAGS, *flags, "--port", str(port),
+            str(python()), *SERVE, str(folder), *FLAGS, *flags, "--port", str(port),
         ]  # fmt: skip
         say(f"  vLLM starts{' with ' if flags else ''}{' '.join(flags)} (about a minute)")
         with Process("vllm", argv) as process:

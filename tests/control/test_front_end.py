@@ -19,10 +19,10 @@ def look(
     )  # fmt: skip
 
 
-def seen(in_flight: int, *pages: Scrape) -> FrontEnd:
+def seen(in_flight: int, *pages: Scrape, busy: dict[str, float] | None = None) -> FrontEnd:
     known = FrontEnds()
     for page in pages:
-        known.see([("a", in_flight), ("b", 3)], {"a": page})
+        known.see([("a", in_flight), ("b", 3)], {"a": page}, busy or {})
     assert known.known.keys() == {"a"}
     return known.known["a"]
 
@@ -68,9 +68,59 @@ HELD = [look(at, 0, 12.5, (1642, 0, 82), 0.1) for at in LOOKS]
 
 
 def test_what_it_says() -> None:
-    assert seen(32, *HELD).why.startswith(
-        "100% of its 32 requests wait for its front end, which takes 0.10 cores, and not for"
+    pages = [
+        msgspec.structs.replace(page, iterations=8.0 * at, running=at % 2)
+        for at, page in enumerate(HELD)
+    ]
+    assert seen(32, *pages, busy={"a": 0.12}).why == (
+        "98% of its 32 requests wait for its front end, which takes 0.10 cores, and not for its"
+        " engine (idle at 50% of the looks, an iteration each 125 ms, its accelerator busy for 12%"
+        " of the time): more API servers (--api-server-count), ids from the gateway"
+        " (tokens.forward_tokens) or more replicas help"
     )
+    assert "(idle at 100% of the looks)" in seen(32, *HELD).why
+
+
+def stepped(*steps: tuple[int, float]) -> FrontEnds:
+    """Each: so many requests in flight for two windows, and so many ended each second."""
+    known, done, at = FrontEnds(), 0.0, 100.0
+    for count, per_s in steps:
+        for _ in range(2 * WINDOW_LOOKS):
+            done, at = done + per_s, at + 1.0
+            page = Scrape(
+                started_s=1.0, at_s=at, first_tokens=done, first_token_s=done, finished=done,
+            )  # fmt: skip
+            known.see([("a", count)], {"a": page}, {})
+    return known
+
+
+@pytest.mark.parametrize(
+    ("steps", "flat"),
+    [
+        pytest.param([(8, 40.0)], None, id="one level"),
+        pytest.param([(8, 40.0), (12, 41.0)], None, id="not far enough apart"),
+        pytest.param([(8, 40.0), (32, 41.0)], True, id="four times as many, as much"),
+        pytest.param([(8, 40.0), (32, 80.0)], False, id="twice as much"),
+        pytest.param([(32, 41.0), (8, 40.0)], True, id="fewer later"),
+        pytest.param([(0, 0.0), (8, 40.0)], None, id="idle before"),
+    ],
+)
+def test_throughput_that_stays_flat(steps: list[tuple[int, float]], flat: bool | None) -> None:
+    found = stepped(*steps).known["a"]
+    assert found.flat is flat
+    assert ("no more served when more ask" in found.why) is bool(flat)
+
+
+def test_what_an_earlier_process_served_is_forgotten() -> None:
+    known = stepped((8, 40.0), (32, 41.0))
+    page = Scrape(started_s=2.0, at_s=1e3)
+    known.see([("a", 1)], {"a": page}, {})
+    for at in range(2 * WINDOW_LOOKS):
+        again = msgspec.structs.replace(page, at_s=1e3 + at, finished=at, first_tokens=at)
+        known.see([("a", 1)], {"a": again}, {})
+    assert known.known["a"].flat is None
+    known.see([], {}, {})
+    assert not known.known
 
 
 def test_a_window_of_looks_is_needed_at_one_process() -> None:
@@ -82,7 +132,7 @@ def test_a_window_of_looks_is_needed_at_one_process() -> None:
 def test_a_burst_is_over_soon() -> None:
     known = FrontEnds()
     for at, page in enumerate(HELD):
-        known.see([("a", 320 if at > 8 else 0)], {"a": page})
+        known.see([("a", 320 if at > 8 else 0)], {"a": page}, {})
     assert not known.known["a"].starved
 
 
@@ -91,7 +141,7 @@ def test_what_is_starved_stays_so_for_a_while() -> None:
     said = []
     for at in range(60):
         in_engine = 0 if at < 20 else 12 if at < 40 else 30
-        known.see([("a", 32)], {"a": look(at, in_engine, 12.5, (1642, 0, 82), 0.1)})
+        known.see([("a", 32)], {"a": look(at, in_engine, 12.5, (1642, 0, 82), 0.1)}, {})
         said.append(known.known["a"].starved)
     first, last = said.index(True), len(said) - said[::-1].index(True)
     assert (first, all(said[first:last])) == (WINDOW_LOOKS, True)

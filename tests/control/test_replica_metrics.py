@@ -39,11 +39,16 @@ vllm:request_queue_time_seconds_count{engine="0"} 22.0
 vllm:request_queue_time_seconds_sum{engine="0"} 0.25
 vllm:request_prefill_time_seconds_count{engine="0"} 22.0
 vllm:request_prefill_time_seconds_sum{engine="0"} 1.5
+vllm:iteration_tokens_total_bucket{engine="0",le="1.0"} 3.0
+vllm:iteration_tokens_total_count{engine="0"} 40.0
+vllm:iteration_tokens_total_count{engine="1"} 2.0
+vllm:iteration_tokens_total_sum{engine="0"} 900.0
 """
 
 TIMES = Scrape(
-    cpu_s=57.66, first_tokens=23, first_token_s=4.5, finished=22, engine_s=1.75, prefill_s=1.5
-)
+    cpu_s=57.66, first_tokens=23, first_token_s=4.5, finished=22, engine_s=1.75, prefill_s=1.5,
+    iterations=42,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,8 @@ class Server:
 def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:
     """A vLLM server on a model folder; not awaited. flags: more of them, and other values."""
     port = free_ports(1)
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder)]
-    return Server(
-        name, [*command, *VLLM_FLAGS, *flags, "--port", str(port)], port, **VLLM_ENVIRONMENT
-    )
+    command = [str(python), *bench_server.SERVE, str(folder), *VLLM_FLAGS, *flags]
+    return Server(name, [*command, "--port", str(port)], port, **VLLM_ENVIRONMENT)
 
 
 def write_adapter(folder: Path) -> Path:

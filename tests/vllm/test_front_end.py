@@ -1,4 +1,5 @@
-"""A starved front end of a real vLLM server is named within 30 s, and a busy engine's never.
+"""A real vLLM server's starved front end is named within 30 s, with its signs, and a busy engine's
+never.
 
 FRONT_END_SECONDS=150 watches each healthy load for so long: ten minutes in all.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.loads.clients import Served, drive, warm
@@ -21,6 +23,7 @@ from bench.tools.quota import quota_of
 from bench.tools.systems import Proxy, gateway
 from bench.tools.vllm_server import Server, vllm_server
 from tests.vllm.conftest import Report
+from tokenlane.control.front_end import WINDOW_LOOKS, FrontEnd
 
 WATCHED_S = float(os.environ.get("FRONT_END_SECONDS", "25"))
 NAMED_WITHIN_S = 30.0
@@ -41,18 +44,18 @@ def pair(vllm_python: Path) -> Iterator[Pair]:
             yield server, proxy
 
 
-def is_starved(proxy: Proxy) -> bool:
-    """Return what the gateway says of its one replica."""
+def seen(proxy: Proxy) -> FrontEnd:
+    """Return what the gateway says of its one replica's front end."""
     assert proxy.admin_port is not None
     (replica,) = json.loads(fetch(proxy.admin_port, "/status.json").body)["replicas"]
-    return bool(replica["front_end"] and replica["front_end"]["starved"])
+    return msgspec.convert(replica["front_end"] or {}, FrontEnd)
 
 
 def named_after_s(proxy: Proxy, load: Future[Served] | None, seconds_s: float) -> float | None:
     """Return when the replica was called starved, None if it was not."""
     began_s = time.monotonic()
     while (now_s := time.monotonic() - began_s) < seconds_s:
-        if is_starved(proxy):
+        if seen(proxy).starved:
             return now_s
         assert load is None or not load.done() or load.result().failed == 0
         time.sleep(LOOK_S)
@@ -88,10 +91,22 @@ def test_a_starved_front_end_is_named(pair: Pair, report: Report) -> None:
     warm(proxy.port, CHAT, texts)
     with quota_of(server.front) as quota, ThreadPoolExecutor(1) as threads:
         quota.limit(0.25)
-        plan = Plan(proxy.port, CHAT, texts, 16, NAMED_WITHIN_S, limit_s=120.0)
-        load = threads.submit(drive, plan, {})
+
+        def asked(clients: int) -> Future[Served]:
+            # Two windows of looks at this number of clients.
+            seconds_s = 2.0 * WINDOW_LOOKS + 2.0
+            plan = Plan(proxy.port, CHAT, texts, clients, seconds_s, limit_s=120.0)
+            return threads.submit(drive, plan, {})
+
+        load = asked(16)
         after_s = named_after_s(proxy, load, NAMED_WITHIN_S)
-        quota.limit(None)
+        named = seen(proxy)
         load.result()
+        asked(4).result()
+        quota.limit(None)
     assert after_s is not None
-    report.add("front end held to a quarter of a core", f"named after {after_s:.1f} s")
+    signs = seen(proxy)
+    assert signs.flat, signs
+    assert signs.step_s is not None
+    report.add("front end held to a quarter of a core", f"named after {after_s:.1f} s: {named.why}")
+    report.add("throughput with 4 and with 16 clients then", "flat")

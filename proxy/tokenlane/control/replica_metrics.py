@@ -26,10 +26,11 @@ _CPU = "process_cpu_seconds_total"
 _FIRST = "vllm:time_to_first_token_seconds_"
 _QUEUED_S = "vllm:request_queue_time_seconds_sum"
 _PREFILL = "vllm:request_prefill_time_seconds_"
+_ITERATIONS = "vllm:iteration_tokens_total_count"
 
 _SAMPLE = re.compile(
     rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG}|{_QUERIED}|{_HIT}|{_CPU}|{_QUEUED_S}"
-    rf"|{_FIRST}(?:sum|count)|{_PREFILL}(?:sum|count))"
+    rf"|{_ITERATIONS}|{_FIRST}(?:sum|count)|{_PREFILL}(?:sum|count))"
     r"(?:\{(.*)\})?[ \t]+(\S+)",
     re.MULTILINE,
 )
@@ -52,8 +53,8 @@ class Scrape(msgspec.Struct, frozen=True):
     hit_tokens: prompt tokens looked up in the prefix cache and found there, since it started. Also
     since then: cpu_s: CPU time of the process that answers; first_tokens, first_token_s: requests
     that got their first token, and how long all of these took; finished, engine_s: requests that
-    ended, and their time in the engine's queue and in prefill; prefill_s: in prefill alone. at_s:
-    of the look, monotonic.
+    ended, and their time in the engine's queue and in prefill; prefill_s: in prefill alone;
+    iterations: of the engines. at_s: of the look, monotonic.
     """
 
     running: int = 0
@@ -70,6 +71,7 @@ class Scrape(msgspec.Struct, frozen=True):
     finished: float = 0.0
     engine_s: float = 0.0
     prefill_s: float = 0.0
+    iterations: float = 0.0
     at_s: float = 0.0
 
 
@@ -118,5 +120,6 @@ def parse_scrape(text: str, at_s: float = 0.0) -> Scrape:
         finished=sums[_PREFILL + "count"],
         engine_s=sums[_QUEUED_S] + sums[_PREFILL + "sum"],
         prefill_s=sums[_PREFILL + "sum"],
+        iterations=sums[_ITERATIONS],
         at_s=at_s,
     )

@@ -15,6 +15,7 @@ from itertools import count
 
 from tokenlane import __version__
 from tokenlane.config import options
+from tokenlane.control.accelerators import Accelerators
 from tokenlane.control.dashboard import rows
 from tokenlane.control.dashboard.events import KEEP_S, EventLog
 from tokenlane.control.dashboard.flows import Flows
@@ -65,6 +66,7 @@ class RateHistory:
         self._readings: deque[Reading] = deque(maxlen=WINDOW_PERIODS + 1)
         self._beats: deque[dict[int, float]] = deque(maxlen=WINDOW_PERIODS)
         self._savings = Savings(WINDOW_PERIODS)
+        self._accelerators = Accelerators()
         self.front_ends = FrontEnds()
         self._distrusted: dict[str, str] = {}
         self._series: dict[str, deque[float | None]] = {}
@@ -147,11 +149,13 @@ class RateHistory:
         self._readings.append(Reading(at_s, self._gateway.totals.cells()))
         self._savings.see(self._table.scrapes)
         self._beats.append(self._gateway.stalls.take_worst())
+        replicas = self._table.replicas
         in_flight = [
             (one.id, self._board.load(one.slot).requests + self._board.peers(one.slot).requests)
-            for one in self._table.replicas
+            for one in replicas
         ]
-        self.front_ends.see(in_flight, self._table.scrapes)
+        busy = self._accelerators.of(replicas)
+        self.front_ends.see(in_flight, self._table.scrapes, busy)
 
     def _window(self) -> Window:
         return Window(self._readings[0], self._readings[-1])
