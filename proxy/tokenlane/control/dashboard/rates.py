@@ -14,6 +14,8 @@ import msgspec
 from tokenlane.telemetry.metrics.families import BY_NAME
 
 Cells = Mapping[tuple[str, tuple[str, ...]], Sequence[float]]
+# A child's labels, and how much its cells grew.
+Row = tuple[dict[str, str], list[float]]
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -54,7 +56,8 @@ class Window:
     def __init__(self, old: Reading, new: Reading) -> None:
         self.span_s = max(new.at_s - old.at_s, 1e-9)
         self._now = new.cells
-        self._grown: dict[str, list[tuple[dict[str, str], list[float]]]] = {}
+        self._grown: dict[str, list[Row]] = {}
+        self._by_value: dict[tuple[str, str], dict[str, list[Row]]] = {}
         for (name, values), cells in new.cells.items():
             family = BY_NAME.get(name)
             if family is None or family.kind == "gauge":
@@ -66,11 +69,26 @@ class Window:
             labels = dict(zip(family.labels, values))
             self._grown.setdefault(name, []).append((labels, grown))
 
-    def rows(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], list[float]]]:
+    def rows(self, name: str, **labels: str) -> Iterator[Row]:
         """Yield the children with these labels: all labels of each, and how much its cells grew."""
-        for given, grown in self._grown.get(name, ()):
+        found = self._grown.get(name, [])
+        for label, value in labels.items():
+            fewer = self._valued(name, label).get(value, [])
+            found = min(found, fewer, key=len)
+        for given, grown in found:
             if all(given.get(label) == value for label, value in labels.items()):
                 yield given, grown
+
+    def _valued(self, name: str, label: str) -> dict[str, list[Row]]:
+        """Return a family's children by the value of a label: of hundreds of replicas each is asked
+        for."""
+        by_value = self._by_value.get((name, label))
+        if by_value is None:
+            by_value = self._by_value[name, label] = {}
+            for row in self._grown.get(name, ()):
+                if label in row[0]:
+                    by_value.setdefault(row[0][label], []).append(row)
+        return by_value
 
     def count(self, name: str, **labels: str) -> float:
         """How much a counter grew, over all children with these labels."""
