@@ -214,8 +214,10 @@ def _made(
     # From the mark's last full block on: what comes before is not touched.
     full_bytes = mark.ids_bytes // block_bytes * block_bytes
     own = b"".join((mark.open_ids, *ids))
-    blocks = known.blocks[: full_bytes // block_bytes * HASH_BYTES]
-    blocks += more_hashes(own, block_tokens, blocks[-HASH_BYTES:])
+    hashed_bytes = full_bytes // block_bytes * HASH_BYTES
+    last_hash = known.blocks[hashed_bytes - HASH_BYTES : hashed_bytes]
+    more = more_hashes(own, block_tokens, last_hash)
+    blocks = b"".join((memoryview(known.blocks)[:hashed_bytes], more))
     whole = b"".join((memoryview(known.ids)[:full_bytes], own)) if keeps_ids else b""
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
