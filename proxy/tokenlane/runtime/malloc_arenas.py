@@ -38,13 +38,20 @@ def use_one_arena() -> None:
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
+def trim() -> None:
+    """Give the kernel back what is free anywhere in the heap: glibc by itself returns its end alone,
+    and one small block behind others keeps all that was ever used. Takes 1 ms, and 0.13 ms for each
+    megabyte given back: call it in a thread; those that allocate meanwhile wait."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def settle() -> None:
     """Freeze what is loaded and trim the heap. The garbage collector need not walk it again, which
     with a tokenizer or two stops all threads for 10 ms and more; and the kernel gets back what only
     loading needed, with a large tokenizer 120 MB."""
     gc.collect()
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)
+    trim()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
