@@ -34,7 +34,7 @@ def cpu_s(server: Server) -> dict[int, float]:
     """Return the CPU seconds of each API server, by its process."""
     found = {}
     for one in psutil.Process(server.process.pid).children(recursive=True):
-        if "ApiServer" in " ".join(one.cmdline()):
+        if "APIServer" in " ".join(one.cmdline()):
             times = one.cpu_times()
             found[one.pid] = times.user + times.system
     return found
