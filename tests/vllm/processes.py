@@ -34,8 +34,10 @@ VLLM_FLAGS = (
     "--load-format dummy --served-model-name tiny --host 127.0.0.1 --dtype bfloat16 "
     "--enforce-eager --max-model-len 32768 --max-num-seqs 16 --block-size 32 "
     "--kv-cache-memory-bytes 134217728 --enable-prompt-tokens-details "
-    "--enable-auto-tool-choice --tool-call-parser hermes --enable-scale-out"
+    "--enable-auto-tool-choice --tool-call-parser hermes"
 ).split()
+# Serves /render and /derender, which older versions, without this flag, do anyway.
+RENDER_FLAG = "--enable-scale-out"
 
 
 class Server:
@@ -120,7 +122,17 @@ def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:
     """A vLLM server on a model folder; not awaited. flags: more of them, and other values."""
     port = free_ports(1)
     command = [str(python), *bench_server.SERVE, str(folder), *VLLM_FLAGS, *flags]
+    if _knows(python, RENDER_FLAG):
+        command.append(RENDER_FLAG)
     return Server(name, [*command, "--port", str(port)], port, **VLLM_ENVIRONMENT)
+
+
+def _knows(python: Path, flag: str) -> bool:
+    """Whether this vLLM's API server has a flag, by its source: asking it takes ten seconds."""
+    packages = python.parent.parent.glob("lib/python3*/site-packages/vllm/entrypoints")
+    sources = [source for package in packages for source in package.rglob("cli_args.py")]
+    field = flag.removeprefix("--").replace("-", "_") + ":"
+    return not sources or any(field in one.read_text(encoding="utf-8") for one in sources)
 
 
 def write_adapter(folder: Path) -> Path:
