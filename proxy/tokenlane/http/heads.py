@@ -209,6 +209,9 @@ class RequestHeads:
         line = framing.check_head(data)
         if len(line.target) > self._settings.target_limit_bytes:
             raise target_too_long()
+        # A line each, beside the first and the empty one: counted before objects are made of them.
+        if data.count(b"\r\n") - 2 > self._settings.header_limit_count:
+            raise head_too_large("Too many headers.")
         target = framing.origin_form(line.target)
         fields = _Fields()
         try:
@@ -220,8 +223,6 @@ class RequestHeads:
             # clearer.
             framing.body_length(line.minor, _split_fields(data))
             raise framing.refusal("The request head is malformed.", "request_head") from None
-        if len(fields.headers) > self._settings.header_limit_count:
-            raise head_too_large("Too many headers.")
         length = framing.body_length(line.minor, fields.headers)
         head = RequestHead(line, target, fields.headers, self._dropped, self._error_format)
         head.chunked = length.chunked
