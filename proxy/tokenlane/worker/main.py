@@ -54,8 +54,6 @@ from tokenlane.worker.resources import Resources, Tokenizers, load_tokenizers
 log = logging.getLogger(__name__)
 
 _SAMPLE_PERIOD_S = 1.0
-# Long enough that what is given back was not about to be used again.
-_TRIM_PERIOD_S = 60.0
 # Requests of each period that are shown on the live page.
 _SHOWN_COUNT = 4
 
@@ -166,13 +164,9 @@ class Worker:
     async def _until_drained(
         self, gauges: Gauges, recorder: Recorder, monitor: StallMonitor
     ) -> None:
-        trimmed_s = time.monotonic()
         while not self._drain.is_set():
             self._sample(gauges, recorder)
             self._end.offer(messages.Beats(monitor.sample()))
-            if time.monotonic() - trimmed_s >= _TRIM_PERIOD_S:
-                trimmed_s = time.monotonic()
-                await asyncio.to_thread(malloc_arenas.trim)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SAMPLE_PERIOD_S):
                     await self._drain.wait()
