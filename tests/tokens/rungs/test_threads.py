@@ -1,6 +1,7 @@
 """The pool: two lanes, bounded counts, and no job lost or done twice."""
 
 import asyncio
+import ctypes
 import os
 import platform
 import random
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import ClassVar
 
+import psutil
 import pytest
 
 from tests.raw import until
@@ -275,6 +277,33 @@ async def test_no_thread_remembers_too_many_words(
         assert len(pool._threads) == 2
     # Each thread has at most three such words.
     assert len(Encoding.seen_in) >= 6
+
+
+class Remembering(Job):
+    """One whose thread remembers 100 MB, and leaves a block in every thousand for good."""
+
+    kept = threading.local()
+    stays: ClassVar[list[bytes]] = []
+
+    def advance(self, slice_s: float) -> Tokenized | None:
+        blocks = [bytes(1000) for _ in range(100_000)]
+        self.stays.extend(blocks[::1000])
+        self.kept.blocks = blocks
+        encoder_threads.remember(encoder_threads.LIMIT_CHARS + 1)
+        return super().advance(slice_s)
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="the C library keeps to itself what it has",
+)
+async def test_what_a_thread_remembered_goes_back_to_the_kernel() -> None:
+    process = psutil.Process()
+    async with pool_of(1) as (pool, _):
+        await pool.submit(Remembering(), 0.1, short=False)
+        full_bytes = process.memory_info().rss
+        await until(lambda: process.memory_info().rss < full_bytes - 80_000_000)
+    Remembering.stays.clear()
 
 
 async def test_an_executor_changes_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
