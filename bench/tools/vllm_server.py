@@ -39,9 +39,21 @@ ENVIRONMENT = {
     "VLLM_ENABLE_RESPONSES_API_STORE": "1",
     # Adds POST /reset_prefix_cache.
     "VLLM_SERVER_DEV_MODE": "1",
+    # As the command sets it.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
-# `vllm serve`. The module of the API server itself starts a single one, whatever the flags say.
-SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
+# `vllm serve`, which the module of the API server is not: that starts a single one, whatever the
+# flags say. The command itself asks for the version of a distribution that the CPU build is not.
+_COMMAND = """
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser, serve = FlexibleArgumentParser(), ServeSubcommand()
+serve.subparser_init(parser.add_subparsers(dest="subparser"))
+arguments = parser.parse_args()
+serve.validate(arguments)
+serve.cmd(arguments)
+"""
+SERVE = ("-c", _COMMAND, "serve")
 CONTEXT_TOKENS = 32_768
 # 512 bytes a token of this model: a million tokens of cache.
 FLAGS = (

@@ -183,7 +183,9 @@ def config(data: bytes) -> None:
     try:
         loaded = configuration.look(SettingsFile(_FILE, values)).sound()
     except ConfigProblems as refused:
-        _holds(all(problem.startswith("file") for problem in refused.problems))
+        # What contradicts something else has its line, and here nothing has one.
+        starts = ("file", *Settings.__struct_fields__)
+        _holds(all(problem.startswith(starts) for problem in refused.problems))
         return
     except ConfigError as refused:
         _holds(bool(str(refused)))
