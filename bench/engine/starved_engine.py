@@ -106,7 +106,7 @@ def finding(
         ],
         plots=[
             Plot(
-                title="p99 of the time to the first token, times that with most cores", x="cores", y="x",
+                title="p99 of the first token, times that with most cores", x="cores", y="x",
                 log="xy",
                 series=[
                     Series(way, [(limit, value) for limit, value in by.items() if value])
