@@ -120,15 +120,19 @@ def page(tests: dict[str, Any]) -> str:
     known, marked = rows.read(), rows.marked()
     exceptions = [row for row in known.values() if row.exception]
     kept = [row for row in known.values() if not row.exception]
+    cells = {row.id: _cell(row.id, marked.get(row.id, []), tests) for row in kept}
+    failed = [name for name, (ended, _) in cells.items() if "failed" in ended]
+    sound = len(kept) - len(failed)
+    broken = f"{len(failed)} failed when last run ({', '.join(failed)}), " if failed else ""
     lines = [
         _HEAD,
-        f"{len(kept)} rows are kept by tests, {len(exceptions)} are exceptions.",
+        f"{sound} rows are kept by tests, {broken}{len(exceptions)} are exceptions.",
         "",
         "| id | promised | tests | reached |",
         "|---|---|---|---|",
     ]
     for row in kept:
-        ended, reached = _cell(row.id, marked.get(row.id, []), tests)
+        ended, reached = cells[row.id]
         lines.append(f"| {row.id} | {row.promise} | {ended} | {reached} |")
     if exceptions:
         lines += ["", "## Exceptions", "", "| id | promised | why not |", "|---|---|---|"]

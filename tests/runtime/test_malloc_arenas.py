@@ -85,34 +85,6 @@ def test_what_is_loaded_is_left_alone_by_the_collector() -> None:
     assert subprocess.check_output([sys.executable, "-c", told], env=env, text=True) == "True\n"
 
 
-# Of blocks side by side every second one is freed, and the last one stays.
-SCATTERED = """
-import re
-from pathlib import Path
-from tokenlane.runtime import malloc_arenas
-
-def held_kib():
-    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-
-malloc_arenas.use_one_arena()
-blocks = [bytearray(60_000) for _ in range(2001)]
-del blocks[1:-1:2]
-before_kib = held_kib()
-malloc_arenas.trim()
-print(before_kib - held_kib())
-"""
-
-
-@pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "malloc_trim"),
-    reason="the C library keeps to itself what it has",
-)
-def test_what_is_free_between_blocks_is_given_back() -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    given_kib = int(subprocess.check_output([sys.executable, "-c", SCATTERED], env=env, text=True))
-    assert given_kib > 40_000
-
-
 # What loading needed lies below what it left, so that malloc keeps it.
 LOADED = """
 import re

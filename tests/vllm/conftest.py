@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from tests.vllm.processes import Server, vllm_server, write_model
+from tests.vllm.processes import Server, healthy, vllm_server, write_model
 from tokenlane.runtime.ports import free_ports
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -121,12 +121,8 @@ def _gateway(name: str, replicas: tuple[Server, Server], folder: Path) -> Iterat
     command += ["--admin-port", str(admin_port), "--tokenizer", f"tiny={folder}"]
     for replica in replicas:
         command += ["--backend", replica.url]
-    server = Server(name, command, port)
-    try:
-        server.wait()
+    with healthy(Server(name, command, port)) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,16 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+
+
+@contextmanager
+def healthy(server: Server) -> Iterator[Server]:
+    """A server for as long as it is needed, once it is healthy."""
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.stop()
 
 
 def vllm_server(name: str, python: Path, folder: Path, *flags: str) -> Server:

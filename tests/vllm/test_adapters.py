@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.vllm.conftest import Report
-from tests.vllm.processes import Server, vllm_server, write_adapter
+from tests.vllm.processes import Server, healthy, vllm_server, write_adapter
 from tests.vllm.test_forwarding import CHAT, Body, said
 from tests.vllm.test_gateway import ask, wait_for
 from tests.vllm.test_kv_events import Gateway
@@ -23,12 +23,8 @@ def server(
 ) -> Iterator[Server]:
     adapter = write_adapter(tmp_path_factory.mktemp("adapter"))
     flags = ("--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{ADAPTER}={adapter}")
-    server = vllm_server("vllm-lora", vllm_python, model_folder, *flags)
-    try:
-        server.wait()
+    with healthy(vllm_server("vllm-lora", vllm_python, model_folder, *flags)) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def test_an_adapter_is_answered_by_ids_as_by_text(

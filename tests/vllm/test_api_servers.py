@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.vllm.conftest import Report
-from tests.vllm.processes import Server, vllm_server
+from tests.vllm.processes import Server, healthy, vllm_server
 from tests.vllm.test_forwarding import CHAT, Body, said
 from tests.vllm.test_gateway import ask, wait_for
 from tests.vllm.test_kv_events import Gateway
@@ -22,12 +22,8 @@ COUNT = 60
 @pytest.fixture(scope="module")
 def server(vllm_python: Path, model_folder: Path) -> Iterator[Server]:
     flags = ("--api-server-count", str(SERVERS))
-    server = vllm_server("vllm-api-servers", vllm_python, model_folder, *flags)
-    try:
-        server.wait()
+    with healthy(vllm_server("vllm-api-servers", vllm_python, model_folder, *flags)) as server:
         yield server
-    finally:
-        server.stop()
 
 
 def cpu_s(server: Server) -> dict[int, float]:

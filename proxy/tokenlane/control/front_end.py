@@ -144,7 +144,9 @@ def judge(looks: list[tuple[int, Scrape]], was_starved: bool = False) -> FrontEn
         step_s = seconds_s / (last.iterations - first.iterations)
     busy = sum(count >= _LEAST_IN_FLIGHT for count, _ in looks) >= _LEAST_LOOKS
     starved = busy and strained and outside >= (_STILL_OUTSIDE if was_starved else _OUTSIDE)
-    return FrontEnd(starved, in_flight, outside, idle, waited, cores, per_s, None, step_s)
+    return FrontEnd(
+        starved, in_flight, outside, idle, waited=waited, cores=cores, per_s=per_s, step_s=step_s
+    )
 
 
 def _flat(rates: Iterable[_Rate]) -> bool | None:
