@@ -148,7 +148,7 @@ async def _serve(given: Settings) -> None:
     )  # fmt: skip
     hello = msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=Hello)
     assert hello.settings == given
-    load_tokenizers(given.tokens)
+    await load_tokenizers(given.tokens)
     resources = Resources.of(hello)
     try:
         async with gateway(

@@ -35,12 +35,15 @@ def main() -> None:
     protocol: Any = importlib.import_module("vllm.entrypoints.openai.chat_completion.protocol")
     renderers: Any = importlib.import_module("vllm.renderers")
     hf: Any = importlib.import_module("vllm.renderers.hf")
-    chat_utils: Any = importlib.import_module("vllm.renderers.chat_utils")
+    try:
+        chat_utils: Any = importlib.import_module("vllm.renderers.chat_utils")
+    except ModuleNotFoundError:  # before 0.32
+        chat_utils = importlib.import_module("vllm.entrypoints.chat_utils")
     tokenizers: Any = importlib.import_module("vllm.tokenizers")
 
-    online: Any = importlib.import_module("vllm.renderers.online_renderer")
-
     def harmony(body: dict[str, Any]) -> Any:
+        # Versions before 0.32 have it elsewhere, and all else of them can be asked.
+        online: Any = importlib.import_module("vllm.renderers.online_renderer")
         request = protocol.ChatCompletionRequest.model_validate(body)
         renderer = online.OnlineRenderer.__new__(online.OnlineRenderer)
         renderer.supports_browsing = renderer.supports_code_interpreter = False

@@ -93,7 +93,7 @@ class Worker:
         hello = await self._end.connect(self._descriptor)
         try:
             resources = Resources.of(hello)
-            tokenizers = await asyncio.to_thread(load_tokenizers, hello.settings.tokens)
+            tokenizers = await load_tokenizers(hello.settings.tokens)
             # Only now: a listener that nobody accepts from would still be dealt connections.
             listener = reuse_port_socket(hello.host, hello.port)
             self._port = hello.port

@@ -5,9 +5,12 @@ Invariants:
 - A mistake in any of it is one ConfigError, before the port is opened.
 """
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,6 +21,7 @@ from tokenlane.config.settings import Key, TokenSettings, UpstreamSettings
 from tokenlane.config.tls import server_context, upstream_context
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.tracing.exporter import Tracer
+from tokenlane.tokens import encoder_threads
 from tokenlane.tokens.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -64,8 +68,20 @@ def upstream_tls(settings: UpstreamSettings, backends: Iterable[str]) -> ssl.SSL
     return upstream_context(settings) if set_up or https else None
 
 
-def load_tokenizers(settings: TokenSettings) -> Tokenizers:
-    """Load the tokenizer of every model with a folder, by the model's name. Raise ConfigError."""
+async def load_tokenizers(settings: TokenSettings) -> Tokenizers:
+    """Load the tokenizer of every model with a folder, by the model's name, and prepare the loop's
+    thread to encode with them. Raise ConfigError."""
+    # Its thread ends with it, and so does what the encoder remembers for that.
+    with ThreadPoolExecutor(1, "load") as loading:
+        loop = asyncio.get_running_loop()
+        tokenizers = await loop.run_in_executor(loading, _load, settings)
+    for tokenizer in tokenizers.values():
+        if tokenizer.fast.encoder == "fastokens":
+            encoder_threads.fill_table(partial(tokenizer.encode, add_special_tokens=False))
+    return tokenizers
+
+
+def _load(settings: TokenSettings) -> Tokenizers:
     tokenizers = {}
     for model, folder in settings.folders.items():
         tokenizers[model] = Tokenizer.load(model, Path(folder), fast=settings.fast_engines)

@@ -253,29 +253,35 @@ async def test_its_threads_stand_back() -> None:
 
 
 class Encoding(Job):
-    """A job that encodes a word that nobody has seen before. seen_in: the threads of all."""
+    """A job that encodes words that nobody has seen before. seen_in: the threads of all."""
 
     seen_in: ClassVar[set[threading.Thread]] = set()
+    words: ClassVar[tuple[int, int]] = (1, 100_000)
 
     def advance(self, slice_s: float) -> Tokenized | None:
         self.seen_in.add(threading.current_thread())
-        word = "".join(random.choices("abcdefghij", k=100_000))
-        demo_tokenizer().encode(word, add_special_tokens=False)
+        count, letters = self.words
+        text = " ".join("".join(random.choices("abcdefghij", k=letters)) for _ in range(count))
+        demo_tokenizer().encode(text, add_special_tokens=False)
         return super().advance(slice_s)
 
 
 @pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize(
+    ("words", "limit_chars"), [((1, 100_000), 500_000), ((10_000, 9), 62_500)], ids=str
+)
 async def test_no_thread_remembers_too_many_words(
-    short: bool, monkeypatch: pytest.MonkeyPatch
+    short: bool, words: tuple[int, int], limit_chars: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoder_threads, "LIMIT_CHARS", 500_000)
+    monkeypatch.setattr(encoder_threads, "LIMIT_CHARS", limit_chars)
+    monkeypatch.setattr(Encoding, "words", words)
     Encoding.seen_in.clear()
     async with pool_of(2) as (pool, heard):
         for _ in range(20):
             await pool.submit(Encoding(), 0.1, short=short)
         assert len(heard) == 20
         assert len(pool._threads) == 2
-    # Each thread has at most three such words.
+    # Each thread has at most three such texts.
     assert len(Encoding.seen_in) >= 6
 
 

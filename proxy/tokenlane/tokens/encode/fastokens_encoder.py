@@ -3,7 +3,7 @@ normalizer (`tokenlane.tokens.encode.metaspace`).
 
 Invariants:
 - One encode runs on the calling thread alone, without the GIL.
-- The owner is told how much was encoded in long words, which fastokens remembers.
+- The owner is told how much of what was encoded fastokens remembers.
 """
 
 import os
@@ -22,17 +22,20 @@ _LONG_CHARS: Final = 64
 # Samples of a text that estimate how much of it is in long words.
 _MOST_LOOKS: Final = 4
 _CHARS_PER_LOOK: Final = 4096
+# Of other text most words are known: it keeps about a character in so many.
+_TEXT_PER_KEPT: Final = 8
 _BYTE_NAME: Final = "<0x"
 # Whatever a tokenizer takes for a word, a word ends at these.
 _BREAK = re.compile(r"\s")
 
 
-def _in_long_words(text: str) -> int:
-    """Return about how many characters; the samples are few enough to cost nothing compared with
+def _kept_chars(text: str) -> int:
+    """Return about how many characters of the text fastokens keeps: all that is in words longer
+    than 64, little of the rest. The samples are few enough to cost nothing compared with
     encoding."""
     size_chars = len(text)
     if size_chars < _LONG_CHARS:
-        return 0
+        return size_chars // _TEXT_PER_KEPT
     looks = min(1 + size_chars // _CHARS_PER_LOOK, _MOST_LOOKS)
     step = (size_chars - _LONG_CHARS) // looks
     at, found = step // 2, 0
@@ -42,7 +45,7 @@ def _in_long_words(text: str) -> int:
         if text.find(" ", at, end) < 0 and _BREAK.search(text, at, end) is None:
             found += 1
         at += step
-    return size_chars * found // looks
+    return size_chars * (found * _TEXT_PER_KEPT + looks - found) // (looks * _TEXT_PER_KEPT)
 
 
 class Flat(Protocol):
@@ -54,14 +57,14 @@ class Flat(Protocol):
 
 
 class FastEncoder:
-    """Texts to packed ids. Safe to share between threads. on_long_words: told by each call about
-    how many characters were in words longer than 64."""
+    """Texts to packed ids. Safe to share between threads. on_kept: told by each call about how
+    many characters the thread remembers of it."""
 
     def __init__(
-        self, tokenizer_json: str, on_long_words: Callable[[int], object] = lambda _: None
+        self, tokenizer_json: str, on_kept: Callable[[int], object] = lambda _: None
     ) -> None:
         """Raises Refused."""
-        self._on_long_words = on_long_words
+        self._on_kept = on_kept
         # Read when the engine first runs; without it one call spreads over all cores.
         os.environ["FASTOKENS_BPE_THREADS"] = "1"
         try:
@@ -84,7 +87,7 @@ class FastEncoder:
             return None
         if self._leads is not None:
             texts = [self._leads.put(text) for text in texts]
-        self._on_long_words(sum(map(_in_long_words, texts)))
+        self._on_kept(sum(map(_kept_chars, texts)))
         try:
             ids, bounds = tried(self._engine.encode_batch_flat, texts, add_special_tokens)
         except Refused:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from tokenlane.runtime import cpu_scheduling, malloc_arenas
+from tokenlane.runtime import cpu_scheduling
 from tokenlane.runtime.cgroup import cpu_count
 from tokenlane.tokens import encoder_threads
 from tokenlane.tokens.job import Tokenized, TokenJob
@@ -29,8 +29,6 @@ from tokenlane.tokens.rungs.tenant_bytes import TenantBytes
 # Long enough that switching jobs costs little, and short enough that waiting requests do not
 # notice.
 _SLICE_S = 0.005
-# A thread that was replaced is gone by then, and what it remembered is free.
-_GONE_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -111,19 +109,13 @@ class ThreadPool:
             self._short.put(None)
             self._long.put(None)
 
-    def _give_back(self) -> None:
-        """Return what a thread remembered to the kernel: up to 100 MB, in pieces between others."""
-        if not self._closed:
-            self._loop.run_in_executor(None, malloc_arenas.trim)
-
     # -- in the threads ----------------------------------------------------------------------
 
     def _is_replaced(self, number: int) -> bool:
         if encoder_threads.remembered_chars() <= self._thread_limit_chars:
             return False
         self._start(number)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._loop.call_later, _GONE_S, self._give_back)
+        encoder_threads.give_back_soon(self._loop)
         return True
 
     def _serve(self, number: int, *, only_short: bool) -> None:
