@@ -3,7 +3,6 @@
 Everything here is deselected unless asked for with `-m vllm` (see scripts/test_vllm.sh).
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+from tests.vllm import processes
 from tests.vllm.processes import Server, healthy, vllm_server, write_model
 from tokenlane.runtime.ports import free_ports
 from tokenlane.tokens.demo import demo_folder
@@ -78,11 +78,10 @@ def report() -> Iterator[Report]:
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
     """An interpreter that has vLLM."""
-    path = Path(os.environ.get("VLLM_PYTHON", ROOT / ".venv-vllm" / "bin" / "python"))
+    path = processes.vllm_python()
     if not path.exists():
         pytest.skip(f"{path} is not there: run `make test-vllm`")
-    # Not resolved: the venv's python is a link, and its own place says where its packages are.
-    return path if path.is_absolute() else ROOT / path
+    return path
 
 
 @pytest.fixture(scope="session")

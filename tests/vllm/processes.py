@@ -41,6 +41,12 @@ VLLM_FLAGS = (
 RENDER_FLAG = "--enable-scale-out"
 
 
+def vllm_python() -> Path:
+    """The interpreter that has vLLM, if there is one."""
+    # Not resolved: the venv's python is a link, and its own place says where its packages are.
+    return ROOT / os.environ.get("VLLM_PYTHON", ".venv-vllm/bin/python")
+
+
 class Server:
     """A process that listens on 127.0.0.1:`port` and answers /health."""
 

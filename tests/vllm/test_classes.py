@@ -17,6 +17,7 @@ from tests.paths import ROOT
 from tests.vllm.conftest import Report
 from tests.vllm.processes import VLLM_ENVIRONMENT
 from tests.vllm.test_render import Reference
+from tests.vllm.versions import not_earlier
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
 from tokenlane.tokens import tokenizer_class
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -43,6 +44,7 @@ def reference(vllm_python: Path) -> Iterator[Reference]:
     made.close()
 
 
+@not_earlier
 def test_the_tables_are_those_of_the_pinned_versions(vllm_python: Path) -> None:
     made = subprocess.run(
         [str(vllm_python), str(ROOT / "scripts" / "tokenizer_classes.py")],
@@ -85,6 +87,7 @@ def _components(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
+@not_earlier
 def test_every_model_type_with_the_classes_that_folders_name(
     reference: Reference, report: Report, tmp_path: Path
 ) -> None:

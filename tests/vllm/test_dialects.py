@@ -14,6 +14,7 @@ from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
+from tests.vllm.versions import not_earlier, read_alike
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import MessagesFields, ResponsesFields, Unrenderable
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -146,7 +147,7 @@ def test_ids_equal_vllms_renderings(
 ) -> None:
     make, kind = CASES[path]
     wrong, equal, unknown, refused = [], 0, 0, 0
-    for number, body in enumerate(make()):
+    for number, body in enumerate(read_alike(make())):
         status, answer = replicas[number % 2].post(path + "/render", body | {"model": "tiny"})
         try:
             mine = tokenizer.chat_ids(msgspec.json.decode(msgspec.json.encode(body), type=kind))
@@ -164,6 +165,8 @@ def test_ids_equal_vllms_renderings(
         else:
             equal += 1
     assert not wrong, wrong[:3]
+    if EARLIER and not equal:
+        pytest.skip("this vLLM renders nothing of the dialect")
     report.add(
         f"{path}: ids equal / left to vLLM / refused by it", f"{equal} / {unknown} / {refused}"
     )
@@ -205,7 +208,7 @@ def test_served(gateway: Server, report: Report, path: str, stream: bool) -> Non
 
 
 def test_tokens_are_counted_as_vllm_counts(gateway: Server, replicas: Replicas) -> None:
-    for number, body in enumerate(messages()):
+    for number, body in enumerate(read_alike(messages())):
         if number % 10 == 0:
             asked = {k: v for k, v in body.items() if k not in ("max_tokens", "thinking")}
             path = "/v1/messages/count_tokens"
@@ -215,6 +218,7 @@ def test_tokens_are_counted_as_vllm_counts(gateway: Server, replicas: Replicas) 
             assert status != 200 or json.loads(answer) == told
 
 
+@not_earlier
 def test_errors_are_in_anthropics_shape(gateway: Server) -> None:
     status, headers, answer = ask(gateway, "/v1/messages", {"messages": 5})
     assert status == 400

@@ -18,6 +18,7 @@ from tests.vllm.conftest import Report
 from tests.vllm.processes import write_model
 from tests.vllm.prompts import chats, completions
 from tests.vllm.test_render import Reference
+from tests.vllm.versions import read_alike
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.caches.lru import Budget
@@ -71,7 +72,7 @@ def _conversations() -> list[dict[str, Any]]:
         for _ in range(40)
     ]
     # Truncation is of the ids, whatever the family.
-    given = [body for body in chats() if "truncate_prompt_tokens" not in body]
+    given = [body for body in read_alike(chats()) if "truncate_prompt_tokens" not in body]
     return [*marked, *given[::2]]
 
 

@@ -20,6 +20,7 @@ from tests.vllm import prompts, tool_chats
 from tests.vllm.conftest import FORWARDED, Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
+from tests.vllm.versions import EARLIER, read_alike
 from tokenlane.errors import RequestError
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
@@ -91,7 +92,7 @@ def _nameless(value: Any) -> Any:
 
 
 def bodies(kind: Kind) -> Iterator[Body]:
-    made = prompts.chats() if kind is Kind.CHAT else prompts.completions()
+    made = read_alike(prompts.chats()) if kind is Kind.CHAT else prompts.completions()
     for body in made:
         yield body | {"max_tokens": 4, "temperature": 0}
 
@@ -128,7 +129,8 @@ class Pair:
             lambda server, body: ask(server, self._path, body), self._servers, bodies
         )
         answers = list(asked)
-        assert [status for status, _, _ in answers] == [200, 200], (answers, bodies[0])
+        statuses = [status for status, _, _ in answers]
+        assert statuses == [200, 200] or (EARLIER and statuses == [500, 500]), (answers, bodies[0])
         return [said(answer) for _, _, answer in answers]
 
 

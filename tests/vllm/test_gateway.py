@@ -15,6 +15,7 @@ from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.relay import RecordingRelay
+from tests.vllm.versions import read_alike
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
 from tokenlane.runtime.ports import free_ports
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -50,7 +51,7 @@ def test_usage_equals_our_count_on_every_request(
     gateway: Server, tokenizer: Tokenizer, report: Report
 ) -> None:
     wrong, count = [], 0
-    for body in prompts.chats():
+    for body in read_alike(prompts.chats()):
         status, _, answer = ask(gateway, "/v1/chat/completions", body | {"max_tokens": 1})
         assert status == 200, (body, answer)
         request = msgspec.json.decode(msgspec.json.encode(body), type=ChatFields)

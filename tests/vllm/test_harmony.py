@@ -17,6 +17,7 @@ from tests.vllm import corpus
 from tests.vllm.conftest import Report
 from tests.vllm.shapes import Shapes
 from tests.vllm.test_render import Reference
+from tests.vllm.versions import not_earlier
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.chat import harmony
@@ -115,6 +116,7 @@ def _body(draw: random.Random) -> dict[str, Any]:
     return body
 
 
+@not_earlier
 def test_ids_equal_vllms_or_are_not_claimed(reference: Reference, report: Report) -> None:
     folder = corpus.npm_package("gptoss")
     if folder is None:

@@ -11,6 +11,7 @@ from tests.tokens.encode import adversarial
 from tests.vllm import prompts
 from tests.vllm.conftest import IDS, Report
 from tests.vllm.processes import Server
+from tests.vllm.versions import read_alike
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
 from tokenlane.tokens.demo import demo_folder
@@ -55,7 +56,7 @@ def test_completion_ids_equal_tokenize(
 
 def test_chat_ids_equal_tokenize(replicas: Replicas, tokenizer: Tokenizer, report: Report) -> None:
     wrong, count = [], 0
-    for body in prompts.chats():
+    for body in read_alike(prompts.chats()):
         told = {name: value for name, value in body.items() if name not in BEYOND_TOKENIZE}
         # /tokenize knows the new spelling only; the generating endpoint takes both.
         messages = [
@@ -97,7 +98,7 @@ def test_chat_ids_equal_what_was_answered(
     replicas: Replicas, tokenizer: Tokenizer, report: Report
 ) -> None:
     wrong, count = [], 0
-    for body in prompts.chats():
+    for body in read_alike(prompts.chats()):
         asked = body | {"model": "tiny", "max_tokens": 1, "return_token_ids": True}
         status, answer = replicas[count % 2].post("/v1/chat/completions", asked)
         assert status == 200, (body, answer)

@@ -11,6 +11,7 @@ from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
+from tests.vllm.versions import read_alike
 from tokenlane.runtime.ports import free_ports
 
 
@@ -37,7 +38,7 @@ def test_the_ids_that_replicas_say_are_those_they_compute(
     server, admin_port = asking
     sent = 0
     for path, bodies in (
-        ("/v1/chat/completions", prompts.chats()),
+        ("/v1/chat/completions", read_alike(prompts.chats())),
         ("/v1/completions", prompts.completions()),
     ):
         for body in bodies:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server, vllm_server
+from tests.vllm.versions import EARLIER
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.replay import access_traces
 from tokenlane.replay.run import Figures, FleetShape, replay
@@ -68,6 +69,18 @@ def publishers(
             server.stop()
 
 
+def _source(of: Server) -> dict[str, Any]:
+    """Where a server publishes, from its flags, as the gateway's settings name it."""
+    flags = list(map(str, of.process.args)) if isinstance(of.process.args, list) else []
+    config = json.loads(flags[flags.index("--kv-events-config") + 1])
+    ranks = flags[flags.index("--data-parallel-size") + 1] if "--data-parallel-size" in flags else 1
+    return {
+        "endpoint": config["endpoint"].replace("*", "127.0.0.1"),
+        "replay_endpoint": config["replay_endpoint"].replace("*", "127.0.0.1"),
+        "data_parallel_ranks": int(ranks),
+    }
+
+
 class Gateway(Server):
     """A gateway, and what its admin port says of caches."""
 
@@ -82,6 +95,11 @@ class Gateway(Server):
             command += ["--tokenizer", f"{model}={folder}"]
         for backend in backends:
             command += ["--backend", backend.url]
+        if EARLIER:
+            # It does not say where it publishes.
+            environment["TOKENLANE_KV_EVENTS_SOURCES"] = json.dumps(
+                {backend.url: _source(backend) for backend in backends}
+            )
         super().__init__(name, command, port, **environment)
 
     def page(self) -> str:

@@ -16,6 +16,7 @@ from tests.vllm.conftest import Report
 from tests.vllm.processes import VLLM_ENVIRONMENT, write_model
 from tests.vllm.prompts import TEXTS, chats
 from tests.vllm.shapes import Shapes
+from tests.vllm.versions import read_alike
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.caches.lru import Budget
@@ -106,7 +107,8 @@ def test_texts_equal_vllms_or_are_not_claimed(
     tokenizer = Tokenizer.load("tiny", folder)
     assert "class" in reference.ask({"folder": str(folder)})
     shapes, known = Shapes(seed=len(name)), ShapeCache(Budget(1 << 30, 1 << 20))
-    bodies = [*chats(), *(shapes.body() for _ in range(SHAPES_PER_TEMPLATE))]
+    made = (shapes.body() for _ in range(SHAPES_PER_TEMPLATE))
+    bodies = list(read_alike([*chats(), *made]))
     outcomes: Counter[str] = Counter()
     wrong = []
     for body in bodies:

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.simulator.client import CHAT, TEXT, Answer, ask
 from tests.vllm.processes import Server
+from tests.vllm.versions import not_earlier
 from tokenlane.simulator.engine import Engine
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.simulated_fleet import SimulatedFleet
@@ -113,6 +114,7 @@ async def compare(
     return [pair for pair in zip(real_view, simulated_view, strict=True) if pair[0] != pair[1]]
 
 
+@not_earlier
 async def test_same_answers(replicas: tuple[Server, Server], model_folder: Path) -> None:
     assert await differing(replicas[0].url, model_folder) == []
 
@@ -149,6 +151,7 @@ def sample_names(text: str) -> set[tuple[str, ...]]:
     }
 
 
+@not_earlier
 async def test_every_simulated_metric_is_vllms(replicas: tuple[Server, Server]) -> None:
     real = (await ask(replicas[0].url, "/metrics", method="GET")).body.decode()
     engine = Engine(SimulatorSettings(model="tiny"))

@@ -16,6 +16,7 @@ from tests.vllm.conftest import FORWARDED, IDS, Report
 from tests.vllm.processes import Server, vllm_server, write_model
 from tests.vllm.test_forwarding import bodies, forwarded, said
 from tests.vllm.test_kv_events import Gateway, events_flags, settle, wait_for
+from tests.vllm.versions import read_alike
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.prompt_fields import ChatFields
 from tokenlane.tokens.demo import demo_folder
@@ -178,7 +179,7 @@ def test_ids_and_forwarding(
     """What vLLM says it answered has our ids; the same ids in the text's place change nothing."""
     server, tokenizer = servers[model], tokenizers[model]
     wrong, equal, same = [], 0, 0
-    made = [*bodies(Kind.CHAT), *prompts.plain_chats(PLAIN)]
+    made = [*bodies(Kind.CHAT), *read_alike(prompts.plain_chats(PLAIN))]
     for number, body in enumerate(made):
         # Each computes all of its prompt: a cached beginning would be another computation.
         asked = body | {"model": model, "temperature": 0, "max_tokens": 4}
