@@ -14,7 +14,7 @@ from tests.vllm import prompts
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
-from tests.vllm.versions import not_earlier, read_alike
+from tests.vllm.versions import EARLIER, not_earlier, read_alike
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import MessagesFields, ResponsesFields, Unrenderable
 from tokenlane.tokens.tokenizer import Tokenizer
