@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tokenlane.control.front_end import WINDOW_LOOKS, FrontEnd, FrontEnds
 from tokenlane.control.replica_metrics import Scrape
@@ -103,6 +105,8 @@ def stepped(*steps: tuple[int, float]) -> FrontEnds:
         pytest.param([(8, 40.0), (32, 80.0)], False, id="twice as much"),
         pytest.param([(32, 41.0), (8, 40.0)], True, id="fewer later"),
         pytest.param([(0, 0.0), (8, 40.0)], None, id="idle before"),
+        pytest.param([(0, 1.0)], None, id="over before each look"),
+        pytest.param([(0, 40.0), (8, 41.0)], True, id="over before each look, then not"),
     ],
 )
 def test_throughput_that_stays_flat(steps: list[tuple[int, float]], flat: bool | None) -> None:
@@ -151,3 +155,30 @@ def test_what_is_starved_stays_so_for_a_while() -> None:
 def test_a_page_that_says_little_convicts_nobody() -> None:
     found = seen(32, *[Scrape(at_s=100.0 + at, cpu_s=1.0 + at) for at in LOOKS])
     assert (found.starved, found.outside, found.waited, found.cores) == (False, 1.0, None, 1.0)
+
+
+NUMBERS = st.floats(0.0, 2.0**53)
+PAGES = st.builds(
+    Scrape,
+    running=st.integers(0, 50),
+    waiting=st.integers(0, 50),
+    started_s=st.sampled_from((1.0, 1.0, 2.0)),
+    cpu_s=NUMBERS,
+    first_tokens=NUMBERS,
+    first_token_s=NUMBERS,
+    finished=NUMBERS,
+    engine_s=NUMBERS,
+    iterations=NUMBERS,
+    at_s=NUMBERS,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from((0, 1, 8, 50)), PAGES), min_size=1, max_size=4))
+def test_whatever_is_counted_there_is_a_judgement(looks: list[tuple[int, Scrape]]) -> None:
+    known = FrontEnds()
+    for count, page in looks:
+        for _ in range(WINDOW_LOOKS):
+            known.see([("a", count)], {"a": page}, {"a": 0.5})
+            found = known.known["a"]
+            assert 0.0 <= found.outside <= 1.0
+            assert found.why

@@ -151,8 +151,8 @@ def judge(looks: list[tuple[int, Scrape]], was_starved: bool = False) -> FrontEn
 
 def _flat(rates: Iterable[_Rate]) -> bool | None:
     """Return whether the most at once were served no faster than far fewer; None if as many never
-    came."""
+    came, or no look found one in flight."""
     most = max((rate.at_once for rate in rates), default=0.0)
     few = [rate.per_s for rate in rates if rate.at_once * _MORE_AT_ONCE <= most]
     many = [rate.per_s for rate in rates if rate.at_once * _MORE_AT_ONCE > most]
-    return max(many) < _MORE_SERVED * max(few) if few else None
+    return max(many) < _MORE_SERVED * max(few) if few and many else None

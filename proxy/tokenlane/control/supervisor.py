@@ -224,9 +224,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         self._watch_timer = loop.call_later(PERIOD_S, self._watch)
         now_s = time.monotonic()
-        self._state.totals.follow(labels_of(self._table.replicas, self._state.sources), now_s)
-        self._view.watch.tick(now_s)
         self._roster.sweep()
+        self._state.totals.follow(labels_of(self._table.replicas, self._state.sources), now_s)
+        # Last: what is only shown holds up nothing else.
+        self._view.watch.tick(now_s)
 
     def _on_signal(self) -> None:
         (self._stop_now if self._stop.is_set() else self._stop).set()
