@@ -215,7 +215,7 @@ def test_tokens_are_counted_as_vllm_counts(gateway: Server, replicas: Replicas) 
             status, told = replicas[0].post(path, asked | {"model": "tiny"})
             mine, _, answer = ask(gateway, path, asked)
             assert mine == status
-            assert status != 200 or json.loads(answer) == told
+            assert status != 200 or json.loads(answer) == told, asked
 
 
 @not_earlier

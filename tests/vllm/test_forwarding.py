@@ -152,8 +152,8 @@ def test_tools_and_options_are_answered_alike(
 ) -> None:
     count = CHATS if with_tools else CHATS * 3 // 4
     # Some of them cannot be rendered here, or are refused.
-    asked = (
-        tool_chats.tool_chats(tokenizer, 2 * count) if with_tools else tool_chats.chats(2 * count)
+    asked = read_alike(
+        tool_chats.tool_chats(tokenizer, 4 * count) if with_tools else tool_chats.chats(2 * count)
     )
     pair = Pair(replicas, tokenizer, Kind.CHAT)
     seen: Counter[str] = Counter()

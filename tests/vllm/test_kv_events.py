@@ -69,9 +69,12 @@ def publishers(
             server.stop()
 
 
-def _source(of: Server) -> dict[str, Any]:
-    """Where a server publishes, from its flags, as the gateway's settings name it."""
+def _source(of: Server) -> dict[str, Any] | None:
+    """Where a server publishes, from its flags, as the gateway's settings name it; None where it
+    does not."""
     flags = list(map(str, of.process.args)) if isinstance(of.process.args, list) else []
+    if "--kv-events-config" not in flags:
+        return None
     config = json.loads(flags[flags.index("--kv-events-config") + 1])
     ranks = flags[flags.index("--data-parallel-size") + 1] if "--data-parallel-size" in flags else 1
     return {
@@ -98,7 +101,7 @@ class Gateway(Server):
         if EARLIER:
             # It does not say where it publishes.
             environment["TOKENLANE_KV_EVENTS_SOURCES"] = json.dumps(
-                {backend.url: _source(backend) for backend in backends}
+                {one.url: source for one in backends if (source := _source(one))}
             )
         super().__init__(name, command, port, **environment)
 
