@@ -209,7 +209,8 @@ def test_served(gateway: Server, report: Report, path: str, stream: bool) -> Non
 
 def test_tokens_are_counted_as_vllm_counts(gateway: Server, replicas: Replicas) -> None:
     for number, body in enumerate(read_alike(messages())):
-        if number % 10 == 0:
+        # Earlier versions leave the effort out of what they count.
+        if number % 10 == 0 and not (EARLIER and "output_config" in body):
             asked = {k: v for k, v in body.items() if k not in ("max_tokens", "thinking")}
             path = "/v1/messages/count_tokens"
             status, told = replicas[0].post(path, asked | {"model": "tiny"})

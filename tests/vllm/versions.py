@@ -11,6 +11,8 @@ import pytest
 from tests.vllm.processes import vllm_python
 
 PINNED = (0, 32)
+# Real templates that get messages as text, and later as parts.
+READ_OTHERWISE = frozenset({"Kimi-K3"})
 _BILLING = "x-anthropic-billing-header"
 
 
