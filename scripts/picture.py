@@ -67,9 +67,9 @@ async def served() -> AsyncIterator[tuple[str, str]]:
         try:
             urls: list[str] = []
             while len(urls) < 2:
-                urls += re.findall(r"http://\S+:\d+", (await gateway.stdout.readline()).decode())[
-                    :1
-                ]
+                if not (line := await gateway.stdout.readline()):
+                    raise RuntimeError("the gateway ended before it served")
+                urls += re.findall(r"http://\S+:\d+", line.decode())[:1]
             yield urls[0], urls[1]
         finally:
             with contextlib.suppress(ProcessLookupError):
