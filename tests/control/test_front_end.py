@@ -47,6 +47,7 @@ LOOKS = range(WINDOW_LOOKS + 1)
         pytest.param(6, 0.4, 27.2, (48.7, 0, 7.7), 0.08, True, id="small, held"),
         pytest.param(32, 0, 12.5, (1642, 0, 82), 0.10, True, id="cached prompts, held"),
         pytest.param(32, 3, 80.0, (30, 10, 15), 0.97, True, id="a whole core"),
+        pytest.param(8, 2, 5.4, (9, 0, 3.3), 0.22, False, id="long decode, gateway held"),
         pytest.param(3, 0, 20.0, (50, 0, 5), 0.9, False, id="too few to tell"),
         pytest.param(32, 40, 20.0, (50, 0, 5), 0.9, False, id="others ask it too"),
     ],

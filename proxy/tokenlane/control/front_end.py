@@ -5,6 +5,8 @@ Invariants:
 - Judged over a window by what the replica counts and what gateways have in flight there: a queue in
   the engine, long prompts and long answers are no sign of it.
 - A replica that started again, or does not say, is not judged.
+- What requests waited in it is its own word. Those that wait elsewhere, for a gateway that does not
+  get its CPU, say, are not its.
 - Throughput that stays flat, an idle engine and an idle accelerator are told, and convict nobody:
   a full engine is as flat, and long gaps have other causes.
 """
@@ -25,6 +27,9 @@ _LEAST_IN_FLIGHT, _LEAST_LOOKS = 4, 10
 # Of the requests in flight, those that the engine does not have, to be starved and to stay so; of
 # the time to the first token, what is neither queue nor prefill; of a core, what the process takes.
 _OUTSIDE, _STILL_OUTSIDE, _WAITED, _BUSY = 0.67, 0.5, 0.3, 0.85
+# Of the requests that the engine does not have, those that wait for their first token in the front
+# end: 0.2 to 0.6 where it was starved, 0.01 where the gateway was.
+_OWN = 0.1
 # Windows whose rates are compared. Flat: so many times as many requests at once, and less than so
 # many times the rate.
 _WINDOWS = 20
@@ -122,7 +127,8 @@ def judge(looks: list[tuple[int, Scrape]], was_starved: bool = False) -> FrontEn
     in_flight = sum(count for count, _ in looks) / len(looks)
     # The two are of different moments, and others may ask the replica too.
     in_engine = [min(page.running + page.waiting, count) for count, page in looks]
-    outside = 1.0 - sum(in_engine) / len(looks) / in_flight if in_flight else 0.0
+    elsewhere = in_flight - sum(in_engine) / len(looks)
+    outside = elsewhere / in_flight if in_flight else 0.0
     asked = [inside for (count, _), inside in zip(looks, in_engine, strict=True) if count]
     idle = asked.count(0) / len(asked) if asked else 0.0
     seconds_s = last.at_s - first.at_s
@@ -133,7 +139,9 @@ def judge(looks: list[tuple[int, Scrape]], was_starved: bool = False) -> FrontEn
     if min(first_tokens, finished, first_token_s) > 0:
         engine_s = (last.engine_s - first.engine_s) / finished
         waited = max(1.0 - engine_s * first_tokens / first_token_s, 0.0)
-        strained = waited >= _WAITED
+        # By Little's law: seconds waited in each second are requests that wait at once.
+        own = waited * first_token_s / seconds_s if seconds_s > 0.0 else 0.0
+        strained = waited >= _WAITED and own >= _OWN * elsewhere
     if last.cpu_s and seconds_s > 0.0:
         cores = (last.cpu_s - first.cpu_s) / seconds_s
         # Other servers' pages have no word of their engines.
