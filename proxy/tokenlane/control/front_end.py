@@ -28,7 +28,7 @@ _LEAST_IN_FLIGHT, _LEAST_LOOKS = 4, 10
 # the time to the first token, what is neither queue nor prefill; of a core, what the process takes.
 _OUTSIDE, _STILL_OUTSIDE, _WAITED, _BUSY = 0.67, 0.5, 0.3, 0.85
 # Of the requests that the engine does not have, those that wait for their first token in the front
-# end: 0.2 to 0.6 where it was starved, 0.01 where the gateway was.
+# end: 0.2 to 0.6 where it was starved, about 0.01 where the gateway was.
 _OWN = 0.1
 # Windows whose rates are compared. Flat: so many times as many requests at once, and less than so
 # many times the rate.
