@@ -53,8 +53,9 @@ def main() -> int:
     laboratory = catalogue.ENGINE if parsed.engine else catalogue.BENCH
     out = parsed.out or laboratory.out
     try:
-        members = laboratory.chosen(parsed.only or ())
-        report = run(laboratory, members, options_of(parsed, laboratory.scale), out)
+        options = options_of(parsed, laboratory.scale)
+        members = laboratory.chosen(parsed.only or (), options.scale)
+        report = run(laboratory, members, options, out)
     except BenchError as error:
         parser.error(str(error))
     print("== verdict\n" + "\n".join(f"- {line}" for line in report.verdict), flush=True)

@@ -84,7 +84,7 @@ def run(options: Options) -> Finding:
     need_tools("taskset")
     facts = machine.facts()
     rates = options.pick(RATES_PER_S[:1], (20, 40, 60, 100, 160), RATES_PER_S)
-    seconds_s = options.pick(1.0, 4.0, 10.0)
+    seconds_s = options.pick(1.0, 4.0, 7.0)
     bodies = EnginePrompts(TOKENS_OUT, stream=True).new(2_000, TOKENS_IN)
     got: dict[Setup, list[Step]] = {}
     about = ""

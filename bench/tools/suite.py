@@ -31,20 +31,30 @@ GRACE_S = 15.0
 # Of the whole short form, the compiled build included.
 SHORT_LIMIT_S = 570.0
 BAR_CELLS = 24
+# How many times a short form a long one takes, where nobody measured it.
+_LONGER = 5.0
 
 
 class Member(NamedTuple):
-    """An experiment or study. expected_s: its length in the short form on two cores. limit_s: what
-    no form of it may take longer than."""
+    """An experiment or study. expected_s: its length on two cores, in the short form unless told
+    otherwise. limit_s: what no form of it may take longer than. long_s: its length in the long
+    form, 0 where nobody measured that."""
 
     name: str
     module: str
     expected_s: float
     limit_s: float = math.inf
+    long_s: float = 0.0
 
-    def budget_s(self, options: Options) -> float:
+    def of(self, scale: Scale) -> "Member":
+        """Return it as it is in this form."""
+        if scale != "full":
+            return self
+        return self._replace(expected_s=self.long_s or _LONGER * self.expected_s)
+
+    def budget_s(self) -> float:
         """Return the time after which it is stopped: it hangs, or the machine is far too busy."""
-        return min(self.expected_s * options.pick(3.0, 3.0, 15.0) + 60.0, self.limit_s)
+        return min(self.expected_s * 3.0 + 60.0, self.limit_s)
 
 
 class Laboratory(NamedTuple):
@@ -61,15 +71,16 @@ class Laboratory(NamedTuple):
     out: Path
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
-    def chosen(self, names: Sequence[str]) -> list[Member]:
-        """Return the members of these names in the suite's order, without names all of them. Raise
-        BenchError for an unknown one."""
+    def chosen(self, names: Sequence[str], scale: Scale = "short") -> list[Member]:
+        """Return the members of these names in the suite's order, without names all of them, as
+        they are in this form. Raise BenchError for an unknown one."""
         known = {member.name for member in self.members}
         if unknown := sorted(set(names) - known):
             raise BenchError(
                 f"no such experiment: {', '.join(unknown)}; there are {', '.join(sorted(known))}"
             )
-        return [member for member in self.members if not names or member.name in names]
+        chosen = (member for member in self.members if not names or member.name in names)
+        return [member.of(scale) for member in chosen]
 
 
 class Progress:
@@ -146,7 +157,7 @@ def run_one(
     """One experiment in its process. Raises BenchError with what it said when it failed."""
     if left_s <= 0:
         raise BenchError("it was left out: the time for all experiments was over")
-    budget_s = min(member.budget_s(options), left_s)
+    budget_s = min(member.budget_s(), left_s)
     with tempfile.TemporaryDirectory(prefix="bench-suite-") as folder:
         path = Path(folder) / "finding.json"
         argv = [*module(member.module), *options.argv(), "--json", str(path)]

@@ -19,7 +19,7 @@ SMOKE = Options("smoke")
 class Hasty(Member):
     """An experiment without time."""
 
-    def budget_s(self, options: Options) -> float:
+    def budget_s(self) -> float:
         return 0.2
 
 
