@@ -1,6 +1,14 @@
 """What the engine's experiments make of figures: shapes by ratios, and answers in words."""
 
-from bench.engine import barrier, barrier_grid, cpu_bound, illusion, radix, starved_engine
+from bench.engine import (
+    barrier,
+    barrier_grid,
+    beside_text,
+    cpu_bound,
+    illusion,
+    radix,
+    starved_engine,
+)
 from bench.engine.barrier_grid import Spot
 from bench.engine.cpu_bound import Setup, Step
 from bench.loads.clients import Served
@@ -55,6 +63,20 @@ def test_the_barrier_breaks_by_a_third() -> None:
     (answer,) = barriers(200.0).answers
     assert "both" in answer
     assert "2.00 times the requests" in answer
+
+
+def test_rounds_are_judged_by_their_medians() -> None:
+    rates = {
+        barrier.TEXT: (100.0, 110.0, 90.0),
+        barrier.IDS: (240.0, 900.0, 200.0),
+        barrier.GATEWAY_TEXT: (90.0, 100.0, 110.0),
+        barrier.GATEWAY_IDS: (220.0, 100.0, 230.0),
+    }
+    got = {name: [served(rate, 10.0) for rate in rounds] for name, rounds in rates.items()}
+    found = beside_text.finding(FACTS, got, "")
+    assert found.tables[0].rows[1][1:4] == [240.0, 200.0, 900.0]
+    assert [one.rpartition(": ")[2] for one in found.remarks[:3]] == ["2.40 x", "2.20 x", "0.917 x"]
+    assert markdown(found)
 
 
 def test_from_where_on_ids_matter() -> None:
