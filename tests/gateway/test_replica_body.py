@@ -21,6 +21,8 @@ from tokenlane.config.settings import (
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.protocols import bodies, json_values
 from tokenlane.protocols.bodies import Kind, OtherBody, inspect
+from tokenlane.tokens.caches.listed_ids import ListedIdsCache
+from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.ids import pack
 
 
@@ -29,7 +31,8 @@ async def rewritten(asked: dict[str, Any], *sequences: list[int]) -> Any:
     request = inspect(Kind.CHAT if "messages" in asked else Kind.COMPLETION, raw)
     assert not isinstance(request, OtherBody)
     body = ReplicaBody.taken_apart(raw)
-    return json.loads(await body.with_ids(request, [pack(ids) for ids in sequences]))
+    packed = [pack(ids) for ids in sequences]
+    return json.loads(await body.with_ids(request, packed, ListedIdsCache(Budget(10**6, 10**5))))
 
 
 OTHERS = st.dictionaries(

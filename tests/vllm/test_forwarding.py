@@ -25,6 +25,8 @@ from tokenlane.errors import RequestError
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.caches.listed_ids import ListedIdsCache
+from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.tokenizer import Tokenizer
 
 Body = dict[str, Any]
@@ -46,7 +48,8 @@ def forwarded(tokenizer: Tokenizer, kind: Kind, asked: Body) -> Body | None:
         sequences: tuple[bytes, ...] = (tokenizer.chat_ids(body),)
     else:
         sequences = tokenizer.completion_ids(body)
-    with_ids: Body = json.loads(asyncio.run(made.with_ids(body, sequences)))
+    cache = ListedIdsCache(Budget(10**6, 10**5))
+    with_ids: Body = json.loads(asyncio.run(made.with_ids(body, sequences, cache)))
     return with_ids
 
 

@@ -151,7 +151,8 @@ class PromptReader:
         else:
             plan.form = forwarding.PROVEN
             assert not isinstance(plan.request, OtherBody)
-            return await plan.body.with_ids(plan.request, prompt.sequences)
+            listed = self._tokens.listed
+            return await plan.body.with_ids(plan.request, prompt.sequences, listed)
         return await plan.body.text()
 
     def compare(self, plan: Plan, decision: Decision, usage: Usage | None) -> None:

@@ -9,7 +9,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -18,7 +18,7 @@ from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
 from tokenlane.protocols.prompt_fields import ABSENT
 from tokenlane.telemetry.stalls.stages import AWAITING, ROUTE
-from tokenlane.tokens.ids import json_items, unpack
+from tokenlane.tokens.caches.listed_ids import ListedIds, ListedIdsCache
 
 # Fields of completions that read the prompt's text, or that make vLLM count or cut tokens itself.
 _OF_TEXT = frozenset(
@@ -132,34 +132,36 @@ class ReplicaBody:
             )
         return self.fields is not None and self._strict and _OF_TEXT.isdisjoint(self.fields)
 
-    async def with_ids(self, request: Prompted, sequences: Sequence[bytes]) -> bytes:
+    async def with_ids(
+        self, request: Prompted, sequences: Sequence[bytes], cache: ListedIdsCache
+    ) -> bytes:
         """Return the body with packed ids: instead of a completion's prompt, beside a chat's
-        messages, where servers that do not know the field go by these."""
+        messages, where servers that do not know the field go by these. cache: of ids as JSON."""
         if self._with_ids is None:
             text = await self.text()
             make = self._prompt_as_ids if isinstance(request, CompletionBody) else _beside
-            short = len(text) <= _COPIED_BYTES and sum(map(len, sequences)) <= _IDS_BYTES
-            self._with_ids = await _made(partial(make, text, sequences), short)
+            listed = [cache.find(ids) for ids in sequences]
+            unknown_bytes = sum(ids.unknown_bytes for ids in listed)
+            short = len(text) <= _COPIED_BYTES and unknown_bytes <= _IDS_BYTES
+            self._with_ids = await _made(partial(make, text, listed), short)
         return self._with_ids
 
-    def _prompt_as_ids(self, _text: bytes, sequences: Sequence[bytes]) -> bytes:
+    def _prompt_as_ids(self, _text: bytes, listed: Sequence[ListedIds]) -> bytes:
         fields = self.fields
         assert fields is not None
-        prompts = [b"[%b]" % b"".join(_listed(ids)) for ids in sequences]
+        prompts = [b"[%b]" % b",".join(ids.items()) for ids in listed]
         single = bytes(memoryview(fields["prompt"])[:64]).lstrip()[:1] == b'"'
         prompt = prompts[0] if single else b"[%b]" % b",".join(prompts)
         return _encode({**fields, "prompt": msgspec.Raw(prompt)})
 
 
-def _beside(text: bytes, sequences: Sequence[bytes]) -> bytes:
-    # Joined once: copies of long bodies cost more than the ids.
+def _beside(text: bytes, listed: Sequence[ListedIds]) -> bytes:
+    # Joined once, by the commas of all: copies of long bodies cost more than the ids.
     before = memoryview(text)[: text.rindex(b"}")]
-    ids = _listed(sequences[0])
-    return b"".join((before, b',"kv_transfer_params":{"prompt_token_ids":[', *ids, b"]}}"))
-
-
-def _listed(ids: bytes) -> Iterator[bytes]:
-    return json_items(ids, lambda some: unpack(some).tolist())
+    items = listed[0].items()
+    items[0] = b'"kv_transfer_params":{"prompt_token_ids":[' + items[0]
+    items[-1] += b"]}}"
+    return b",".join((before, *items))
 
 
 async def _made(make: Callable[[], bytes], short: bool) -> bytes:

@@ -38,6 +38,11 @@ def unpack(ids: bytes) -> "array[int]":
     return unpacked
 
 
+def as_json(ids: bytes) -> bytes:
+    """Return the items of a JSON list. ids: packed, of a short part."""
+    return _encode(unpack(ids).tolist())[1:-1]
+
+
 def from_json(listed: bytes) -> bytes:
     """Return packed ids of a JSON list. Raises msgspec.ValidationError, OverflowError."""
     if not listed.startswith(b"["):

@@ -22,6 +22,7 @@ from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.doorkeeper import Doorkeeper
+from tokenlane.tokens.caches.listed_ids import ListedIdsCache
 from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
@@ -86,6 +87,7 @@ class TokenService:
         self.cache = PromptCache(self.budgets.request)
         self._doorkeeper = Doorkeeper()
         self.bodies = BodyPrefixCache(self.budgets.body)
+        self.listed = ListedIdsCache(self.budgets.listed)
         self.threads = ThreadPool(settings.threads or default_count(), self._finished)
         self.processes = ProcessPool(settings, self._finished)
         self._look_short = partial(self._pool, 0.0, True)

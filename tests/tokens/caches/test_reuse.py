@@ -47,9 +47,9 @@ def roomy() -> TokenCaches:
 
 
 def tiny() -> TokenCaches:
-    request, body, shape, opening, segment = [Budget(5_000, 2_000) for _ in range(5)]
+    request, body, shape, opening, segment, listed = [Budget(5_000, 2_000) for _ in range(6)]
     prefix = Budget(40_000, 20_000)
-    return TokenCaches.of(CacheBudgets(request, body, shape, opening, segment, prefix))
+    return TokenCaches.of(CacheBudgets(request, body, shape, opening, segment, prefix, listed))
 
 
 @cache

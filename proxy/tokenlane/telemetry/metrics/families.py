@@ -158,12 +158,12 @@ ACCEPT_DROPS = Family("counter", "tokenlane_accept_queue_drops_total",
 MEMORY_BYTES = Family("gauge", "tokenlane_memory_bytes",
     "Memory of what is kept for requests, texts, names and peers, summed over the workers: what is "
     "known of prompts by kind (request-cache, body-cache, shape-cache, opening-cache, "
-    "segment-cache, "
-    "prefix-cache), prompts that wait for a thread (tokenizing; their bytes are in bodies), "
-    "bodies in hand (bodies), copies of them (shadows), heads, the prefix index by what was routed "
-    "(index-own), what replicas hold by their events (index-events), what is on its way to them "
-    "(index-pending), kept responses (responses), parents, lines and spans to be written "
-    "(access-log, traces). Indexes, parents, lines and spans are estimated.", ("part",))
+    "segment-cache, prefix-cache, listed-cache), prompts that wait for a thread (tokenizing; "
+    "their bytes are in bodies), bodies in hand (bodies), copies of them (shadows), heads, the "
+    "prefix index by what was routed (index-own), what replicas hold by their events "
+    "(index-events), what is on its way to them (index-pending), kept responses (responses), "
+    "parents, lines and spans to be written (access-log, traces). Indexes, parents, lines and "
+    "spans are estimated.", ("part",))
 MEMORY_LIMIT = Family("gauge", "tokenlane_memory_limit_bytes",
     "The most that a part may be, summed over the workers; parts with a limit in bytes.",
     ("part",))

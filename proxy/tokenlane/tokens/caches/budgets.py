@@ -12,10 +12,10 @@ from tokenlane.tokens.caches.prefixes import PrefixCache
 from tokenlane.tokens.caches.segments import SegmentCache
 from tokenlane.tokens.caches.shapes import ShapeCache
 
-# Twenty-fourths, 8 MiB each of the default: of requests, bodies, shapes, openings, segments and
-# prefixes.
-_PARTS: Final = 24
-_PARTS_OF_KINDS: Final = (5, 5, 1, 1, 4, 8)
+# 7.4 MiB each of the default: of requests, bodies, shapes, openings, segments, prefixes and listed
+# ids.
+_PARTS_OF_KINDS: Final = (5, 5, 1, 1, 4, 8, 2)
+_PARTS: Final = sum(_PARTS_OF_KINDS)
 # The largest share of its kind's memory that one entry may take: a few long ones would evict all
 # others.
 _ENTRIES: Final = 16
@@ -30,6 +30,7 @@ class CacheBudgets(NamedTuple):
     opening: Budget
     segment: Budget
     prefix: Budget
+    listed: Budget
 
     @classmethod
     def of(cls, settings: TokenSettings) -> Self:

@@ -1,0 +1,60 @@
+"""The cache of ids as JSON: a part of a prompt's ids -> the same in decimal, for replicas.
+
+Invariants:
+- A prompt is cut into parts of one length from its first id on: prompts that begin alike share
+  theirs, so the next turn of a conversation makes JSON of its new ids alone.
+- Keyed by the packed ids themselves: a hit is exact.
+- A part is kept from the second time on that it is listed: prompts that never come back do not
+  displace conversations.
+"""
+
+from typing import Final, NamedTuple
+
+from tokenlane.tokens.caches.doorkeeper import Doorkeeper
+from tokenlane.tokens.caches.lru import Budget
+from tokenlane.tokens.caches.pieces import PieceCache
+from tokenlane.tokens.ids import as_json
+
+# 1,024 ids: 15 µs to make, 1 µs to look up.
+_PART_BYTES: Final = 4 * 1024
+
+
+class ListedIdsCache(PieceCache[bytes]):
+    """LRU over parts of prompts, of all models."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget)
+        self._doorkeeper = Doorkeeper()
+
+    def find(self, ids: bytes) -> "ListedIds":
+        """Return packed ids with what is known of them."""
+        parts = [ids[at : at + _PART_BYTES] for at in range(0, len(ids), _PART_BYTES)]
+        return ListedIds(self, parts, self.get(parts))
+
+    def learn(self, parts: list[bytes], listed: list[bytes]) -> None:
+        """Keep those of the parts that came before."""
+        again = [pair for pair in zip(parts, listed, strict=True) if self._doorkeeper.knew(pair[0])]
+        self.put([part for part, _ in again], [made for _, made in again])
+
+
+class ListedIds(NamedTuple):
+    """Ids on their way into JSON. parts: packed. found: the same as JSON, None where not known."""
+
+    cache: ListedIdsCache
+    parts: list[bytes]
+    found: list[bytes | None]
+
+    @property
+    def unknown_bytes(self) -> int:
+        """The packed ids that have to be made into JSON."""
+        known = zip(self.parts, self.found, strict=True)
+        return sum([len(part) for part, made in known if made is None])
+
+    def items(self) -> list[bytes]:
+        """Return the items of a JSON list in parts, at least one, to be joined by commas."""
+        found = self.found
+        unknown = [part for part, made in zip(self.parts, found, strict=True) if made is None]
+        fresh = [as_json(part) for part in unknown]
+        self.cache.learn(unknown, fresh)
+        rest = iter(fresh)
+        return [next(rest) if made is None else made for made in found] or [b""]
