@@ -83,7 +83,6 @@ COMPILED = [
     "proxy/tokenlane/tokens/caches/lru.py",
     "proxy/tokenlane/tokens/caches/marked.py",
     "proxy/tokenlane/tokens/caches/openings.py",
-    "proxy/tokenlane/tokens/caches/pieces.py",
     "proxy/tokenlane/tokens/caches/prefixes.py",
     "proxy/tokenlane/tokens/caches/segments.py",
     "proxy/tokenlane/tokens/caches/shapes.py",

@@ -1,4 +1,5 @@
-"""The whole-request cache: digest of everything that decides the ids -> Prompt.
+"""What all token caches have in common, and the whole-request cache: digest of everything that
+decides the ids -> Prompt.
 
 Invariants:
 - Bounded in bytes, together with the caches it shares a budget with; an entry over its own limit
@@ -9,6 +10,7 @@ Invariants:
 
 from collections import OrderedDict
 from collections.abc import Collection
+from sys import getsizeof
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -41,6 +43,8 @@ class Budget:
             self.size_bytes -= freed_bytes
 
 
+# Memory of a piece besides both sizes: the value's header, hash and links of the dictionary.
+_PIECE_BYTES = 120
 _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
 
@@ -134,3 +138,42 @@ class PromptCache(BoundedCache[bytes, Prompt]):
     def size_of(self, key: bytes, entry: Prompt) -> int:
         """Return the memory of a prompt."""
         return entry.size_bytes
+
+
+class PieceCache(BoundedCache[_Key, bytes]):
+    """LRU over pieces of something long: what each was made into.
+
+    Keyed by the piece itself, so a hit is exact whatever clients send. Safe between threads:
+    entries are found without the lock; order and counts change under it.
+    """
+
+    def get(self, pieces: list[_Key]) -> list[bytes | None]:
+        """Return what each piece was made into, None where that is not known; the known ones are
+        now the most recently used."""
+        items = self._items
+        found = [items.get(piece) for piece in pieces]
+        with self._lock:
+            hits = 0
+            for piece, made in zip(pieces, found, strict=True):
+                if made is not None:
+                    hits += 1
+                    if piece in items:
+                        items.move_to_end(piece)
+            self.hits += hits
+            self.misses += len(pieces) - hits
+        return found
+
+    def put(self, pieces: list[_Key], made: list[bytes]) -> None:
+        """Take pieces in, evicting the least recently used."""
+        items = self._items
+        with self._lock:
+            for piece, own in zip(pieces, made, strict=True):
+                size = self.size_of(piece, own)
+                if not self.takes(size) or piece in items:
+                    continue
+                items[piece] = own
+                self.budget.grow(self, size)
+
+    def size_of(self, key: _Key, entry: bytes) -> int:
+        """Return the memory of a piece."""
+        return getsizeof(key) + len(entry) + _PIECE_BYTES

@@ -8,7 +8,7 @@ Invariants:
 from collections.abc import Iterator
 from itertools import pairwise
 
-from tokenlane.tokens.caches.pieces import PieceCache
+from tokenlane.tokens.caches.lru import PieceCache
 from tokenlane.tokens.encode.encoder import Encoder
 
 # Text per step of `stretches`: about 0.1 ms of searching and looking up, and at the usual speeds
