@@ -3,14 +3,12 @@
 import asyncio
 import sys
 import time
-from types import FrameType
-from typing import cast
 
 import pytest
 import uvloop
 
 from tokenlane.telemetry.stalls.heartbeat import Heartbeat
-from tokenlane.telemetry.stalls.watchdog import Requests, Stack, Watchdog
+from tokenlane.telemetry.stalls.watchdog import Requests, Stack, Watchdog, stack_of
 
 
 def test_a_stack_is_read_from_inside_out() -> None:
@@ -19,9 +17,8 @@ def test_a_stack_is_read_from_inside_out() -> None:
     assert "test_a_stack_is_read" not in second
 
 
-def test_what_is_no_frame_ends_a_stack() -> None:
-    assert not Stack(None)
-    assert not Stack(cast(FrameType, lambda: None))
+def test_no_thread_has_no_stack() -> None:
+    assert not stack_of(0)
 
 
 def test_a_look_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:

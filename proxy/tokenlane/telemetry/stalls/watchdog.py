@@ -9,6 +9,7 @@ Invariants:
   the loop goes on at the first call that gives it back.
 """
 
+import gc
 import logging
 import os
 import re
@@ -131,7 +132,7 @@ class Watchdog:
         return Look(
             now_s,
             LOOP.stage,
-            Stack(sys._current_frames().get(self._loop_thread)),  # noqa: SLF001 - its documented use
+            stack_of(self._loop_thread),
             "?",
             time.clock_gettime(self._loop_clock),
             max(0.0, now_s - wanted_s),
@@ -146,14 +147,26 @@ class Watchdog:
         return rest[:1].decode("ascii", "replace") or "?"
 
 
+def stack_of(thread: int) -> "Stack":
+    """Return what another thread is at. thread: its identifier.
+
+    Without collections: one that begins under the walk may run finalizers, and those give the GIL
+    away. The frames then end, and Python 3.11 goes on in their memory (it crashed a worker).
+    """
+    gc.disable()
+    try:
+        return Stack(sys._current_frames().get(thread))  # noqa: SLF001 - its documented use
+    finally:
+        gc.enable()
+
+
 class Stack(Sequence[str]):
     """`file:line function` of each frame, innermost first. Files as their package names them. Words
     are made of a frame when they are asked for: of most stacks nobody does."""
 
     def __init__(self, frame: FrameType | None) -> None:
         self._frames: list[tuple[CodeType, int]] = []
-        # In a long soak, Python 3.11 once had a function where a running thread's frame was due.
-        while isinstance(frame, FrameType) and len(self._frames) < _FRAME_LIMIT_COUNT:
+        while frame is not None and len(self._frames) < _FRAME_LIMIT_COUNT:
             self._frames.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
 
