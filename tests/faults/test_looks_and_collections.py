@@ -59,6 +59,6 @@ def test_a_look_survives_collections() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=30,
     )
     assert (done.returncode, done.stderr) == (0, "")
