@@ -2,7 +2,7 @@
 
 Invariants:
 - A prompt is cut into parts of one length from its first id on: prompts that begin alike share
-  theirs, so the next turn of a conversation makes JSON of its new ids alone.
+  theirs, so a conversation's third turn and later ones make JSON of their new ids alone.
 - Keyed by the packed ids themselves: a hit is exact.
 - A part is kept from the second time on that it is listed: prompts that never come back do not
   displace conversations.
