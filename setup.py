@@ -144,7 +144,8 @@ if compiles():
     for extension in extensions:
         # Nobody else calls these functions: direct calls of one another, and no way to replace
         # them from outside.
-        extension.extra_compile_args += ["-fvisibility=hidden", "-fno-semantic-interposition"]
+        hidden = ["-fvisibility=hidden", "-fno-semantic-interposition"]
+        extension.extra_compile_args = [*extension.extra_compile_args, *hidden]
 
 setup(
     ext_modules=extensions,

@@ -18,7 +18,12 @@ from tests.faults import killed
 from tests.faults.streams import FOLDER, Recorded, recorded
 from tests.raw import Answer, Client, Peer, Upstream, chat, json_bytes, post
 from tests.support import gateway, listener
-from tokenlane.config.settings import HealthSettings, Settings, UpstreamSettings
+from tokenlane.config.settings import (
+    HealthSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+)
 
 TEXT_BODY = json_bytes({"model": "demo", "prompt": "hi", "stream": True})
 BODIES = {"/v1/chat/completions": chat(stream=True), "/v1/completions": TEXT_BODY}
@@ -101,6 +106,8 @@ async def test_no_cut_is_silent(how: str, long: bool, figure: Callable[[str], No
     assert len(recorded()) == 20
     waiting = 0.05 if how == "silence" else 60.0
     settings = Settings(
+        # On a busy machine 200 clients come faster than they are accepted: all wait.
+        server=ServerSettings(accept_wait_limit_s=0.0),
         upstream=UpstreamSettings(first_byte_deadline_s=waiting, between_chunks_deadline_s=waiting),
         health=HealthSettings(failure_limit_count=1_000_000_000),
     )
