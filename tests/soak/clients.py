@@ -75,7 +75,7 @@ class Crowd:
         self.stopping = False
         self._port = port
         self._draw = random.Random(seed)
-        self._hasty = hasty
+        self.hasty = hasty
         self._history = ["You are a helpful assistant. " * 20]
 
     async def run(self, kinds: Sequence[Kind]) -> None:
@@ -111,7 +111,7 @@ class Crowd:
             self.turned_away_by[type(error).__name__] += 1
 
     async def _pause(self, mean_s: float) -> None:
-        await asyncio.sleep(self._draw.random() * 2 * mean_s / self._hasty)
+        await asyncio.sleep(self._draw.random() * 2 * mean_s / self.hasty)
 
     @contextlib.asynccontextmanager
     async def _client(self, receive_bytes: int = 0) -> AsyncIterator[Caller]:
@@ -238,7 +238,7 @@ class Crowd:
             for at in range(0, len(request), 100):
                 if not await self._sent(client, asked, request[at : at + 100]):
                     return
-                await asyncio.sleep(0.02 / self._hasty)
+                await asyncio.sleep(0.02 / self.hasty)
             await self._pause(1.0)
             await self._answer(client, asked, streamed=True)
 

@@ -22,7 +22,7 @@ from tests.soak.audit import Books, Kill, problems
 from tests.soak.clients import Crowd
 from tests.soak.fleet import Replicas, tokenizer_folder
 from tests.soak.process import PATIENCE_S, Footprint, Gateway
-from tests.soak.report import Report
+from tests.soak.report import FULL_AFTER_S, Report
 from tokenlane.config.settings import (
     AdminSettings,
     AdmissionSettings,
@@ -43,6 +43,9 @@ CACHE_BYTES = 20_000_000
 # Clients that fill the encoder's memories, of each size of prompts: what the loop encodes itself,
 # and what its threads do, in each of the two workers.
 FILLING, FILLING_WORDS, THREADS = 8, (60, 800, 6_000), 2 * WORKERS
+# Everybody asks so many times as often until all that is bounded has to be full: the room that a
+# thread needs for its longest word is found by many words.
+FILLING_HASTE = 3.0
 # What the gateway counts of its own memory.
 ACCOUNT = "tokenlane_memory_bytes"
 
@@ -73,7 +76,7 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
 class Soak:
     """`await Soak(folder, for_s).run()`. for_s: seconds of load. hasty: everything happens so many
     times as often. words: that the encoder's memory takes for each thread; it is filled with so
-    many before the load begins."""
+    many before the load begins, and the rest while it is young."""
 
     def __init__(
         self,
@@ -165,7 +168,11 @@ class Soak:
             (15.0, lambda: self._burst(crowd)),
             (8.0, lambda: self._reload(gateway)),
         ]
-        asyncio.get_running_loop().call_later(self._for_s, self._over.set)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._for_s, self._over.set)
+        if self._words:
+            crowd.hasty *= FILLING_HASTE
+            loop.call_later(FULL_AFTER_S, setattr, crowd, "hasty", self._hasty)
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(crowd.run(crowd.usual()))
             for every_s, disturb in disturbances:
