@@ -146,8 +146,7 @@ class ServerConnection(Downstream):
             self._refuse(error)
             return
         if head.chunked or length_bytes:
-            self._buffer = b""
-            self._begin_body(exchange, length_bytes, buffer[end:])
+            self._begin_body(exchange, length_bytes, buffer, end)
         else:
             self._buffer = buffer[end:]
             self._on(states.REQUEST_END)
@@ -155,19 +154,27 @@ class ServerConnection(Downstream):
         if self.state in (states.BODY, states.ANSWERING):
             self._task = self._shared.loop.create_task(self._run(exchange))
 
-    def _begin_body(self, exchange: Exchange, length_bytes: int, rest: bytes) -> None:
-        if len(rest) >= length_bytes > 0:
-            # The usual case: the body came with its head.
-            self._buffer = rest[length_bytes:]
+    def _begin_body(self, exchange: Exchange, length_bytes: int, buffer: bytes, at: int) -> None:
+        """Read a body, as far as it came with its head. at: where it begins in the buffer."""
+        end = at + length_bytes
+        if len(buffer) >= end > at:
+            # The usual case: all of it did.
+            self._buffer = buffer[end:]
             self._on(states.REQUEST_END)
-            exchange.body_whole(rest[:length_bytes] if self._buffer else rest)
+            exchange.body_whole(buffer[at:end])
             return
+        self._buffer = b""
         self._on(states.HEAD_END)
         self.body.begin(length_bytes, chunked=exchange.head.chunked)
         self._wait()
         self._intake.hold(False)
-        if rest:
-            self._body_received(rest)
+        if len(buffer) == at:
+            return
+        if exchange.head.chunked:
+            self._body_received(buffer[at:])
+        else:
+            self.body.begun(len(buffer) - at)
+            exchange.body_bytes(memoryview(buffer)[at:])
 
     def _incomplete_head(self) -> None:
         """Wait for the rest of a head. Raise RequestError if no rest could make it a good one."""

@@ -79,7 +79,7 @@ class Exchange:
     _chunked = False
     _eof_framed = False
     _continued = False
-    _pieces: list[bytes] | None = None
+    _pieces: list[bytes | memoryview] | None = None
 
     def __init__(self, connection: Downstream, state: ServerState, head: RequestHead) -> None:
         self._connection = connection
@@ -208,7 +208,7 @@ class Exchange:
         self.body = body
         self._body_done = True
 
-    def body_bytes(self, piece: bytes) -> None:
+    def body_bytes(self, piece: bytes | memoryview) -> None:
         """Take a piece of the body."""
         if self._pieces is None:
             self._pieces = []

@@ -70,6 +70,12 @@ class RequestBody:
         self._received_bytes = self._framing_bytes = 0
         self.reader = ChunkedReader() if chunked else FixedReader(length_bytes)
 
+    def begun(self, size_bytes: int) -> None:
+        """Count the first bytes of a body of fixed length, which are not all of it."""
+        assert isinstance(self.reader, FixedReader)
+        self.reader.left_bytes -= size_bytes
+        self._received_bytes = size_bytes
+
     def begin_discarding(self) -> None:
         """Count from 0 again: the request is answered, and the rest of its body is dropped."""
         self._received_bytes = self._framing_bytes = 0
