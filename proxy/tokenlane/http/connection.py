@@ -155,25 +155,20 @@ class ServerConnection(Downstream):
             self._task = self._shared.loop.create_task(self._run(exchange))
 
     def _begin_body(self, exchange: Exchange, length_bytes: int, buffer: bytes, at: int) -> None:
-        """Read a body, as far as it came with its head. at: where it begins in the buffer."""
-        end = at + length_bytes
-        if len(buffer) >= end > at:
-            # The usual case: all of it did.
-            self._buffer = buffer[end:]
+        if len(buffer) - at >= length_bytes > 0:
+            # The usual case: the body came with its head.
+            self._buffer = buffer[at + length_bytes :]
             self._on(states.REQUEST_END)
-            exchange.body_whole(buffer[at:end])
+            exchange.body_whole(buffer[at : at + length_bytes])
             return
         self._buffer = b""
         self._on(states.HEAD_END)
-        self.body.begin(length_bytes, chunked=exchange.head.chunked)
+        self.body.begin(length_bytes, len(buffer) - at, chunked=exchange.head.chunked)
         self._wait()
         self._intake.hold(False)
-        if len(buffer) == at:
-            return
         if exchange.head.chunked:
             self._body_received(buffer[at:])
         else:
-            self.body.begun(len(buffer) - at)
             exchange.body_bytes(memoryview(buffer)[at:])
 
     def _incomplete_head(self) -> None:

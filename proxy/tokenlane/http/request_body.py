@@ -65,16 +65,12 @@ class RequestBody:
         self._memory.held_bytes -= self._held_bytes
         self._held_bytes = 0
 
-    def begin(self, length_bytes: int, *, chunked: bool) -> None:
-        """Expect the bytes of a body."""
-        self._received_bytes = self._framing_bytes = 0
-        self.reader = ChunkedReader() if chunked else FixedReader(length_bytes)
-
-    def begun(self, size_bytes: int) -> None:
-        """Count the first bytes of a body of fixed length, which are not all of it."""
-        assert isinstance(self.reader, FixedReader)
-        self.reader.left_bytes -= size_bytes
-        self._received_bytes = size_bytes
+    def begin(self, length_bytes: int, begun_bytes: int, *, chunked: bool) -> None:
+        """Expect the bytes of a body. begun_bytes: of one of fixed length, that came with its head;
+        those of a chunked one are fed."""
+        self._framing_bytes = 0
+        self._received_bytes = 0 if chunked else begun_bytes
+        self.reader = ChunkedReader() if chunked else FixedReader(length_bytes - begun_bytes)
 
     def begin_discarding(self) -> None:
         """Count from 0 again: the request is answered, and the rest of its body is dropped."""
