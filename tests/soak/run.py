@@ -76,7 +76,8 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
 class Soak:
     """`await Soak(folder, for_s).run()`. for_s: seconds of load. hasty: everything happens so many
     times as often. words: that the encoder's memory takes for each thread; it is filled with so
-    many before the load begins, and the rest while it is young."""
+    many before the load begins. With any, clients are FILLING_HASTE times as hasty until
+    FULL_AFTER_S."""
 
     def __init__(
         self,
