@@ -43,8 +43,8 @@ CACHE_BYTES = 20_000_000
 # Clients that fill the encoder's memories, of each size of prompts: what the loop encodes itself,
 # and what its threads do, in each of the two workers.
 FILLING, FILLING_WORDS, THREADS = 8, (60, 800, 6_000), 2 * WORKERS
-# Everybody asks so many times as often until all that is bounded has to be full: the room that a
-# thread needs for its longest word is found by many words.
+# Everybody asks so many times as often until all that is bounded has to be full: a thread of the
+# encoder keeps room for the longest word it has met, and long ones are rare.
 FILLING_HASTE = 3.0
 # What the gateway counts of its own memory.
 ACCOUNT = "tokenlane_memory_bytes"

@@ -66,8 +66,8 @@ class RequestBody:
         self._held_bytes = 0
 
     def begin(self, length_bytes: int, begun_bytes: int, *, chunked: bool) -> None:
-        """Expect the bytes of a body. begun_bytes: of one of fixed length, that came with its head;
-        those of a chunked one are fed."""
+        """Expect the bytes of a body. begun_bytes: how many came with its head; those of a chunked
+        one are yet to be fed."""
         self._framing_bytes = 0
         self._received_bytes = 0 if chunked else begun_bytes
         self.reader = ChunkedReader() if chunked else FixedReader(length_bytes - begun_bytes)

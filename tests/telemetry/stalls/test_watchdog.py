@@ -3,6 +3,8 @@
 import asyncio
 import sys
 import time
+from types import FrameType
+from typing import cast
 
 import pytest
 import uvloop
@@ -19,6 +21,11 @@ def test_a_stack_is_read_from_inside_out() -> None:
 
 def test_no_thread_has_no_stack() -> None:
     assert not stack_of(0)
+
+
+def test_what_is_no_frame_ends_a_stack() -> None:
+    assert not Stack(None)
+    assert not Stack(cast(FrameType, lambda: None))
 
 
 def test_a_look_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixture) -> None:

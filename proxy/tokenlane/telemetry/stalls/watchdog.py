@@ -166,7 +166,8 @@ class Stack(Sequence[str]):
 
     def __init__(self, frame: FrameType | None) -> None:
         self._frames: list[tuple[CodeType, int]] = []
-        while frame is not None and len(self._frames) < _FRAME_LIMIT_COUNT:
+        # Whatever else stands where a frame is due ends the walk.
+        while isinstance(frame, FrameType) and len(self._frames) < _FRAME_LIMIT_COUNT:
             self._frames.append((frame.f_code, frame.f_lineno))
             frame = frame.f_back
 
