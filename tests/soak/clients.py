@@ -22,11 +22,12 @@ Kind = Callable[[], Awaitable[None]]
 _TOKEN = re.compile(rb'"(?:content|text)":"[^"]')
 _IDS = re.compile(rb"soak-\d+")
 _LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopabcdef")
-_HOSTILE = (
-    lambda draw: "a" * draw.randint(10_000, 500_000),
-    lambda draw: "".join(draw.choices("abcdefghij", k=50_000)),
-    lambda draw: "é̂̃" * draw.randint(1_000, 50_000),
-    lambda draw: "🧵" * draw.randint(1_000, 20_000),
+# Texts of so many parts that are dear to tokenize, and their fewest and most.
+_HOSTILE: tuple[tuple[Callable[[random.Random, int], str], int, int], ...] = (
+    (lambda _draw, count: "a" * count, 10_000, 500_000),
+    (lambda draw, count: "".join(draw.choices("abcdefghij", k=count)), 50_000, 50_000),
+    (lambda _draw, count: "é̂̃" * count, 1_000, 50_000),
+    (lambda _draw, count: "🧵" * count, 1_000, 20_000),
 )
 _MALFORMED = (
     b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
@@ -75,7 +76,7 @@ class Crowd:
         self.stopping = False
         self._port = port
         self._draw = random.Random(seed)
-        self.hasty = hasty
+        self._hasty = hasty
         self._history = ["You are a helpful assistant. " * 20]
 
     async def run(self, kinds: Sequence[Kind]) -> None:
@@ -94,7 +95,7 @@ class Crowd:
         """Who is there all the time."""
         return [
             *[self.talks] * 6, *[self.leaves] * 2, *[self.crawls] * 2,
-            self.half_closes, self.is_hostile, self.is_malformed, self.says_new_words,
+            self.half_closes, self.is_hostile, self.is_malformed, self.renews,
         ]  # fmt: skip
 
     async def burst(self, count: int) -> None:
@@ -111,7 +112,7 @@ class Crowd:
             self.turned_away_by[type(error).__name__] += 1
 
     async def _pause(self, mean_s: float) -> None:
-        await asyncio.sleep(self._draw.random() * 2 * mean_s / self.hasty)
+        await asyncio.sleep(self._draw.random() * 2 * mean_s / self._hasty)
 
     @contextlib.asynccontextmanager
     async def _client(self, receive_bytes: int = 0) -> AsyncIterator[Caller]:
@@ -204,19 +205,33 @@ class Crowd:
         """So many prompts of words that nobody has said before: what remembers words gets full."""
         async with self._client() as client:
             for _ in range(requests):
-                asked = self._ask(client, "fills")
                 said = self._draw.randbytes(4 * words).hex(" ", 4).translate(_LETTERS)
-                body = chat(said, max_tokens=1)
-                if not await self._sent(client, asked, self._request(asked, body)):
-                    return
-                answer = await self._answer(client, asked, streamed=False)
-                if not answer.whole or answer.headers.get("connection") == "close":
+                if not await self._says(client, "fills", said):
                     return
 
-    async def says_new_words(self) -> None:
-        """Fill again what a thread that ended had remembered, so that memory is at its most."""
+    async def stretches(self, times: int) -> None:
+        """The longest of all hostile words, so many times: an encoder's thread keeps room for the
+        longest that it has met."""
+        async with self._client() as client:
+            for _ in range(times):
+                for text_of, _fewest, most in _HOSTILE:
+                    if not await self._says(client, "stretches", text_of(self._draw, most)):
+                        return
+
+    async def _says(self, client: Caller, kind: str, text: str) -> bool:
+        """Whether the connection can be used again."""
+        asked = self._ask(client, kind)
+        body = chat(text, max_tokens=1)
+        if not await self._sent(client, asked, self._request(asked, body)):
+            return False
+        answer = await self._answer(client, asked, streamed=False)
+        return answer.whole and answer.headers.get("connection") != "close"
+
+    async def renews(self) -> None:
+        """Fill and stretch again what is a new thread's, so that memory is at its most."""
         for words in (60, 800, 6_000):
             await self.fills(words, 2)
+        await self.stretches(1)
 
     async def leaves(self) -> None:
         """Goes at any moment, politely or not."""
@@ -238,7 +253,7 @@ class Crowd:
             for at in range(0, len(request), 100):
                 if not await self._sent(client, asked, request[at : at + 100]):
                     return
-                await asyncio.sleep(0.02 / self.hasty)
+                await asyncio.sleep(0.02 / self._hasty)
             await self._pause(1.0)
             await self._answer(client, asked, streamed=True)
 
@@ -264,7 +279,9 @@ class Crowd:
             elif dice < 0.3:
                 body = chat(model=f"m{dice}")
             else:
-                body = chat(self._draw.choice(_HOSTILE)(self._draw), max_tokens=1)
+                text_of, fewest, most = self._draw.choice(_HOSTILE)
+                said = text_of(self._draw, self._draw.randint(fewest, most))
+                body = chat(said, max_tokens=1)
             # Refused before all of it was sent, it may still have been answered.
             await self._sent(client, asked, self._request(asked, body))
             asked.outcome = "open"

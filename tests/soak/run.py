@@ -22,7 +22,7 @@ from tests.soak.audit import Books, Kill, problems
 from tests.soak.clients import Crowd
 from tests.soak.fleet import Replicas, tokenizer_folder
 from tests.soak.process import PATIENCE_S, Footprint, Gateway
-from tests.soak.report import FULL_AFTER_S, Report
+from tests.soak.report import Report
 from tokenlane.config.settings import (
     AdminSettings,
     AdmissionSettings,
@@ -43,9 +43,8 @@ CACHE_BYTES = 20_000_000
 # Clients that fill the encoder's memories, of each size of prompts: what the loop encodes itself,
 # and what its threads do, in each of the two workers.
 FILLING, FILLING_WORDS, THREADS = 8, (60, 800, 6_000), 2 * WORKERS
-# Everybody asks so many times as often until all that is bounded has to be full: a thread of the
-# encoder keeps room for the longest word it has met, and long ones are rare.
-FILLING_HASTE = 3.0
+# Rounds of longest words, enough for every thread of the encoder to meet one of each kind.
+STRETCHING = 4
 # What the gateway counts of its own memory.
 ACCOUNT = "tokenlane_memory_bytes"
 
@@ -76,8 +75,7 @@ def settings(urls: tuple[str, ...], folder: Path, hasty: float) -> Settings:
 class Soak:
     """`await Soak(folder, for_s).run()`. for_s: seconds of load. hasty: everything happens so many
     times as often. words: that the encoder's memory takes for each thread; it is filled with so
-    many before the load begins. With any, clients are FILLING_HASTE times as hasty until
-    FULL_AFTER_S."""
+    many before the load begins."""
 
     def __init__(
         self,
@@ -144,6 +142,8 @@ class Soak:
                 for _ in range(FILLING)
             ]
         )
+        if self._words:
+            await asyncio.gather(*[crowd.stretches(STRETCHING) for _ in range(FILLING)])
 
     async def _at_rest(self, gateway: Gateway, base: Footprint | None = None) -> Footprint:
         """When nothing is in hand any more and, with `base`, there is no more than then; or after
@@ -171,9 +171,6 @@ class Soak:
         ]
         loop = asyncio.get_running_loop()
         loop.call_later(self._for_s, self._over.set)
-        if self._words:
-            crowd.hasty *= FILLING_HASTE
-            loop.call_later(FULL_AFTER_S, setattr, crowd, "hasty", self._hasty)
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(crowd.run(crowd.usual()))
             for every_s, disturb in disturbances:
