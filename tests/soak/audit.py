@@ -50,8 +50,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Kill:
-    """A worker's end, at `at_s`. ports: of the clients connected to it, and of those to nobody
-    yet, as looked up at `since_s`; who connected in between may have been its client too."""
+    """A worker's end, at `at_s`, stopped since `since_s`. ports: of the clients connected to it, and
+    of those to nobody yet, as looked up then; who connected in between may have been its client
+    too."""
 
     since_s: float
     at_s: float
@@ -67,7 +68,7 @@ class Kill:
     def may_lack_line(self, asked: Asked) -> bool:
         """Whether the line of the request may have died with the worker."""
         return asked.sent_s <= self.at_s and (
-            not asked.ended_s or asked.ended_s >= self.at_s - UNWRITTEN_S
+            not asked.ended_s or asked.ended_s >= self.since_s - UNWRITTEN_S
         )
 
 

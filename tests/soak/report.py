@@ -78,7 +78,7 @@ class Report:
             kills = [
                 f"{kill.since_s - end_s:+.3f} to {kill.at_s - end_s:+.3f} s"
                 for kill in books.kills
-                if abs(kill.at_s - end_s) < _AROUND_S
+                if kill.since_s - _AROUND_S < end_s < kill.at_s + _AROUND_S
             ]
             told.append(
                 f"{asked}; ran {books.executions[asked.id]} times; written {lines}; from its end:"

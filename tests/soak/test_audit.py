@@ -80,3 +80,6 @@ def test_a_line_may_die_with_its_worker_only_around_its_end() -> None:
     assert audit(WHOLE, kills=(Kill(3.1, 3.2, frozenset()),), counted=1) == []
     late = Kill(300.0, 300.1, frozenset())
     assert audit(WHOLE, kills=(late,)) == ["1 x whole, and not in the access log: a"]
+    # A stopped worker writes nothing, however long the look at its clients takes.
+    slow = Kill(3.1, 15.0, frozenset())
+    assert audit(WHOLE, kills=(slow,), counted=1) == []
