@@ -57,6 +57,35 @@ def test_up_needs_a_run_of_good_and_down_a_run_of_bad(
         was_up = up
 
 
+@pytest.mark.row("U11")
+@pytest.mark.parametrize(
+    ("reason", "answered", "ups"),
+    [
+        ("timeout", (5, 6, 9, 10), "1111"),
+        # Nobody knows yet whether the first is one of a row.
+        ("timeout", (5, 5), "10"),
+        ("timeout", (5, 6, 6, 7, 7, 7), "111110"),
+        # What was answered before it passed again is no answer to what comes.
+        ("timeout", (5, None, 8, 8), "1110"),
+        ("timeout", (0, 0), "10"),
+        # Back only by a probe that passes.
+        ("timeout", (5, 5, 6, 7), "1000"),
+        ("refused", (5, 6, 7), "100"),
+        ("status", (5, 6, 7), "100"),
+    ],
+)
+def test_a_probe_that_ran_out_of_time_does_not_outweigh_answers(
+    reason: str, answered: tuple[int | None, ...], ups: str
+) -> None:
+    fleet = table()
+    fleet.observe(0, GOOD)
+    seen = ""
+    for answers in answered:
+        fleet.observe(0, GOOD if answers is None else Probe(reason), answers or 0)
+        seen += "01"[fleet.state.replicas[0].up]
+    assert seen == ups
+
+
 def test_what_a_probe_did_not_learn_stays() -> None:
     fleet = table()
     full = Probe("ok", ("m", "n"), 4096, Scrape(1, 2, 0.5, 32, 100, 1000.0))

@@ -29,7 +29,7 @@ _OPT_IN = "tests/vllm/"
 _HEAD = """\
 # Reliability
 
-67 ways to fail, what is promised for each, and what the tests of that promise reached. A test
+68 ways to fail, what is promised for each, and what the tests of that promise reached. A test
 carries the id of its row (`@pytest.mark.row("T3")`, or the name of a case of `tests/conformance`);
 `tests/reliability/test_rows.py` fails where a row has neither a test nor a reason. Whatever starts
 a gateway is a test of O11 too. This page is generated: `make reliability` runs the tests, `make

@@ -50,9 +50,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Kill:
-    """A worker's end, at `at_s`, stopped since `since_s`. ports: of the clients connected to it, and
-    of those to nobody yet, as looked up then; who connected in between may have been its client
-    too."""
+    """A worker's end, at `at_s`, stopped since `since_s`. ports: of the clients connected to it,
+    and of those to nobody yet, as looked up then; who connected in between may have been its
+    client too."""
 
     since_s: float
     at_s: float

@@ -3,6 +3,8 @@
 Invariants:
 - A replica goes down after `fall_count` failed probes in a row and up after `rise_count` good
   ones; a replica never seen is down.
+- A probe that ran out of time has not failed where the replica has answered requests since the one
+  before: it is busy, or this machine is, and without it there may be nobody to ask.
 - What a probe did not learn (no model list, no metrics) stays as it was last known.
 - Every change makes a new version; an unchanged fleet is the same object.
 """
@@ -78,20 +80,24 @@ class ReplicaChange(IntEnum):
 
 class Track(msgspec.Struct, frozen=True):
     """A replica and how many probes in a row have passed or failed. gone: refused since the last
-    that passed, or never seen. signs: of its process, as last seen."""
+    that passed, or never seen. signs: of its process, as last seen. answers: requests that it had
+    answered by the last probe, if that ran out of time, else -1."""
 
     state: ReplicaState
     passes: int = 0
     fails: int = 0
     gone: bool = True
     signs: Signs = Signs()
+    answers: int = -1
 
 
-def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
-    """The replica after one more probe."""
+def observe(track: Track, probe: Probe, settings: ControlSettings, answers: int = 0) -> Track:
+    """The replica after one more probe. answers: requests it has answered, where that ran out of
+    time."""
     state = track.state
     if not probe.good:
-        fails = track.fails + 1
+        late = probe.reason == "timeout"
+        fails = 0 if late and 0 <= track.answers < answers else track.fails + 1
         incarnation = state.incarnation
         if probe.reason == "refused" and not track.gone:
             # Nothing listens: the process is gone, and its cache with it, whoever comes next.
@@ -102,7 +108,8 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
             # Nothing runs in what is down, whatever it said last.
             state = msgspec.structs.replace(state, up=False, running=0, waiting=0, kv_usage=0.0)
         gone = track.gone or probe.reason == "refused"
-        return Track(state, 0, fails, gone=gone, signs=track.signs)
+        seen = answers if late else -1
+        return Track(state, 0, fails, gone=gone, signs=track.signs, answers=seen)
     passes = track.passes + 1
     rises = not state.up and passes >= settings.rise_count
     if is_other_process(track.signs, probe.signs) or (
@@ -117,16 +124,16 @@ def observe(track: Track, probe: Probe, settings: ControlSettings) -> Track:
             max_model_tokens=probe.max_model_tokens,
             adapters=probe.adapters,
         )
-    seen = probe.scrape
-    if seen is not None:
+    scrape = probe.scrape
+    if scrape is not None:
         state = msgspec.structs.replace(
             state,
-            running=seen.running,
-            waiting=seen.waiting,
-            kv_usage=seen.kv_usage,
-            block_tokens=seen.block_tokens or state.block_tokens,
-            cache_blocks=seen.cache_blocks or state.cache_blocks,
-            started_s=seen.started_s or state.started_s,
+            running=scrape.running,
+            waiting=scrape.waiting,
+            kv_usage=scrape.kv_usage,
+            block_tokens=scrape.block_tokens or state.block_tokens,
+            cache_blocks=scrape.cache_blocks or state.cache_blocks,
+            started_s=scrape.started_s or state.started_s,
         )
     return Track(state, passes, 0, gone=False, signs=latest(track.signs, probe.signs))
 
@@ -227,15 +234,16 @@ class FleetTable:
         if track is not None and track.state.draining != draining:
             self._replace(track, msgspec.structs.replace(track.state, draining=draining))
 
-    def observe(self, slot: int, probe: Probe) -> ReplicaChange:
-        """Takes one probe's result in."""
+    def observe(self, slot: int, probe: Probe, answers: int = 0) -> ReplicaChange:
+        """Takes one probe's result in. answers: requests that the replica has answered so far;
+        asked for where the probe ran out of time."""
         before = self._tracks.get(slot)
         if before is None:
             return ReplicaChange.NONE
         self.reasons[before.state.id] = probe.reason
         if probe.scrape is not None:
             self.scrapes[before.state.id] = probe.scrape
-        after = observe(before, probe, self.settings)
+        after = observe(before, probe, self.settings, answers)
         self._tracks[slot] = after
         if not probe.roots.items() <= self.roots.items():
             served = {name for track in self._tracks.values() for name in track.state.models}

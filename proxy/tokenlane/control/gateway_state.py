@@ -12,6 +12,7 @@ from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.control.workers import WorkerPool
 from tokenlane.telemetry.load_board import SharedBoard
+from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Totals
 
 
@@ -41,6 +42,17 @@ class GatewayState:
     def stalls(self) -> StallLog:
         """Return what the workers told of their stalls."""
         return self.pool.stalls if self.pool is not None else StallLog()
+
+    def answers(self, slot: int) -> int:
+        """Return how many requests the replica in this slot has answered whole."""
+        replica = self.table.get(slot)
+        if replica is None:
+            return 0
+        return sum(
+            int(values[0])
+            for (name, labels), values in self.totals.cells().items()
+            if name == families.REPLICA_ANSWERS.name and labels[1] == replica.id
+        )
 
     def ends(self) -> list[SupervisorEnd]:
         """Return the channels of the workers that there are."""

@@ -274,7 +274,8 @@ class Supervisor:
 
     def _on_probe(self, slot: int, probe: Probe) -> None:
         before = self._table.get(slot)
-        change = self._table.observe(slot, probe)
+        answers = self._state.answers(slot) if probe.reason == "timeout" else 0
+        change = self._table.observe(slot, probe, answers)
         after = self._table.get(slot)
         if before is None or after is None:
             return

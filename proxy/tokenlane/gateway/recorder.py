@@ -44,6 +44,7 @@ class _ReplicaMetrics:
 
     def __init__(self, segment: MetricsSegment, model: str, replica: str) -> None:
         self.requests = segment.counter(families.REPLICA_REQUESTS, model, replica)
+        self.answers = segment.counter(families.REPLICA_ANSWERS, model, replica)
         self.ttft = segment.histogram(families.TTFT, model, replica)
         self.tpot = segment.histogram(families.TPOT, model, replica)
         self.prompt_tokens = segment.counter(families.PROMPT_TOKENS, model, replica)
@@ -240,6 +241,8 @@ class Recorder:
         self, record: RequestRecord, model: _ModelMetrics, there: _ReplicaMetrics
     ) -> None:
         there.requests.inc()
+        if record.outcome == "ok":
+            there.answers.inc()
         relay, tokens = record.relay, record.tokens
         prompt = tokens.prompt if tokens is not None else None
         usage = relay.usage if relay is not None else None

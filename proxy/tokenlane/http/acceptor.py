@@ -31,7 +31,6 @@ _SETTLE_S = 1.0
 _RETRY_S = 0.1
 # In a turn of the loop at most.
 _REFUSED_COUNT = 64
-_TAKEN_COUNT = 15
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +68,7 @@ class Acceptor:
         self._left = 0
         self._looking = False
         self._look_due_s = 0.0
+        self._looked_s = 0.0
         self._refused = 0
         self._settling = False
 
@@ -158,12 +158,14 @@ class Acceptor:
         now_s = time.monotonic()
         waiting = accept_queue.look(listener).waiting
         left, self._left = self._left, 0
-        due = self._codel.look(now_s, waiting, left, target_s)
+        due = min(self._codel.look(now_s, waiting, left, target_s), _REFUSED_COUNT)
         if due:
-            self._refuse(listener, min(due, _REFUSED_COUNT), now_s)
-        elif waiting and not self._codel.overloaded:
+            self._refuse(listener, due, now_s)
+        if waiting > due:
+            takes = self._codel.takes(now_s - self._looked_s)
             room = self._room() - len(self._taking)
-            self._take_more(listener, min(waiting, _TAKEN_COUNT, room))
+            self._take_more(listener, min(waiting - due, takes, room))
+        self._looked_s = now_s
         self._look_due_s = 0.0 if waiting else self._state.loop.time() + _LOOK_S
         LOOP.mark(OTHER)
 

@@ -3,7 +3,9 @@
 A burst that drains is no overload, however long its queue: nobody is refused for it. The queue is
 overloaded when its first client has waited too long for a whole interval and the queue has not
 shrunk meanwhile. Then clients that have waited a quarter of that are refused, so that the others
-are served soon and a standing queue drains, until nobody has waited that long for an interval.
+are served soon and a standing queue drains, until nobody has waited that long for an interval. Few
+are accepted in a turn of the loop then, but more in a long one: a loop that gets too little of its
+core has long turns, and would refuse clients that it can serve.
 
 Invariants:
 - Waits are counted from when a client was first seen: never longer than they were.
@@ -18,6 +20,9 @@ INTERVAL_S: Final = 0.1
 _OVERLOADED_SHARE: Final = 0.25
 # Waits are measured to this share of the limit.
 _STEPS: Final = 16
+# Beside the one that the loop accepts in each turn; in overload one for so much of the turn.
+_TAKEN_COUNT: Final = 15
+_TAKEN_EVERY_S: Final = 0.005
 
 
 class CoDel:
@@ -62,6 +67,10 @@ class CoDel:
                 break
             due = count - self._left
         return min(due, waiting)
+
+    def takes(self, turn_s: float) -> int:
+        """Return how many of those that still wait to accept now. turn_s: since the last look."""
+        return min(_TAKEN_COUNT, int(turn_s / _TAKEN_EVERY_S)) if self.overloaded else _TAKEN_COUNT
 
     def _grows(self, now_s: float, waiting: int) -> bool:
         """Return whether the queue is overloaded, now that its first client has waited too long."""

@@ -28,6 +28,9 @@ REQUESTS = Family("counter", "tokenlane_requests_total",
 REPLICA_REQUESTS = Family("counter", "tokenlane_replica_requests_total",
     "Requests that a replica was chosen for; one that went on to another counts at both. How many "
     "failed there: tokenlane_upstream_failures_total.", AT_REPLICA, child_limit=1024)
+REPLICA_ANSWERS = Family("counter", "tokenlane_replica_answers_total",
+    "Requests that a replica answered whole. One that goes on with that stays up, though its "
+    "health probes run out of time.", AT_REPLICA, child_limit=1024)
 NAMED = Family("counter", "tokenlane_named_requests_total",
     "Requests for a name of the settings (alias or split), by the model it stood for.",
     ("name", "model"), child_limit=512)
