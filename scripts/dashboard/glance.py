@@ -96,7 +96,7 @@ HEALTH = Row(
             "Replicas up",
             "percentunit",
             (Query(f"avg(tokenlane_replica_up{where()})", "up"),),
-            "Share of the replicas whose health probe passes.",
+            "Share of the replicas that are up.",
             kind="stat",
             steps=((None, "red"), (0.5, "yellow"), (1.0, "green")),
             width=8,

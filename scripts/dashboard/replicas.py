@@ -12,8 +12,11 @@ REPLICAS = Row(
         Panel(
             "Requests by replica",
             "reqps",
-            (Query(rate("tokenlane_replica_requests_total", _BY_REPLICA), _AT),),
-            "Requests that a replica was chosen for, and those sent on to it.",
+            (
+                Query(rate("tokenlane_replica_requests_total", _BY_REPLICA), _AT),
+                Query(rate("tokenlane_replica_answers_total", _BY_REPLICA), f"answered {_AT}"),
+            ),
+            "Requests a replica was chosen for, those sent on to it, and those it answered whole.",
             width=6,
         ),
         Panel(

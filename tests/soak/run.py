@@ -43,7 +43,7 @@ CACHE_BYTES = 20_000_000
 # Clients that fill the encoder's memories, of each size of prompts: what the loop encodes itself,
 # and what its threads do, in each of the two workers.
 FILLING, FILLING_WORDS, THREADS = 8, (60, 800, 6_000), 2 * WORKERS
-# Rounds of longest words, enough for every thread of the encoder to meet one of each kind.
+# Rounds of longest words from each of those clients: eight of a kind for each thread, on average.
 STRETCHING = 4
 # What the gateway counts of its own memory.
 ACCOUNT = "tokenlane_memory_bytes"

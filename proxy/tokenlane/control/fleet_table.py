@@ -3,8 +3,8 @@
 Invariants:
 - A replica goes down after `fall_count` failed probes in a row and up after `rise_count` good
   ones; a replica never seen is down.
-- A probe that ran out of time has not failed where the replica has answered requests since the one
-  before: it is busy, or this machine is, and without it there may be nobody to ask.
+- A probe that ran out of time does not count, and ends the row, where the replica has answered
+  requests since another that did: it is busy, or this machine is, and it may be all there is.
 - What a probe did not learn (no model list, no metrics) stays as it was last known.
 - Every change makes a new version; an unchanged fleet is the same object.
 """
@@ -108,8 +108,8 @@ def observe(track: Track, probe: Probe, settings: ControlSettings, answers: int 
             # Nothing runs in what is down, whatever it said last.
             state = msgspec.structs.replace(state, up=False, running=0, waiting=0, kv_usage=0.0)
         gone = track.gone or probe.reason == "refused"
-        seen = answers if late else -1
-        return Track(state, 0, fails, gone=gone, signs=track.signs, answers=seen)
+        counted = answers if late else -1
+        return Track(state, 0, fails, gone=gone, signs=track.signs, answers=counted)
     passes = track.passes + 1
     rises = not state.up and passes >= settings.rise_count
     if is_other_process(track.signs, probe.signs) or (
@@ -124,16 +124,16 @@ def observe(track: Track, probe: Probe, settings: ControlSettings, answers: int 
             max_model_tokens=probe.max_model_tokens,
             adapters=probe.adapters,
         )
-    scrape = probe.scrape
-    if scrape is not None:
+    seen = probe.scrape
+    if seen is not None:
         state = msgspec.structs.replace(
             state,
-            running=scrape.running,
-            waiting=scrape.waiting,
-            kv_usage=scrape.kv_usage,
-            block_tokens=scrape.block_tokens or state.block_tokens,
-            cache_blocks=scrape.cache_blocks or state.cache_blocks,
-            started_s=scrape.started_s or state.started_s,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage=seen.kv_usage,
+            block_tokens=seen.block_tokens or state.block_tokens,
+            cache_blocks=seen.cache_blocks or state.cache_blocks,
+            started_s=seen.started_s or state.started_s,
         )
     return Track(state, passes, 0, gone=False, signs=latest(track.signs, probe.signs))
 

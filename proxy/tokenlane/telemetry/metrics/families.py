@@ -178,7 +178,8 @@ IN_FLIGHT = Family("gauge", "tokenlane_replica_in_flight_requests",
 QUEUED_TOKENS = Family("gauge", "tokenlane_replica_queued_tokens",
     "Uncached prompt tokens of requests without a first byte yet.", ("replica",), where="control")
 REPLICA_UP = Family("gauge", "tokenlane_replica_up",
-    "1 if the replica's health probe passes, else 0.", ("replica",), where="control")
+    "1 if the replica is up, by its health probes and its answers, else 0.",
+    ("replica",), where="control")
 REPLICA_RUNNING = Family("gauge", "tokenlane_replica_running_requests",
     "vllm:num_requests_running as last scraped.", ("replica",), where="control")
 REPLICA_WAITING = Family("gauge", "tokenlane_replica_waiting_requests",
