@@ -47,7 +47,7 @@ from tokenlane.control.tokenizers.resolution import ask, discover, given_sources
 from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
 from tokenlane.fleet_state import adapter_bases
-from tokenlane.runtime import orphans, ports
+from tokenlane.runtime import malloc_arenas, orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics.departures import labels_of
@@ -165,6 +165,7 @@ class Supervisor:
             self._keep("kv-events", self._kv.run()),
             self._keep("files", self._reloader.watch()),
             self._keep("peers", self._sharing.run()),
+            self._keep("heap", malloc_arenas.trim_regularly()),
         ]
         self._watch()
         try:

@@ -10,6 +10,7 @@ there: small objects are Python's own, and each thread has a stock of small bloc
 Invariant: where the C library is another, nothing is changed.
 """
 
+import asyncio
 import ctypes
 import gc
 
@@ -26,6 +27,7 @@ _TRIM_BYTES = 2 * _OWN_PAGES_BYTES
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000
+TRIM_PERIOD_S = 10.0
 
 
 def use_one_arena() -> None:
@@ -45,6 +47,13 @@ def trim() -> None:
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
+
+
+async def trim_regularly(period_s: float = TRIM_PERIOD_S) -> None:
+    """Trim in a thread until cancelled, for a process that needs tens of MB now and then."""
+    while True:
+        await asyncio.sleep(period_s)
+        await asyncio.to_thread(trim)
 
 
 def settle() -> None:
