@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bench.loads.clients import Spender
 from bench.loads.engine_prompts import EnginePrompts
-from bench.loads.generator import evenly, generate, latency, limit_remark
+from bench.loads.generator import evenly, failure_remark, generate, latency, limit_remark
 from bench.loads.openloop import Flow, Plan
 from bench.loads.workload import CHAT
 from bench.tools import machine
@@ -52,6 +52,7 @@ class Step(NamedTuple):
     failed: int
     cores: dict[str, float]
     remark: str | None
+    failures: str | None
 
 
 def step(
@@ -75,7 +76,7 @@ def step(
     return Step(
         rate, len(calls), len(whole) / max(wall_s, seconds_s), said.p50_ms, said.p99_ms,
         said.failed + said.unanswered, cores | {"load": result.cpu_s / result.wall_s},
-        limit_remark(f"{rate:.3g}/s", result, ["chats"]),
+        limit_remark(f"{rate:.3g}/s", result, ["chats"]), failure_remark(calls),
     )  # fmt: skip
 
 
@@ -121,10 +122,12 @@ def capacity(steps: list[Step]) -> float:
 def finding(facts: dict[str, Any], got: dict[Setup, list[Step]], about: str) -> Finding:
     """Return the steps, the curves, and what a second API server gave."""
     parts = ("gateway", "front end", "engine", "load", "others")
+    named = [(f"{setup.api_servers}, {setup.workers}, {one.offered_per_s:g}/s", one)
+             for setup, steps in got.items() for one in steps]  # fmt: skip
     rows: list[list[Cell]] = [
-        [f"{setup.api_servers}, {setup.workers}, {one.offered_per_s:g}/s", one.served_per_s,
-         one.p50_ms, one.p99_ms, one.failed, *(one.cores[part] for part in parts)]
-        for setup, steps in got.items() for one in steps
+        [name, one.served_per_s, one.p50_ms, one.p99_ms, one.failed,
+         *(one.cores[part] for part in parts)]
+        for name, one in named
     ]  # fmt: skip
     most = {setup: capacity(steps) for setup, steps in got.items()}
     one, two = most[Setup(1, 1)], most[Setup(2, 1)]
@@ -168,7 +171,8 @@ def finding(facts: dict[str, Any], got: dict[Setup, list[Step]], about: str) -> 
             f"{used:.1f} of {cores} cores used"
             + (": where none is left, more cores come first, then API servers" if full else "")
         ],
-        remarks=[*few(one.remark for steps in got.values() for one in steps if one.remark), about],
+        remarks=[*few(f"{name}: {one.failures}" for name, one in named if one.failures),
+                 *few(one.remark for _, one in named if one.remark), about],
     )  # fmt: skip
 
 

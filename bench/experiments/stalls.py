@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from bench.loads.generator import evenly, generate, lateness_s
+from bench.loads.generator import evenly, failure_remark, generate, lateness_s
 from bench.loads.openloop import Flow, Plan
 from bench.tools import machine, planted
 from bench.tools.canned import Canned
@@ -114,10 +114,8 @@ def load(proxy: Proxy, rate_per_s: int, seconds_s: int, core: int) -> Iterator[l
 
     def generating() -> None:
         calls = generate(Plan([flow]), core).calls["small"]
-        failed = Counter(call.status or "no answer" for call in calls if call.status != 200)
-        if failed:
-            said = ", ".join(f"{name}: {count}" for name, count in failed.most_common())
-            remarks.append(f"{failed.total()} of {len(calls)} requests failed ({said})")
+        if failed := failure_remark(calls):
+            remarks.append(failed)
         late_s = lateness_s(calls)
         if late_s > 0.02:
             remarks.append(f"the load generator itself was {late_s * 1e3:.0f} ms late")

@@ -8,6 +8,7 @@ import itertools
 import random
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -83,6 +84,17 @@ def silence_s(calls: Sequence[Call], end_s: float) -> float:
 def lateness_s(calls: Sequence[Call], share: float = 0.99) -> float:
     """How late the generator was: 99 % of the requests left no later than this."""
     return quantile([call.fired_s - call.due_s for call in calls if call.fired_s], share) or 0.0
+
+
+def failure_remark(calls: Sequence[Call]) -> str | None:
+    """A sentence where requests failed: how many, and how they ended."""
+    failed = Counter(
+        f"{call.status or 'no answer'}{' cut short' if call.status and not call.whole else ''}"
+        for call in calls
+        if call.status != 200 or not call.whole
+    )
+    said = ", ".join(f"{ending}: {count}" for ending, count in failed.most_common())
+    return f"{failed.total()} of {len(calls)} requests failed ({said})" if failed else None
 
 
 def limit_remark(name: str, result: Result, flows: Sequence[str]) -> str | None:

@@ -94,7 +94,7 @@ def test_from_where_on_ids_matter() -> None:
 
 
 def stepped(p50_ms: float) -> Step:
-    return Step(20.0, 200, 20.0, p50_ms, 2 * p50_ms, 0, PARTS, None)
+    return Step(20.0, 200, 20.0, p50_ms, 2 * p50_ms, 0, PARTS, None, None)
 
 
 def test_starved_text_is_slowed_more_than_ids() -> None:
@@ -110,7 +110,8 @@ def test_starved_text_is_slowed_more_than_ids() -> None:
 
 def test_full_cores_cannot_judge_a_second_api_server() -> None:
     def steps(rate: float, cores: float) -> list[Step]:
-        return [Step(100.0, 400, rate, 1.0, 2.0, 0, PARTS | {"engine": cores}, None)]
+        used = PARTS | {"engine": cores}
+        return [Step(100.0, 400, rate, 1.0, 2.0, 0, used, None, "4 of 400 requests failed (503: 4)")]
 
     setups = {Setup(api, workers): steps(100.0 * api, 0.1) for api in (1, 2) for workers in (1, 2)}
     assert held(cpu_bound.finding(FACTS, setups, "")) == [True]
@@ -118,3 +119,4 @@ def test_full_cores_cannot_judge_a_second_api_server() -> None:
     found = cpu_bound.finding(FACTS, setups, "")
     assert held(found) == [None]
     assert "more cores come first" in found.answers[0]
+    assert found.remarks[0] == "1, 1, 100/s: 4 of 400 requests failed (503: 4)"

@@ -37,6 +37,14 @@ def test_the_unanswered_count_with_the_time_they_were_waited_for() -> None:
     )
 
 
+def test_failures_are_told_by_how_they_ended() -> None:
+    cut = Call(0.0, 0.0, 0.1, 0.2, 200)
+    calls = [answered(0.0, 0.1), answered(0.0, 0.1, 503), answered(0.0, 0.2, 503), cut, Call(0.0)]
+    told = "4 of 5 requests failed (503: 2, 200 cut short: 1, no answer: 1)"
+    assert generator.failure_remark(calls) == told
+    assert generator.failure_remark(calls[:1]) is None
+
+
 def test_silence_is_the_longest_wait_for_any_answer() -> None:
     assert generator.silence_s([answered(0.0, 0.1), answered(0.2, 3.1)], 9.0) == pytest.approx(3.0)
     assert generator.silence_s([answered(0.0, 0.1), Call(0.2)], 9.0) == pytest.approx(8.9)
