@@ -111,7 +111,9 @@ def test_starved_text_is_slowed_more_than_ids() -> None:
 def test_full_cores_cannot_judge_a_second_api_server() -> None:
     def steps(rate: float, cores: float) -> list[Step]:
         used = PARTS | {"engine": cores}
-        return [Step(100.0, 400, rate, 1.0, 2.0, 0, used, None, "4 of 400 requests failed (503: 4)")]
+        return [
+            Step(100.0, 400, rate, 1.0, 2.0, 0, used, None, "4 of 400 requests failed (503: 4)")
+        ]
 
     setups = {Setup(api, workers): steps(100.0 * api, 0.1) for api in (1, 2) for workers in (1, 2)}
     assert held(cpu_bound.finding(FACTS, setups, "")) == [True]

@@ -3,6 +3,8 @@
 Invariants:
 - What a message means is the account's word; here it is only carried.
 - Each question has a socket of its own, so that no late answer is taken for another's.
+- What a publisher kept from before comes all at once, up to hundreds of MB: few are asked for it
+  at the same time (`beginnings`), and nothing is heard of the others yet.
 - Sockets are closed when `run` ends, however it ends.
 """
 
@@ -30,13 +32,15 @@ _END = b"\xff" * _NUMBER_BYTES
 
 @dataclass(eq=False)
 class Subscription:
-    """`on_change`: called when the account has changed. check_interval_s: after so long without a
-    message the publisher is asked whether there was one; answer_deadline_s: for its answers."""
+    """`on_change`: called when the account has changed. beginnings: held until the publisher has
+    answered for the first time. check_interval_s: after so long without a message the publisher is
+    asked whether there was one; answer_deadline_s: for its answers."""
 
     context: zmq.asyncio.Context
     endpoint: EventEndpoint
     account: PublisherAccount
     on_change: Callable[[], None]
+    beginnings: asyncio.Semaphore
     _: KW_ONLY
     check_interval_s: float
     answer_deadline_s: float
@@ -48,15 +52,21 @@ class Subscription:
     async def run(self) -> None:
         """Receives until cancelled. Raises zmq.ZMQError if the address cannot be used."""
         with self._socket(zmq.SUB) as live:
-            live.rcvhwm = RECEIVE_LIMIT_MESSAGES
-            live.subscribe(self.endpoint.topic.encode())
-            if self.endpoint.bind:
-                live.bind(self.endpoint.live)
-            else:
-                live.connect(self.endpoint.live)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._questions())
-                await self._listen(live)
+                async with self.beginnings:
+                    self._connect(live)
+                    group.create_task(self._listen(live))
+                    self._ask(self.account.ask())
+                    await self._questions()
+                while True:
+                    try:
+                        async with asyncio.timeout(self.check_interval_s):
+                            await self._asked.wait()
+                    except TimeoutError:
+                        if self.account.quiet():
+                            self._ask(self.account.ask())
+                    self._asked.clear()
+                    await self._questions()
 
     def reset(self) -> None:
         """The publisher's process is gone: what is there then is asked for anew."""
@@ -70,6 +80,14 @@ class Subscription:
             self._question = question
             self._asked.set()
 
+    def _connect(self, live: zmq.asyncio.Socket) -> None:
+        live.rcvhwm = RECEIVE_LIMIT_MESSAGES
+        live.subscribe(self.endpoint.topic.encode())
+        if self.endpoint.bind:
+            live.bind(self.endpoint.live)
+        else:
+            live.connect(self.endpoint.live)
+
     async def _listen(self, live: zmq.asyncio.Socket) -> None:
         while True:
             frames = await live.recv_multipart()
@@ -81,21 +99,12 @@ class Subscription:
             await asyncio.sleep(0)
 
     async def _questions(self) -> None:
-        if self.endpoint.replay is None:
-            return
-        self._ask(self.account.ask())
-        while True:
-            try:
-                async with asyncio.timeout(self.check_interval_s):
-                    await self._asked.wait()
-            except TimeoutError:
-                if self.account.quiet():
-                    self._ask(self.account.ask())
-            self._asked.clear()
+        """Asks what is to be asked, and what follows from the answers."""
+        while self._question is not None:
             question, self._question = self._question, None
-            if question is not None:
-                await self._replay(self.endpoint.replay, question)
-                self.on_change()
+            assert self.endpoint.replay is not None  # the account would not ask
+            await self._replay(self.endpoint.replay, question)
+            self.on_change()
 
     async def _replay(self, address: str, question: Ask) -> None:
         number = question.number

@@ -35,6 +35,9 @@ from tokenlane.telemetry.metrics.segment import Sample
 # again after ASK_AGAIN_S.
 FLUSH_LIMIT_S = 0.25
 ASK_AGAIN_S = 5.0
+# Publishers that are asked for all they kept at the same time. One loop reads the answers, so that
+# more would only take more memory.
+BEGINNINGS = 2
 
 log = logging.getLogger("kv")
 
@@ -65,6 +68,7 @@ class KvEvents:
             base_url(backend): configured(source) for backend, source in self._kv.sources.items()
         }
         self._feed = Feed()
+        self._beginnings = asyncio.Semaphore(BEGINNINGS)
         self._subscriptions: dict[int, list[Subscription]] = {}
         self._changed: dict[int, asyncio.Event] = {}
         self._watches: dict[int, asyncio.Task[None]] = {}
@@ -207,6 +211,7 @@ class KvEvents:
                     can_replay=endpoint.replay is not None,
                 ),
                 self._dirty.set,
+                self._beginnings,
                 check_interval_s=self._kv.check_interval_s,
                 answer_deadline_s=self._kv.answer_deadline_s,
             )
