@@ -8,6 +8,10 @@ Invariants:
 
 import json
 
+# What decoding the bytes of others raises. msgspec's errors and those of UTF-8 are ValueErrors;
+# brackets in brackets and numbers beyond the machine's raise the rest.
+UNREADABLE = (ValueError, RecursionError, OverflowError)
+
 
 class TokenlaneError(Exception):
     """Base of all errors made on purpose; anything else that escapes is a bug."""

@@ -75,6 +75,7 @@ async def test_a_good_replica(serve: Serve) -> None:
 MANY = ",".join(['{"id":"m"}'] * 4097)
 LONG = "m" * 1025
 HUGE = "9" * 400
+NESTED = "[" * 3000 + "]" * 3000
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,27 @@ HUGE = "9" * 400
         f'{{"data":[{MANY}]}}',
         f'{{"data":[{{"id":"{LONG}"}}]}}',
         f'{{"data":[{{"id":"m","max_model_len":{HUGE}}}]}}',
+        f'{{"data":[],"more":{NESTED}}}',
     ],
-    ids=range(8),
+    ids=range(9),
 )
 async def test_unreadable_models_are_unknown_models(serve: Serve, models: str) -> None:
     url = await serve(health=says(), models=says(text=models), metrics=says(status=404))
+    assert await look(url) == Probe("ok")
+
+
+async def test_a_context_below_nothing_is_none(serve: Serve) -> None:
+    # No message to the workers could carry the second one.
+    models = (
+        '{"data":[{"id":"m","max_model_len":-1},{"id":"n","max_model_len":-9223372036854775809}]}'
+    )
+    assert await look(await serve(health=says(), models=says(text=models))) == Probe(
+        "ok", ("m", "n")
+    )
+
+
+async def test_an_unreadable_version_is_an_unknown_one(serve: Serve) -> None:
+    url = await serve(health=says(), version=says(text=f'{{"more":{NESTED}}}'))
     assert await look(url) == Probe("ok")
 
 
@@ -249,10 +266,13 @@ async def test_who_tokenizes() -> None:
         "good": ok(b'{"count": 1, "tokens": [7]}'),
         "bad": ok(b'{"count": 1}'),
         "other": ok(b'{"tokens": []}'),
+        "nested": ok(b'{"more":%b}' % NESTED.encode()),
         "none": ok(b"{}").replace(b"200 OK", b"404 Not Found"),
     }
     unread = "no answer that can be read"
-    expected = {"good": "", "bad": unread, "other": unread, "none": "status 404"}
+    expected = {
+        "good": "", "bad": unread, "other": unread, "nested": unread, "none": "status 404",
+    }  # fmt: skip
     async with open_session(ControlSettings()) as session:
         for name, answer in said.items():
             async with Upstream(answering(answer)) as replica:

@@ -112,6 +112,17 @@ async def test_what_a_worker_does_not_want_is_refused(scene: Scene) -> None:
     assert scene.reloader.in_force is before
 
 
+async def test_what_was_refused_is_tried_again(scene: Scene) -> None:
+    scene.refusing = ["a worker has no file descriptor left"]
+    scene.keys.write_text("[]\n", encoding="ascii")
+    assert (await scene.once()).outcome == "refused"
+    scene.keys.write_text(f"- {{digest: '{DIGEST}', tenant: t}}\n", encoding="ascii")
+    assert (await scene.once()).outcome == "refused"  # the settings are those in force
+    scene.refusing = []
+    assert (await scene.once()).outcome == "applied"
+    assert (await scene.once()).outcome == "unchanged"
+
+
 async def test_whatever_goes_wrong_the_gateway_goes_on(scene: Scene) -> None:
     def broken() -> LoadedSettings:
         raise RuntimeError("not foreseen")

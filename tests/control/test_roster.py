@@ -129,6 +129,17 @@ def test_whoever_finds_no_place_gets_one_later() -> None:
     assert scene.ids == ["b:1"]
 
 
+def test_another_scheme_takes_the_place_of_the_one_that_leaves() -> None:
+    scene = Scene("http://a:1", "http://b:1")
+    scene.in_flight[0] = 1
+    scene.roster.want(STATIC, ["https://a:1", "http://b:1"])
+    scene.roster.sweep()
+    assert [replica.url for replica in scene.table.replicas] == ["http://a:1", "http://b:1"]
+    del scene.in_flight[0]
+    scene.roster.sweep()
+    assert {replica.url for replica in scene.table.replicas} == {"https://a:1", "http://b:1"}
+
+
 def test_a_wrong_url_changes_nothing() -> None:
     scene = Scene("http://a:1")
     for wrong in ("b:1", "http://user:key@b:1", "ftp://b:1", "http://b:1/v1", "https://a:1"):

@@ -136,6 +136,22 @@ async def test_start_tell_and_drain() -> None:
         assert [worker.row()["state"] for worker in bench.pool.workers] == ["dead", "dead"]
 
 
+async def test_a_start_that_fails_in_an_unforeseen_way_says_so() -> None:
+    bench = Bench("serves", 1)
+
+    def unheard_of() -> FleetState:
+        raise OverflowError("no message can carry it")
+
+    bench.pool.fleet = unheard_of
+    bench.pool.start()
+    async with asyncio.timeout(20):
+        with pytest.raises(OverflowError):
+            await bench.pool.started
+    with pytest.raises(OverflowError):
+        await bench.pool.ended()
+    os.close(bench.board_fd)
+
+
 @pytest.mark.row("O12")
 async def test_a_dead_worker_is_started_again_and_nothing_counted_is_lost() -> None:
     async with running("serves", workers=2) as bench:

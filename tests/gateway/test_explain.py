@@ -112,6 +112,7 @@ async def test_without_a_tokenizer_it_says_so() -> None:
         (b'{"model": "demo"}', 400),
         (b'{"model": "none", "messages": []}', 404),
         (b'{"model": "demo", "messages": 5}', 400),
+        (b'{"model": "demo", "more": %b%b}' % (b"[" * 3000, b"]" * 3000), 400),
     ],
 )
 async def test_what_would_be_refused_is(body: bytes, status: int) -> None:

@@ -168,6 +168,7 @@ IDS = json_bytes({"count": 3, "tokens": [1, 2, 3]})
         (ok(b"{}"), "replica-failed", True),
         # llama.cpp's server, which does not know `prompt`.
         (ok(b'{"tokens":[]}'), "replica-failed", True),
+        (ok(b'{"more":%b%b}' % (b"[" * 3000, b"]" * 3000)), "replica-failed", True),
         (b"SSH-2.0-x\r\n\r\n", "replica-failed", True),
         (None, "replica-late", True),
     ],

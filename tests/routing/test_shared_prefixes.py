@@ -82,7 +82,10 @@ def test_no_more_than_the_limit_is_told(
     assert sent_bytes <= max(limit_bytes_per_s, 2 * PREFIX_LIMIT_BYTES) + limit_bytes_per_s * now
 
 
-@pytest.mark.parametrize("batch", [b"", b"\xc1", b"\x92\xc4\x00\x90", b"\x93\x01\x02\x03"])
+NESTED = b"\x93\xc4\x00\x90" + b"\x91" * 3000 + b"\xc0"
+
+
+@pytest.mark.parametrize("batch", [b"", b"\xc1", b"\x92\xc4\x00\x90", b"\x93\x01\x02\x03", NESTED])
 def test_what_is_no_batch_is_not_read(batch: bytes) -> None:
     assert read(batch, MARK) == []
 

@@ -17,7 +17,7 @@ from tokenlane.control.admin_answers import answer, refusal
 from tokenlane.control.reconcile import Member
 from tokenlane.control.reload import ReloadReport
 from tokenlane.control.roster import Roster
-from tokenlane.errors import ConfigError
+from tokenlane.errors import UNREADABLE, ConfigError
 
 log = logging.getLogger("admin")
 
@@ -71,7 +71,7 @@ class Changes:
         try:
             wanted = msgspec.json.decode(await request.read(), type=_Added)
             member, is_new = self.roster.add(wanted.url)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             message = 'The body must be {"url": "http://HOST:PORT"}.'
             return refusal(400, message, "invalid_body")
         except ConfigError as error:

@@ -25,6 +25,7 @@ from tokenlane.config.settings import ControlSettings, Settings
 from tokenlane.config.tls import upstream_context
 from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
+from tokenlane.errors import UNREADABLE
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 # Every worker looks through the names: a list with more or longer ones is not read. What is refused
@@ -32,6 +33,8 @@ BODY_LIMIT_BYTES = 4 * 1024 * 1024
 MODELS_LIMIT_COUNT = 4096
 MODELS_LIMIT_BYTES = 1024 * 1024
 NUDGE_GAP_S = 0.1
+# Why a replica does not tokenize, where that is no status.
+_WHY = {"timeout": "no answer in time", "protocol": "no answer that can be read"}
 
 log = logging.getLogger("probes")
 
@@ -63,7 +66,12 @@ class _Answer(msgspec.Struct):
 
 
 class ProbeFailed(Exception):
-    """An answer cannot be had; why, as a word of PROBE_REASONS."""
+    """An answer cannot be had; why, as a word of PROBE_REASONS. status: of an answer that was
+    none, else 0."""
+
+    def __init__(self, why: str, status: int = 0) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 def open_session(
@@ -95,13 +103,17 @@ def session_of(settings: Settings) -> aiohttp.ClientSession:
 
 
 async def body_of(
-    session: aiohttp.ClientSession, url: str, limit_bytes: int = BODY_LIMIT_BYTES
+    session: aiohttp.ClientSession,
+    url: str,
+    limit_bytes: int = BODY_LIMIT_BYTES,
+    question: object = None,
 ) -> bytes:
-    """Return the body of a 200. Raise ProbeFailed otherwise."""
+    """Return the body of a 200. Raise ProbeFailed otherwise. question: what is posted as JSON."""
+    method = "GET" if question is None else "POST"
     try:
-        async with session.get(url, allow_redirects=False) as response:
+        async with session.request(method, url, json=question, allow_redirects=False) as response:
             if response.status != 200:
-                raise ProbeFailed("status")
+                raise ProbeFailed("status", response.status)
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
@@ -125,7 +137,7 @@ async def _said(
     """Return what an answer says; None where it cannot be read."""
     try:
         return msgspec.json.decode(await body_of(session, url, limit_bytes), type=kind)
-    except (ProbeFailed, msgspec.DecodeError, UnicodeDecodeError):
+    except (ProbeFailed, *UNREADABLE):
         return None
 
 
@@ -152,7 +164,7 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     if listed is None:
         return Probe("ok", scrape=scrape, version=version)
     cards = listed.data
-    limits = [card.max_model_len for card in cards if card.max_model_len]
+    limits = [one for card in cards if (one := card.max_model_len) and one > 0]
     return Probe(
         "ok",
         models=tuple(card.id for card in cards),
@@ -169,18 +181,15 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
 async def tokenizes(session: aiohttp.ClientSession, url: str, model: str) -> str:
     """Asks a replica for the ids of a word; an empty text if it says them, else why it does not."""
     try:
-        async with session.post(
-            f"{url}/tokenize", json={"model": model, "prompt": "Hello"}, allow_redirects=False
-        ) as response:
-            if response.status != 200:
-                return f"status {response.status}"
-            msgspec.json.decode(await response.content.read(BODY_LIMIT_BYTES), type=_Answer)
-    except TimeoutError:
-        return "no answer in time"
-    except aiohttp.ClientConnectorError:
-        return "no connection"
-    except (aiohttp.ClientError, OSError, ValueError):
-        return "no answer that can be read"
+        question = {"model": model, "prompt": "Hello"}
+        told = await body_of(session, f"{url}/tokenize", question=question)
+        msgspec.json.decode(told, type=_Answer)
+    except ProbeFailed as failed:
+        if failed.status:
+            return f"status {failed.status}"
+        return _WHY.get(str(failed), "no connection")
+    except UNREADABLE:
+        return _WHY["protocol"]
     return ""
 
 
@@ -245,6 +254,11 @@ class Prober:
             self._group.create_task(self._retire(self._session, settings.probe_deadline_s))
             self._session = open_session(settings, key, tls)
 
+    def session(self) -> aiohttp.ClientSession:
+        """Return the client that asks now. Only while `run` runs; it closes it."""
+        assert self._session is not None
+        return self._session
+
     def nudge(self, slot: int) -> None:
         """Probes this replica soon: somebody could not reach it."""
         target = self._targets.get(slot)
@@ -268,11 +282,18 @@ class Prober:
         finally:
             await session.close()
 
+    async def _probe(self, url: str) -> Probe:
+        try:
+            return await probe(self.session(), url)
+        except Exception:
+            # One replica must not end the probes of the others.
+            log.exception("probing %s failed unexpectedly", url)
+            return Probe("protocol")
+
     async def _watch(self, slot: int, target: _Target) -> None:
         while True:
             target.nudge.clear()
-            assert self._session is not None
-            self.on_probe(slot, await probe(self._session, target.url))
+            self.on_probe(slot, await self._probe(target.url))
             target.seen = True
             self._look()
             # Nudges from a busy gateway come by the thousand.

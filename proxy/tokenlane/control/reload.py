@@ -106,6 +106,8 @@ class Reloader:
         self._read = stamps(files_of(self.in_force.settings, self._file))
         self._counts = Counter(dict.fromkeys(OUTCOMES, 0))
         self._loaded_at_s = time.time()
+        # What was read last was refused where it was to be put in force.
+        self._not_applied = False
         self.last: ReloadReport | None = None
 
     async def reload(self, why: str) -> ReloadReport:
@@ -147,12 +149,13 @@ class Reloader:
         different = found.live
         if new.keys != now.keys and "auth.keys" not in different:
             different += ("auth.keys_file",)
-        if not different and self._read == held:
+        if not different and self._read == held and not self._not_applied:
             return ReloadReport("unchanged", restart=found.restart)
         try:
             problems = await self.apply(new)
         except ConfigError as error:  # a file that was there a moment ago
             problems = [str(error)]
+        self._not_applied = bool(problems)
         if problems:
             return ReloadReport("refused", restart=found.restart, problems=tuple(problems))
         self.in_force = new

@@ -52,6 +52,8 @@ class Roster:
         self._dismissed: frozenset[str] = frozenset()
         self._retired_s: dict[int, float] = {}
         self._full = False
+        # One that is wanted has the host and port of another that has not left yet.
+        self._waits = False
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -131,7 +133,7 @@ class Roster:
             self._forget(member)
         if gone:
             self.on_change([], [member.slot for member in gone])
-        if self._full:
+        if self._full or (gone and self._waits):
             self._settle()
 
     def _settle(self, *, entered: int | None = None, always: bool = False) -> None:
@@ -139,6 +141,7 @@ class Roster:
         tell, though nothing may be new."""
         plan = reconcile(wanted(self._sources), self._members.values(), self._dismissed)
         self._dismissed = plan.dismissed
+        self._waits = False
         for slots, leaving in ((plan.stay, False), (plan.leave, True)):
             for slot in slots:
                 member = self._members[slot]
@@ -164,6 +167,7 @@ class Roster:
             state = self.table.add(slot, url)
         except ConfigError as error:  # another scheme with the same host and port
             log.warning("%s of %s is left out: %s", url, source, error)
+            self._waits = True
             return None
         self._full = False
         self._members[slot] = Member(slot, state.id, url, source)

@@ -162,7 +162,7 @@ class Supervisor:
     async def _with_probes(self, address: tuple[str, int]) -> int:
         tasks = [
             self._keep("prober", self._prober.run()),
-            self._keep("kv-events", self._kv.run()),
+            self._keep("kv-events", self._kv.run(self._prober.session)),
             self._keep("files", self._reloader.watch()),
             self._keep("peers", self._sharing.run()),
             self._keep("heap", malloc_arenas.trim_regularly()),

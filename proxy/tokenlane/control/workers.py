@@ -82,6 +82,8 @@ class WorkerPool:
             loop.create_task(self._keep(worker), name=f"worker-{worker.number}")
             for worker in self.workers
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._on_kept)
 
     def publish(self, state: FleetState) -> None:
         """Sends a snapshot to every worker."""
@@ -178,6 +180,13 @@ class WorkerPool:
                     await self._draining.wait()
             except TimeoutError:
                 pause_s = min(pause_s * 2, LAST_PAUSE_S)
+
+    def _on_kept(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.critical("%s is not kept any more", task.get_name(), exc_info=error)
+        if not self.started.done():
+            self.started.set_exception(error)
 
     def _hopeless(self, worker: WorkerProcess) -> bool:
         """Fails the start if this worker said why it cannot, or has died too often."""

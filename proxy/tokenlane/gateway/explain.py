@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tokenlane.channel.messages import Explain
-from tokenlane.errors import INTERNAL, RequestError, error_body
+from tokenlane.errors import INTERNAL, UNREADABLE, RequestError, error_body
 from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.planner import Planner
@@ -59,7 +59,7 @@ def _usual_path(body: bytes) -> str:
     where there is an input, else completion."""
     try:
         which = msgspec.json.decode(body, type=_Which)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return "/v1/chat/completions"  # reading it so will say what is wrong
     if which.messages is not ABSENT:
         return "/v1/chat/completions" if which.system is ABSENT else "/v1/messages"

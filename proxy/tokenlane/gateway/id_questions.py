@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from tokenlane.errors import RequestError, UpstreamError
+from tokenlane.errors import UNREADABLE, RequestError, UpstreamError
 from tokenlane.fleet_state import IdKind
 from tokenlane.gateway import tokenize_requests
 from tokenlane.gateway.fleet import Replica
@@ -139,7 +139,7 @@ class IdQuestions:
 def _text(told: bytes) -> str:
     try:
         return _decode_text(told).prompt
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         raise CannotSayError("/detokenize: no answer that can be read") from None
 
 

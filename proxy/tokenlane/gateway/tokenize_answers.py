@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import UNREADABLE, RequestError
 from tokenlane.fleet_state import FleetState, adapter_bases
 from tokenlane.gateway.refusals import unknown_model
 from tokenlane.protocols import context_window
@@ -113,7 +113,7 @@ def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:
         if bytes(_decode_probe(body).messages) not in (b"", b"null"):
             return _decode_chat(body)
         return _decode_text(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         raise _malformed() from None
 
 
@@ -163,7 +163,7 @@ def detokenize_request(body: bytes) -> Detokenize:
     try:
         read = _decode_detokenize(body)
         return Detokenize(from_json(bytes(read.tokens)), read.model)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+    except UNREADABLE:
         raise _malformed() from None
 
 

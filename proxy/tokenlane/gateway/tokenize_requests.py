@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tokenlane.errors import UNREADABLE
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import CompletionBody, MessagesBody, Prompted, ResponsesBody
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
@@ -56,7 +57,7 @@ def answer(body: bytes) -> bytes:
     try:
         told = _decode_answer(body)
         ids = from_json(bytes(told.tokens))
-    except (msgspec.MsgspecError, OverflowError, UnicodeDecodeError):
+    except UNREADABLE:
         raise Unrenderable("replica-failed") from None
     if len(ids) != 4 * told.count:
         raise Unrenderable("replica-failed")

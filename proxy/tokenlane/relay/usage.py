@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tokenlane.errors import UNREADABLE
 from tokenlane.protocols.dialects import Dialect
 
 _T = TypeVar("_T")
@@ -204,5 +205,5 @@ def _message_usage(usage: _MessageUsage | None, begun: _MessageUsage | None) -> 
 def _read(decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T | None:
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None

@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from tokenlane.errors import UNREADABLE
 from tokenlane.prompt import HASH_BYTES
 
 PREFIX_LIMIT_BYTES = 8 * 1024
@@ -101,7 +102,7 @@ def read(batch: bytes, hashing: bytes) -> list[RoutedPrefix]:
     or was hashed in another way."""
     try:
         told = _decode(batch)
-    except (msgspec.MsgspecError, ValueError):
+    except UNREADABLE:
         return []
     if told.hashing != hashing:
         return []

@@ -30,7 +30,7 @@ def slice_of(name: str, *addresses: str, service: str = "vllm", ready: bool = Tr
 
 class ApiServer:
     """slices: by name. history: (version, event), in order; what is older than `oldest` is
-    forgotten. asked: the queries so far, lists and watches."""
+    forgotten. asked: the queries so far, lists and watches. brief: watches end at once."""
 
     def __init__(self, token: str = "", page_limit: int = 500) -> None:
         self.token = token
@@ -42,6 +42,7 @@ class ApiServer:
         self.asked: list[dict[str, str]] = []
         self.news = asyncio.Event()
         self.watching = 0
+        self.brief = False
         self.url = ""
 
     def _tell(self, kind: str, value: Any) -> None:
@@ -114,6 +115,8 @@ class ApiServer:
         if since < self.oldest:
             error = {"type": "ERROR", "object": _status(410, "too old resource version")}
             await response.write(json.dumps(error).encode() + b"\n")
+            return response
+        if self.brief:
             return response
         self.watching += 1
         try:

@@ -1,6 +1,7 @@
 """Endpoint slices listed and watched, from a server that speaks the API's protocol."""
 
 import asyncio
+import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -137,6 +138,29 @@ async def test_what_the_server_has_forgotten_is_listed_anew(settings: DiscoveryS
         await told.last("10.0.0.2")
         assert len([query for query in server.asked if "watch" not in query]) == 2
         assert None not in told.words  # nobody left the fleet for it
+
+
+async def test_watches_that_end_at_once_do_not_follow_each_other_at_once(
+    settings: DiscoverySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = 0
+
+    def drawn(low: float, high: float) -> float:
+        nonlocal pauses
+        pauses += 1
+        return (low + high) / 2
+
+    monkeypatch.setattr(random, "uniform", drawn)
+    server = ApiServer()
+    server.put(slice_of("a", "10.0.0.1"))
+    async with serving(server), following(at(settings, server)) as told:
+        await told.last("10.0.0.1")
+        server.brief = True
+        server.cut()
+        while len(server.asked) < 8:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.005)
+        assert len([query for query in server.asked if "watch" in query]) <= pauses + 1
+        assert None not in told.words
 
 
 async def test_the_token_is_read_anew_and_refusals_change_nothing(

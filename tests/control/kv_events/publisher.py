@@ -14,6 +14,7 @@ from tokenlane.channel.messages import Cached
 from tokenlane.config.settings import KvEventSettings, RoutingSettings, Settings
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.subscribers import KvEvents
+from tokenlane.control.probes import session_of
 from tokenlane.fleet_state import CacheChange, FleetState, ReplicaState
 from tokenlane.routing.truth import Truth
 from tokenlane.simulator.prefix_cache import chain
@@ -141,8 +142,8 @@ async def scene(
             )
             for slot, url in enumerate(urls)
         ]
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(kv.run())
+        async with session_of(ours) as session, asyncio.TaskGroup() as group:
+            task = group.create_task(kv.run(lambda: session))
             try:
                 yield made
             finally:

@@ -114,6 +114,18 @@ def test_a_window_that_slides_drops_nothing_of_the_prefix() -> None:
     assert held(ledger) == set()
 
 
+def test_groups_beyond_all_reason_are_left_out() -> None:
+    ledger, ids = Ledger("m", 2, 1000), [1, 2]
+    for group in (1, 64, 10**6):
+        feed(ledger, stored([1], None, ids, 2, group_idx=group, kv_cache_spec_kind="mamba"))
+    feed(ledger, stored([2], None, ids, 2, group_idx=64))
+    assert ledger.contents().other_groups == {1}
+    assert held(ledger) == set()
+    ledger.reset()  # the next process may have a prefix where the last one had a window
+    feed(ledger, stored([1], None, ids, 2, group_idx=1))
+    assert held(ledger) == hashes(ids, 2)
+
+
 def test_unknown_parents_and_unreadable_blocks_are_left_out() -> None:
     ledger = Ledger("m", 2, 1000)
     feed(ledger, stored([2], 1, [3, 4], 2), removed([2]))

@@ -20,6 +20,7 @@ from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.batches import Medium
 from tokenlane.control.kv_events.peer_accounts import PeerAccounts, account_route
 from tokenlane.control.kv_events.subscribers import KvEvents
+from tokenlane.control.probes import session_of
 from tokenlane.fleet_state import FleetState, Standing
 from tokenlane.simulator.engine import Sequence
 from tokenlane.simulator.prefix_cache import chain
@@ -50,8 +51,8 @@ async def joiner(it: Scene, known: PeerAccounts) -> AsyncIterator[Follower]:
         lambda: [follower],
         peers=known,
     )
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(kv.run())
+    async with session_of(kv.settings) as session, asyncio.TaskGroup() as group:
+        task = group.create_task(kv.run(lambda: session))
         try:
             yield follower
         finally:
@@ -123,7 +124,13 @@ async def test_a_replica_that_restarted_meanwhile_is_believed_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"\xc1", msgspec.msgpack.encode([b"", [9, 9], [{}, [], []]])]
+    "said",
+    [
+        b"",
+        b"\xc1",
+        msgspec.msgpack.encode([b"", [9, 9], [{}, [], []]]),
+        msgspec.msgpack.encode([b"", [9, 9], [{}, [], []], 0])[:-1] + b"\x91" * 3000 + b"\xc0",
+    ],
 )
 async def test_what_is_of_no_use_is_not_waited_for(said: bytes) -> None:
     asked = []

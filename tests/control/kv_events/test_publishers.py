@@ -1,11 +1,14 @@
 """Where events are published: what replicas say of it, and what the settings say."""
 
+import asyncio
 from typing import Any
 
+import aiohttp
+import msgspec
 import pytest
 
 from tokenlane.config.settings import KvSource
-from tokenlane.control.kv_events.publishers import EventEndpoint, configured, described
+from tokenlane.control.kv_events.publishers import EventEndpoint, configured, described, discover
 from tokenlane.errors import ConfigError
 
 
@@ -95,3 +98,33 @@ def test_the_settings() -> None:
     assert configured(KvSource(endpoint="tcp://*:5", bind=True)) == (
         EventEndpoint(0, "tcp://*:5", bind=True),
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (200, msgspec.json.encode({"0": source("tcp://*:5561", topic="t" * 5000)}), 1),
+        (200, b"{}", 0),
+        (404, b"", 0),
+        (405, b"", 0),
+        (500, b"", None),
+        (200, b"{", None),
+        (200, b"[" * 3000 + b"]" * 3000, None),
+    ],
+)
+async def test_what_a_replica_says_comes_in_pieces_or_not_at_all(
+    status: int, body: bytes, found: int | None
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(body)))
+        for at in range(0, len(body), 1000):
+            writer.write(body[at : at + 1000])
+            await writer.drain()
+            await asyncio.sleep(0)  # a turn of the loop for who reads
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with aiohttp.ClientSession() as session, server:
+        said = await discover(session, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert (None if said is None else len(said)) == found

@@ -4,6 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenlane.control.kv_events.sequence import (
+    WAITING_LIMIT_BYTES,
     Action,
     Apply,
     Ask,
@@ -44,6 +45,16 @@ def test_a_gap_is_asked_for_and_closed() -> None:
     assert sequence.replayed(1, 2, body(2)) == [Apply(body(2))]
     assert sequence.ended(1) == [Apply(body(3)), Apply(body(4))]
     assert sequence.gaps == 1
+
+
+def test_what_waits_for_a_replay_is_bounded_by_its_bytes() -> None:
+    sequence = MessageSequence(can_replay=True)
+    assert sequence.ask() == [Ask(0, 1)]
+    large = bytes(WAITING_LIMIT_BYTES // 2)
+    assert sequence.live(0, large) == sequence.live(1, large) == []
+    assert sequence.live(2, b"1") == [Apply(large), Apply(large), Apply(b"1")]
+    assert sequence.replayed(1, 0, large) == []
+    assert sequence.live(4, b"2") == [Ask(2, 2)]  # there is room again
 
 
 def test_without_replay_a_gap_is_a_loss() -> None:

@@ -1,15 +1,22 @@
 """KV events end to end over real sockets: a simulated fleet publishes, a worker's truth follows."""
 
+import asyncio
 import time
 from array import array
 from random import Random
 
 import pytest
+from aiohttp import web
 
 from tests.control.kv_events.publisher import BLOCK, Follower, scene, until
 from tests.simulator.client import TEXT, Client
+from tokenlane.config.secret import Secret
+from tokenlane.config.settings import Settings
+from tokenlane.control.kv_events import subscribers
 from tokenlane.control.kv_events.batches import Medium
-from tokenlane.fleet_state import Standing
+from tokenlane.control.kv_events.subscribers import KvEvents
+from tokenlane.control.probes import open_session
+from tokenlane.fleet_state import FleetState, ReplicaState, Standing
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.keys import salt_of
 
@@ -159,3 +166,31 @@ async def test_after_3000_requests_with_evictions_the_index_equals_the_caches(
             assert account.events["BlockStored"] > 500
             assert account.events["unread"] == 0
             assert account.lost_messages == 0
+
+
+async def test_a_replica_is_asked_with_the_client_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribers, "ASK_AGAIN_S", 0.01)
+    shown: list[str] = []
+
+    async def asked(request: web.Request) -> web.Response:
+        shown.append(request.headers["Authorization"])
+        return web.Response(status=500)
+
+    app = web.Application()
+    app.router.add_get("/kv_event_sources", asked)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    state = ReplicaState(id="r", slot=0, url=url, up=True, models=("demo",), block_tokens=BLOCK)
+    kv = KvEvents(Settings(), lambda: FleetState(1, (state,)), list)
+    sessions = [open_session(Settings().control, Secret(key)) for key in (b"old", b"new")]
+    task = asyncio.get_running_loop().create_task(kv.run(lambda: sessions[0]))
+    await until(lambda: "Bearer old" in shown)
+    sessions.reverse()  # as a reload does
+    await until(lambda: "Bearer new" in shown)
+    task.cancel()
+    await asyncio.wait([task])
+    for session in sessions:
+        await session.close()
+    await runner.cleanup()

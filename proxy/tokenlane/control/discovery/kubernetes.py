@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 
 from tokenlane.config.settings import DiscoverySettings
 from tokenlane.control.discovery.endpoint_slices import Event, Listed, Slice, Status, backends
-from tokenlane.errors import ConfigError
+from tokenlane.errors import UNREADABLE, ConfigError
 
 PAGE_LIMIT = 500
 WATCH_S = 290
@@ -114,22 +115,24 @@ class Kubernetes:
             read_bufsize=LINE_LIMIT_BYTES,
         ) as session:
             while True:
+                began_s = time.monotonic()
                 try:
                     if not self._version:
                         await self._list(session)
                     await self._watch(session)
-                    pause_s = FIRST_PAUSE_S
                 except _Gone:
                     log.info("the Kubernetes API no longer has this version; listing again")
                     self._version = ""
                 except (
-                    _Failed, aiohttp.ClientError, OSError, TimeoutError, ValueError,
-                    msgspec.MsgspecError,
+                    _Failed, aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE
                 ) as error:  # fmt: skip
                     want(None)
                     log.warning("the Kubernetes API does not answer: %s", str(error) or repr(error))
-                    await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
-                    pause_s = min(pause_s * 2, LAST_PAUSE_S)
+                # Also after a watch that ended: what stands before the API may end all at once.
+                if time.monotonic() - began_s > LAST_PAUSE_S:
+                    pause_s = FIRST_PAUSE_S
+                await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))
+                pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
     def _tell(self) -> None:
         _, _, scheme, port = self._service

@@ -20,6 +20,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Raw
 
+from tokenlane.errors import UNREADABLE
+
 Key = int | bytes
 """What an engine calls a block: 64 bits of its hash, or all 32 bytes."""
 
@@ -162,7 +164,7 @@ def decode(payload: bytes) -> Batch:
     """One message's payload. Raises Garbled."""
     try:
         batch = _decode_batch[payload[:1] in _MAPS](payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         raise Garbled("not a batch of events") from None
     read: list[Event] = []
     blocks = 0
@@ -182,7 +184,7 @@ def _event(raw: Raw) -> Event | None:
     """None for what is no event, or none that is known."""
     try:
         event = _decode_event[bytes(memoryview(raw)[:1]) in _MAPS](raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
     if isinstance(event, _StoredMap):
         return _stored(event)
@@ -258,7 +260,7 @@ def _of_block(raw: Raw) -> Any:
         return None
     try:
         return _decode_any(raw) if raw != _NIL else []
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except UNREADABLE:
         return None
 
 

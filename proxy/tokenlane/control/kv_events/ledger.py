@@ -27,6 +27,8 @@ from tokenlane.tokens.keys import salt_of
 # A dict entry, the key's int and the packed hash, measured on CPython 3.11 (x86-64).
 ENTRY_BYTES = 150
 
+# No model has as many groups of attention; what is told of more is left out.
+_GROUP_LIMIT = 64
 # Caches of other kinds (sliding windows, state spaces) do not hold prefixes: what they drop is
 # still there for the layers that decide a hit.
 _PREFIX_KINDS = ("", "full_attention", "mla_attention")
@@ -117,6 +119,7 @@ class Ledger:
         """As `clear`, where nobody wants to know what went: no walk over the blocks."""
         self._shelves = {medium: {} for medium in Medium}
         self._copies.clear()
+        self._other_groups = set()
         for medium in Medium:
             self._fresh[medium].clear()
             self._gone[medium].clear()
@@ -165,9 +168,9 @@ class Ledger:
         return ENTRY_BYTES * sum(map(len, self._shelves.values()))
 
     def _stored(self, event: Stored) -> None:
-        if event.kind not in _PREFIX_KINDS:
+        if event.kind not in _PREFIX_KINDS and event.group < _GROUP_LIMIT:
             self._other_groups.add(event.group)
-        if event.group in self._other_groups:
+        if self._left_out(event.group):
             return
         found = self._values(event)
         shelf, copies = self._shelves[event.medium], self._copies
@@ -188,7 +191,7 @@ class Ledger:
                 self._note(event.medium, value, held=True)
 
     def _removed(self, event: Removed) -> None:
-        if event.group in self._other_groups:
+        if self._left_out(event.group):
             return
         shelf, copies = self._shelves[event.medium], self._copies
         for key in event.keys:
@@ -199,6 +202,9 @@ class Ledger:
                 value = shelf.pop(key, None)
                 if value is not None:
                     self._note(event.medium, value, held=False)
+
+    def _left_out(self, group: int) -> bool:
+        return group in self._other_groups or group >= _GROUP_LIMIT
 
     def _values(self, event: Stored) -> list[tuple[Key, _Value]]:
         """Our side of each block that can be known."""

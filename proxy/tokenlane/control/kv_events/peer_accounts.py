@@ -23,6 +23,7 @@ from tokenlane.config.secret import Secret
 from tokenlane.control.admin_answers import refusal
 from tokenlane.control.kv_events.account import AccountSnapshot, PublisherAccount
 from tokenlane.control.probes import ProbeFailed, body_of
+from tokenlane.errors import UNREADABLE
 
 DEADLINE_S = 2.0
 CONNECT_DEADLINE_S = 0.5
@@ -78,7 +79,7 @@ async def _asked(
     """What one peer says; None where it knows nothing that is of use."""
     try:
         return _decode(await body_of(session, url, limit_bytes))
-    except (ProbeFailed, ValueError):
+    except (ProbeFailed, *UNREADABLE):
         return None
 
 

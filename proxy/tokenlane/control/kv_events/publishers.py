@@ -11,12 +11,14 @@ import logging
 import re
 from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 
 from tokenlane.config.settings import RANK_LIMIT, KvSource
-from tokenlane.errors import ConfigError
+from tokenlane.control.probes import ProbeFailed, body_of
+from tokenlane.errors import UNREADABLE, ConfigError
 from tokenlane.runtime.ports import url_of
 
 _LAST_PORT = 65535
@@ -95,12 +97,11 @@ def described(answer: Any, host: str) -> tuple[EventEndpoint, ...]:
 async def discover(session: aiohttp.ClientSession, url: str) -> tuple[EventEndpoint, ...] | None:
     """What the replica says; None if it could not be asked."""
     try:
-        async with session.get(f"{url}/kv_event_sources", allow_redirects=False) as response:
-            if response.status != 200:
-                return () if response.status in (404, 405) else None
-            body = await response.content.read(ANSWER_LIMIT_BYTES)
-        return described(msgspec.json.decode(body), response.url.host or "")
-    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.MsgspecError):
+        told = await body_of(session, f"{url}/kv_event_sources", ANSWER_LIMIT_BYTES)
+        return described(msgspec.json.decode(told), urlsplit(url).hostname or "")
+    except ProbeFailed as failed:
+        return () if failed.status in (404, 405) else None
+    except UNREADABLE:
         return None
 
 

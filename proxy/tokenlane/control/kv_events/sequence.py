@@ -19,8 +19,9 @@ Invariants:
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-# Live messages kept while a replay is under way; beyond it the replay is given up.
+# Live messages kept while a replay is under way; beyond them the replay is given up.
 WAITING_LIMIT = 20_000
+WAITING_LIMIT_BYTES = 128 * 1024 * 1024
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
@@ -60,6 +61,7 @@ class MessageSequence:
         self._can_replay = can_replay
         self._last_live = -1
         self._waiting: list[tuple[int, bytes]] = []
+        self._waiting_bytes = 0
         self._number = 0
         self._asked_from = 0
         self._answered = False
@@ -91,19 +93,17 @@ class MessageSequence:
         actions: list[Action] = []
         if number <= self._last_live:
             actions.append(Restarted())
-            self._waiting.clear()
+            self._waited()
             self.asking = False
             self.expected = 0
         self._last_live = number
-        if self.asking and len(self._waiting) < WAITING_LIMIT:
-            self._waiting.append((number, payload))
+        if self.asking and self._waits(number, payload):
             return actions
         if self.asking:
             actions += self._give_up()
         if number > self.expected:
             self.gaps += 1
-            if self._can_replay:
-                self._waiting.append((number, payload))
+            if self._can_replay and self._waits(number, payload):
                 actions.append(self._ask())
                 return actions
         actions += self._take(number, payload)
@@ -129,13 +129,14 @@ class MessageSequence:
         self.asking = False
         if self._unverified:
             return self._restart()
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waited()
         actions: list[Action] = []
         for at, (number, payload) in enumerate(waiting):
             if number > self.expected > self._asked_from:
                 # The replay helped, and something was missed meanwhile.
                 self.gaps += 1
-                self._waiting = waiting[at:]
+                for later in waiting[at:]:
+                    self._waits(*later)
                 actions.append(self._ask())
                 break
             actions += self._take(number, payload)
@@ -152,8 +153,22 @@ class MessageSequence:
 
     def _give_up(self) -> list[Action]:
         self.asking = False
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waited()
         return [action for number, payload in waiting for action in self._take(number, payload)]
+
+    def _waits(self, number: int, payload: bytes) -> bool:
+        """Keep a message until the replay is over. False where there is no room."""
+        size_bytes = self._waiting_bytes + len(payload)
+        if len(self._waiting) >= WAITING_LIMIT or size_bytes > WAITING_LIMIT_BYTES:
+            return False
+        self._waiting.append((number, payload))
+        self._waiting_bytes = size_bytes
+        return True
+
+    def _waited(self) -> list[tuple[int, bytes]]:
+        """Return what has waited, and keep nothing of it."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        return waiting
 
     def _ask(self) -> Ask:
         self.asking = True
@@ -165,7 +180,7 @@ class MessageSequence:
 
     def _restart(self) -> list[Action]:
         """The publisher is another one than it was."""
-        self._waiting.clear()
+        self._waited()
         self._last_live = -1
         self.expected = 0
         return [Restarted(), self._ask()]

@@ -24,6 +24,8 @@ RECEIVE_LIMIT_MESSAGES = 10_000
 # An engine sends a whole replay at once, and drops what its socket has no room for: what is not
 # read at once has to fit here. vLLM keeps 10,000 messages unless told otherwise.
 REPLAY_LIMIT_MESSAGES = 100_000
+# A replica that does not come to an end must not keep the others waiting.
+BEGINNING_LIMIT_S = 10.0
 # A million tokens are some 6 MB.
 MESSAGE_LIMIT_BYTES = 8 * 1024 * 1024
 _NUMBER_BYTES = 8
@@ -33,8 +35,8 @@ _END = b"\xff" * _NUMBER_BYTES
 @dataclass(eq=False)
 class Subscription:
     """`on_change`: called when the account has changed. beginnings: held until the publisher has
-    answered for the first time. check_interval_s: after so long without a message the publisher is
-    asked whether there was one; answer_deadline_s: for its answers."""
+    answered for the first time, or for BEGINNING_LIMIT_S. check_interval_s: after so long without a
+    message the publisher is asked whether there was one; answer_deadline_s: for its answers."""
 
     context: zmq.asyncio.Context
     endpoint: EventEndpoint
@@ -57,7 +59,9 @@ class Subscription:
                     self._connect(live)
                     group.create_task(self._listen(live))
                     self._ask(self.account.ask())
-                    await self._questions()
+                    first = group.create_task(self._questions())
+                    await asyncio.wait([first], timeout=BEGINNING_LIMIT_S)
+                await first
                 while True:
                     try:
                         async with asyncio.timeout(self.check_interval_s):
@@ -118,15 +122,17 @@ class Subscription:
                     async with asyncio.timeout(self.answer_deadline_s):
                         frames = await socket.recv_multipart()
                 except TimeoutError:
-                    self._ask(self.account.failed(number))
-                    return
-                if len(frames) < 2 or frames[-2] == _END:
+                    frames = []
+                if self._question is not None:
+                    return  # there is another one: what this one brings is of no use any more
+                if frames[-2:-1] == [_END]:
                     self._ask(self.account.ended(number))
+                    return
+                if len(frames) < 2 or len(frames[-2]) != _NUMBER_BYTES:
+                    self._ask(self.account.failed(number))
                     return
                 replayed = int.from_bytes(frames[-2], "big")
                 self._ask(self.account.replayed(number, replayed, frames[-1]))
-                if self._question is not None:  # the rest of this answer is of no use
-                    return
                 await asyncio.sleep(0)
 
     def _socket(self, kind: int) -> zmq.asyncio.Socket:

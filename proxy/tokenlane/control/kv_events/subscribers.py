@@ -25,7 +25,6 @@ from tokenlane.control.kv_events.feed import End, Feed
 from tokenlane.control.kv_events.peer_accounts import PeerAccounts
 from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
 from tokenlane.control.kv_events.sockets import Subscription
-from tokenlane.control.probes import session_of
 from tokenlane.fleet_state import FleetState, ReplicaState, Standing
 from tokenlane.routing.router import hashed_block_tokens
 from tokenlane.telemetry.metrics import families
@@ -38,6 +37,8 @@ ASK_AGAIN_S = 5.0
 # Publishers that are asked for all they kept at the same time. One loop reads the answers, so that
 # more would only take more memory.
 BEGINNINGS = 2
+
+Session = Callable[[], aiohttp.ClientSession]
 
 log = logging.getLogger("kv")
 
@@ -77,11 +78,12 @@ class KvEvents:
         self._told_names: set[int] = set()
         self._sized: set[int] = set()
 
-    async def run(self) -> None:
-        """Subscribes and tells until cancelled."""
+    async def run(self, session: Session) -> None:
+        """Subscribes and tells until cancelled. session: returns the client that asks replicas
+        where they publish."""
         context = zmq.asyncio.Context()
         try:
-            async with session_of(self.settings) as session, asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:
                 group.create_task(self._flush())
 
                 def begin(slot: int) -> None:
@@ -173,9 +175,7 @@ class KvEvents:
                 self._sized.add(replica.slot)
                 self.on_capacity(replica.slot, peak_blocks)
 
-    async def _watch(
-        self, context: zmq.asyncio.Context, session: aiohttp.ClientSession, slot: int
-    ) -> None:
+    async def _watch(self, context: zmq.asyncio.Context, session: Session, slot: int) -> None:
         changed = self._changed[slot]
         while True:
             changed.clear()
@@ -192,7 +192,7 @@ class KvEvents:
     async def _follow(
         self,
         context: zmq.asyncio.Context,
-        session: aiohttp.ClientSession,
+        session: Session,
         slot: int,
         plan: _Plan,
     ) -> None:
@@ -240,8 +240,13 @@ class KvEvents:
         except* zmq.ZMQError as errors:
             # The address is wrong: the operator's, and no reason to stop serving.
             log.error("%r cannot be used: %s", subscription, errors.exceptions[0])  # noqa: TRY400 - the sentence says it all
+        except* Exception:
+            # One replica must not end what is known of the others.
+            log.exception("following %r failed unexpectedly", subscription)
+            subscription.account.retire()
+            self._dirty.set()
 
-    async def _other_plan(self, session: aiohttp.ClientSession, slot: int, plan: _Plan) -> None:
+    async def _other_plan(self, session: Session, slot: int, plan: _Plan) -> None:
         """Returns when the replica's subscriptions should be others."""
         changed, known, restarted = self._changed[slot], self._replica(slot), False
         while True:
@@ -261,7 +266,7 @@ class KvEvents:
 
     async def _plan(
         self,
-        session: aiohttp.ClientSession,
+        session: Session,
         slot: int,
         endpoints: tuple[EventEndpoint, ...] | None,
     ) -> _Plan | None:
@@ -273,7 +278,7 @@ class KvEvents:
         if endpoints is None:
             endpoints = self._configured.get(replica.url)
         if endpoints is None:
-            endpoints = await discover(session, replica.url) if self._kv.discover else ()
+            endpoints = await discover(session(), replica.url) if self._kv.discover else ()
         if endpoints is None:
             return None
         numbers = [one.rank for one in endpoints]

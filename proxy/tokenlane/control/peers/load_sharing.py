@@ -98,6 +98,9 @@ class LoadSharing:
                 client = StoreClient(self._settings)
                 self._own = self._own_news()
                 await self._exchanges(client)
+                # What the others claimed meanwhile was not heard.
+                self._places.lost()
+                self._store_up = None
             except (StoreError, ConfigError) as error:
                 self._lost(str(error))
                 await asyncio.sleep(RETRY_S)
@@ -214,10 +217,13 @@ class LoadSharing:
             self._tenants = tenants
             self._places.limit(place_limits(tenants))
         for worker in self.state.workers:
-            if worker.end is None:
+            known = self._portions.get(worker.number)
+            # Another process may be there already: looks are far between while the store is away.
+            if worker.end is None or (known is not None and known[0] is not worker.end):
                 self._places.worker_gone(worker.number)
                 self._portions.pop(worker.number, None)
-            elif worker.number not in self._portions and worker.state == "ready":
+            new = worker.number not in self._portions and worker.state == "ready"
+            if new and worker.end is not None:
                 self._portions[worker.number] = worker.end, {}
                 self._places.worker_came(worker.number)
         said, portions = self._places.due(now_s)

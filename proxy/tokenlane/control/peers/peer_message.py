@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
+from tokenlane.errors import UNREADABLE
 from tokenlane.routing.response_homes import NAME_LIMIT_CHARS
 
 FORMAT = 1
@@ -61,7 +62,7 @@ def decode(data: bytes) -> PeerMessage | None:
     """Return the message; None for one of another format, or for none at all."""
     try:
         message = _decoder.decode(data)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return message if message.format == FORMAT and not len(message.loads) % _LOAD.size else None
 

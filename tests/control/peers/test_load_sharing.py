@@ -1,0 +1,91 @@
+"""A gateway among others: what comes and goes while the store is there, and while it is not."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bench.tools.store_server import StoreServer
+from tests.stores import needs_store, store
+from tokenlane.admission.places import Place
+from tokenlane.channel.ends import SupervisorEnd
+from tokenlane.channel.messages import Places, Portions
+from tokenlane.config.settings import AuthSettings, FleetSettings, Settings, Tenant
+from tokenlane.control.fleet_table import FleetTable
+from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.peers.load_sharing import LoadSharing
+from tokenlane.control.worker_process import WorkerProcess
+from tokenlane.telemetry.load_board import SharedBoard, create_board
+from tokenlane.telemetry.metrics.exposition import Totals
+
+__all__ = ["store"]
+
+
+class End(SupervisorEnd):
+    """A worker's channel that keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: None)
+        self.told: list[object] = []
+
+    def send(self, message: object) -> None:
+        self.told.append(message)
+
+
+@pytest.fixture
+def board() -> Iterator[SharedBoard]:
+    descriptor = create_board(4, 1, peers=True)
+    yield SharedBoard(descriptor, None)
+    os.close(descriptor)
+
+
+def sharing(board: SharedBoard, fleet: FleetSettings) -> tuple[LoadSharing, WorkerProcess]:
+    tenants = {"t": Tenant(concurrency_limit_count=10)}
+    settings = Settings(backends=("http://a:1",), fleet=fleet, auth=AuthSettings(tenants=tenants))
+    table = FleetTable(settings.backends, settings.control)
+    state = GatewayState(settings, table, Totals(), board, {}, ("http://x:1", "http://x:2"))
+    worker = WorkerProcess(0)
+    worker.state, worker.end = "ready", End()
+    state.workers = [worker]
+    return LoadSharing(state, lambda _: False), worker
+
+
+async def test_the_next_process_of_a_worker_gets_portions_of_its_own(board: SharedBoard) -> None:
+    shared, worker = sharing(board, FleetSettings(store="redis://nobody:1"))
+    first = worker.end
+    assert isinstance(first, End)
+    shared._own_places(1.0)
+    shared.told(0, Places({"t/requests": Place(0, 0, 1)}))
+    shared._own_places(2.0)
+    second = worker.end = End()  # it died and was started again between two looks
+    for now_s in (3.0, 4.0):
+        shared._own_places(now_s)
+        shared.told(0, Places({"t/requests": Place(0, 0, 1)}))
+    shared._own_places(5.0)
+    assert any(isinstance(one, Portions) for one in second.told)
+    assert len(first.told) <= 1
+
+
+@needs_store
+@pytest.mark.slow
+async def test_who_was_held_for_long_begins_anew(
+    board: SharedBoard, store: StoreServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "peers")
+    fleet = FleetSettings(store=store.url, lease_s=0.2, share_interval_s=0.05)
+    shared, _ = sharing(board, fleet)
+
+    async def begun(times: int) -> None:
+        async with asyncio.timeout(20):
+            while caplog.text.count("shares load with other gateways") < times:  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0.01)
+
+    task = asyncio.get_running_loop().create_task(shared.run())
+    await begun(1)
+    time.sleep(2 * fleet.lease_s)  # noqa: ASYNC251 - the process is held
+    await begun(2)
+    assert "the store is gone" not in caplog.text
+    task.cancel()
+    await asyncio.wait([task])
