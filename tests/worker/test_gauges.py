@@ -3,18 +3,22 @@
 import contextlib
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from tests.raw import Upstream, answering, ok, post, until
 from tests.support import gateway, listener, replicas
+from tests.telemetry.log.test_access_log import entry
+from tokenlane.config.settings import LogSettings
 from tokenlane.runtime.accept_queue import look
+from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.family import Family
 from tokenlane.telemetry.metrics.segment import MetricsSegment, SegmentReader, create_segment
 from tokenlane.tokens.caches.lru import CacheCounts
 from tokenlane.worker import gauges as worker_gauges
-from tokenlane.worker.gauges import Gauges, write_accepts, write_cache
+from tokenlane.worker.gauges import Gauges, LineGrowth, write_accepts, write_cache
 
 
 async def test_what_the_kernel_holds_and_drops_is_written() -> None:
@@ -63,6 +67,27 @@ def test_a_cache_is_written_by_its_growth() -> None:
         families.CACHE_MISSES: 1,
     }
     assert written == wanted
+
+
+def test_lines_are_counted_that_the_last_log_writes_when_it_is_closed(tmp_path: Path) -> None:
+    descriptor = create_segment()
+    segment, reader = MetricsSegment(descriptor), SegmentReader(descriptor)
+    os.close(descriptor)
+    growth = LineGrowth(segment, None, families.ACCESS_LINES, families.ACCESS_DROPPED)
+    for name in ("a", "b", "c"):
+        log = AccessLog(LogSettings(access=str(tmp_path / name)), 0)
+        for _ in range(100):
+            log.offer(entry())
+        growth.follow(log)
+        growth.follow(None)  # the order of a reload: what was queued is written afterwards
+        log.close()
+    growth.write()
+    written = sum(
+        cells[0] for family, _, cells in reader.samples() if family is families.ACCESS_LINES
+    )
+    reader.close()
+    assert written == 300
+    assert sum(len((tmp_path / name).read_text().splitlines()) for name in "abc") == 300
 
 
 async def test_the_labels_of_a_replica_that_left_go(monkeypatch: pytest.MonkeyPatch) -> None:

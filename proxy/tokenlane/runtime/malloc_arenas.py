@@ -27,7 +27,8 @@ _TRIM_BYTES = 2 * _OWN_PAGES_BYTES
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000
-TRIM_PERIOD_S = 10.0
+# What is trimmed is used again at once by a process that is busy, a page fault for each page.
+TRIM_PERIOD_S = 60.0
 
 
 def use_one_arena() -> None:
@@ -50,7 +51,7 @@ def trim() -> None:
 
 
 async def trim_regularly(period_s: float = TRIM_PERIOD_S) -> None:
-    """Trim in a thread until cancelled, for a process that needs tens of MB now and then."""
+    """Trim in a thread until cancelled: what was needed for some seconds is given back."""
     while True:
         await asyncio.sleep(period_s)
         await asyncio.to_thread(trim)

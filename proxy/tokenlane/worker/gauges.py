@@ -35,17 +35,17 @@ class LineGrowth:
         self, segment: MetricsSegment, writer: QueuedWriter[Any] | None, done: Family, lost: Family
     ) -> None:
         self.writer = writer
-        # Of the writers before this one.
+        # The writer before this one, which may still write, and the counts of those before it.
+        self._last: QueuedWriter[Any] | None = None
         self._before = [0, 0, 0]
         self._counters = (
             segment.counter(done), segment.counter(lost, "full"), segment.counter(lost, "failed"),
         )  # fmt: skip
 
     def follow(self, writer: QueuedWriter[Any] | None) -> None:
-        """Follow another writer, whose counts begin at zero."""
-        self.write()
-        self._before = self._totals()
-        self.writer = writer
+        """Follow another writer, whose counts begin at zero, beside the one that ends."""
+        self._before = [*map(sum, zip(self._before, _counts(self._last)))]
+        self._last, self.writer = self.writer, writer
 
     def write(self) -> None:
         """Write the current counts."""
@@ -53,8 +53,11 @@ class LineGrowth:
             counter.reach(total)
 
     def _totals(self) -> list[int]:
-        counts = self.writer.counts() if self.writer is not None else LineCounts()
-        return [before + now for before, now in zip(self._before, counts)]
+        return [*map(sum, zip(self._before, _counts(self._last), _counts(self.writer)))]
+
+
+def _counts(writer: QueuedWriter[Any] | None) -> LineCounts:
+    return writer.counts() if writer is not None else LineCounts()
 
 
 def write_cache(segment: MetricsSegment, cache: str, now: CacheCounts) -> None:

@@ -29,5 +29,10 @@ def test_labels_stand_for_replicas_and_models() -> None:
     assert labels_of([replica], ["read"]) == found
 
 
+def test_a_model_that_is_called_other_never_departs() -> None:
+    replica = ReplicaState("r:1", 0, "http://r:1", models=("other",))
+    assert labels_of([replica], ["other"]) == {("replica", "r:1")}
+
+
 def test_it_is_hidden_before_it_is_given_up() -> None:
     assert SHOWN_S < KEPT_S

@@ -17,17 +17,22 @@ from tokenlane.fleet_state import ReplicaState
 SHOWN_S = 600.0
 KEPT_S = SHOWN_S + 60.0
 
+# What stands for all values that are not known.
+OTHER = "other"
+
 # A label's name and one of its values.
 Label = tuple[str, str]
 Labels = AbstractSet[Label]
 
 
 def labels_of(replicas: Iterable[ReplicaState], models: Iterable[str]) -> set[Label]:
-    """Return the labels that stand for these replicas, their models and others."""
+    """Return the labels that stand for these replicas, their models and others. A model that is
+    called `other` has none of its own."""
     found = {("model", name) for name in models}
     for replica in replicas:
         found.add(("replica", replica.id))
         found.update(("model", name) for name in replica.models)
+    found.discard(("model", OTHER))
     return found
 
 

@@ -6,6 +6,7 @@ Invariants:
 - docs/metrics.md is made of this table (scripts/families.py); a test compares them.
 """
 
+from tokenlane.telemetry.metrics import departures
 from tokenlane.telemetry.metrics.family import (
     DURATION_BUCKETS_S,
     STAGE_BUCKETS_S,
@@ -17,7 +18,7 @@ from tokenlane.telemetry.metrics.family import (
     Family,
 )
 
-OTHER = "other"
+OTHER = departures.OTHER
 AT_REPLICA = ("model", "replica")
 STAGES = ("read", "inspect", "tokens", "route", "attempt", "first_byte", "relay")
 

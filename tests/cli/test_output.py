@@ -1,0 +1,20 @@
+"""What the verbs print, on whatever there is to print on."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SAYS = r"""
+from tokenlane.cli.verbs.output import say
+say("m\u6a21 \x1b[2J\r\nnext")
+"""
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("utf-8", "m\u6a21"), ("latin-1", "m?")])
+def test_nothing_steers_a_terminal_and_no_encoding_ends_it(encoding: str, name: str) -> None:
+    path = os.pathsep.join(sys.path)
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": encoding}
+    said = subprocess.check_output([sys.executable, "-c", SAYS], env=env)
+    assert said.decode(encoding) == rf"{name} \x1b[2J\r" + "\nnext\n"
