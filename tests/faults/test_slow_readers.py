@@ -12,12 +12,15 @@ from tests.raw import (
     ROLE,
     STREAM_HEAD,
     TOKEN,
+    USAGE,
     Peer,
     Upstream,
+    answering,
     chat,
     chunk,
     ok,
     post,
+    stream,
     until,
 )
 from tests.support import gateway
@@ -135,6 +138,25 @@ async def test_the_connection_of_a_slow_answer_serves_the_next_request() -> None
                 answer = await client.ask(post(CHAT, chat()))
                 assert (answer.whole, answer.body) == (True, body)
             assert len(upstream.peers) == 1
+
+
+async def test_an_answer_held_to_its_end_pauses_no_other_request() -> None:
+    """It was sent when its replica's connection was in the pool again, which the client's pause
+    then held for good: the next request on it waited for its deadline."""
+    held = answering(stream(b": %b\n\n" % (b"x" * 4000), ROLE, USAGE, DONE))
+    settings = Settings(
+        server=ServerSettings(write_high_water_bytes=32 * 1024),
+        upstream=UpstreamSettings(first_byte_deadline_s=1.0),
+    )
+    async with Upstream(held) as one, Upstream(held) as other:
+        async with gateway(one.url, other.url, settings=settings, send_bytes=SMALL) as bench:
+            client = await bench.client(receive_bytes=SMALL)
+            await client.send(post(CHAT, chat(stream=True)) * 60)
+            await until(lambda: [one._writable for one in bench.server.connections] != [None])
+            patient = await bench.client()
+            for _ in range(4):
+                answer = await patient.ask(post(CHAT, chat(stream=True)))
+                assert (answer.status, answer.whole) == (200, True)
 
 
 @pytest.mark.row("T4")

@@ -12,7 +12,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.raw import ABORTED, CHAT, DONE, LAST, ROLE, STREAM_HEAD, TOKEN, chat, chunk, ok, post
+from tests.raw import (
+    ABORTED,
+    CHAT,
+    DONE,
+    LAST,
+    ROLE,
+    STREAM_HEAD,
+    TOKEN,
+    USAGE,
+    chat,
+    chunk,
+    ok,
+    post,
+)
 from tests.scripted import ScriptedTransport, reachable
 from tokenlane.config.settings import ServerSettings, UpstreamSettings
 from tokenlane.http.connection import ServerConnection
@@ -224,6 +237,25 @@ async def test_every_row_is_walked(row: tuple[int, int]) -> None:
 async def test_the_retry_table_is_told_how_far_it_came(state: int, phase: Phase) -> None:
     scene = await at(state)
     assert scene.relay.phase() is phase
+    await scene.end()
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [*WAYS[REFUSED], Scene.release],
+        [STREAM_HEAD, chunk(ROLE), chunk(USAGE), chunk(DONE) + LAST_CHUNK],
+    ],
+    ids=["refused", "no-token"],
+)
+async def test_a_held_answer_that_has_ended_pauses_no_connection(steps: list[Step]) -> None:
+    """The replica's connection is in its pool again: nobody would resume it."""
+    scene = Scene()
+    scene.client.on_write = scene.pause
+    await after(steps, scene)
+    assert scene.state == COMPLETE
+    assert scene.down._writable is not None
+    assert not scene.up._intake.held
     await scene.end()
 
 

@@ -265,7 +265,7 @@ class Relay:
             self._held = []
             self._respond(self.head, b"".join(self._pieces))
         else:
-            self._begin()
+            self._begin(live=False)
             self._exchange.finish(spliced=self._spliced)
 
     def _respond(self, head: ResponseHead, body: bytes) -> None:
@@ -282,16 +282,16 @@ class Relay:
             or (status >= 400 and self._dialect is Dialect.MESSAGES)
         )
 
-    def _begin(self) -> None:
-        head, exchange = self.head, self._exchange
+    def _begin(self, *, live: bool = True) -> None:
+        head, exchange, length_bytes = self.head, self._exchange, self._length_bytes
         assert head is not None
         held, self._held = self._held, []
         self._on(states.BEGIN)
         # Chunks are passed through as framed, except to HTTP/1.0, which knows none.
-        length_bytes = self._length_bytes
         self._spliced = length_bytes is not None or (head.chunked and exchange.head.minor == 1)
-        exchange.on_flow = self._connection.pause
-        exchange.on_cut = self.cut
+        if live:  # else the replica's connection is idle, or serves another request
+            exchange.on_flow = self._connection.pause
+            exchange.on_cut = self.cut
         exchange.begin(head.status, head.fields + self._lines, length_bytes=length_bytes)
         self._splice = exchange.splice
         if held:
