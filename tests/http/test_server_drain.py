@@ -60,6 +60,28 @@ async def test_an_idle_connection_may_be_used_once_more_in_a_drain() -> None:
 
 
 @pytest.mark.row("O7")
+async def test_an_answer_that_is_still_read_is_read_to_its_end() -> None:
+    """It was written, so its connection counted as idle, and was cut as those are."""
+    body = b"x" * 3_000_000
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, body)
+
+    settings = ServerSettings(drain_linger_s=0.05)
+    async with serving(handler, settings, send_bytes=16 * 1024) as served:
+        slow, idle = await served.client(receive_bytes=16 * 1024), await served.client()
+        await slow.send(get("/"))
+        await until(lambda: any(one._writable for one in served.server.connections))
+        draining = asyncio.get_running_loop().create_task(served.server.drain(10.0))
+        assert await idle.rest() == b""
+        answer = await slow.answer("GET")
+        assert (answer.whole, answer.body) == (True, body)
+        # It gets no further request, as others that are idle.
+        assert await slow.rest() == b""
+        assert await draining == 0
+
+
+@pytest.mark.row("O7")
 async def test_an_answer_begun_before_a_drain_ends_its_connection() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 

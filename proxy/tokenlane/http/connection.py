@@ -327,8 +327,8 @@ class ServerConnection(Downstream):
             self._close()
 
     def begin_drain(self) -> None:
-        """Close soon, unless a request is in flight or has begun to arrive."""
-        if self.state <= states.HEAD and not self._buffer:
+        """Close soon, unless a request has begun to arrive, or an answer is still being read."""
+        if self.state <= states.HEAD and not self._buffer and self._writable is None:
             if self._shared.idle_s > 0.0:
                 self._deadline.set(self._shared.idle_s)
             else:
