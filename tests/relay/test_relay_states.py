@@ -104,6 +104,10 @@ class Scene:
     def state(self) -> int:
         return self.relay.state
 
+    def replica_waits(self) -> bool:
+        """Its connection is not read."""
+        return self.up._intake.held
+
     # -- what may happen in any state ----------------------------------------------------------
 
     def bytes(self, data: bytes) -> None:
@@ -255,7 +259,22 @@ async def test_a_held_answer_that_has_ended_pauses_no_connection(steps: list[Ste
     await after(steps, scene)
     assert scene.state == COMPLETE
     assert scene.down._writable is not None
-    assert not scene.up._intake.held
+    assert not scene.replica_waits()
+    await scene.end()
+
+
+@pytest.mark.parametrize("may_retry", [True, False], ids=["held", "at-once"])
+async def test_a_client_that_had_stopped_to_read_before_pauses_its_replica(may_retry: bool) -> None:
+    """It has left earlier answers unread, and a 100 Continue was too much."""
+    scene = Scene(may_retry=may_retry)
+    scene.pause()
+    assert not scene.replica_waits()
+    scene.bytes(STREAM_HEAD)
+    assert scene.replica_waits() != may_retry
+    scene.bytes(chunk(TOKEN))
+    assert scene.replica_waits()
+    scene.resume()
+    assert not scene.replica_waits()
     await scene.end()
 
 

@@ -34,7 +34,7 @@ class ServerConnection(Downstream):
     """One client connection, an asyncio.Protocol in all but name (see setup.py).
 
     state: of connection_states. body: of the request that is served. `_exchange`: that request and
-    its answer, None before it. `_writable` is set while the client reads too slowly.
+    its answer, None before it.
     """
 
     def __init__(self, owner: ConnectionOwner["ServerConnection"]) -> None:
@@ -48,7 +48,6 @@ class ServerConnection(Downstream):
         self._task: asyncio.Task[None] | None = None
         self._deadline = Deadline(self._shared.loop, self._timed_out)
         self._intake = Intake(self._shared.turns, self.data_received)
-        self._writable: asyncio.Future[None] | None = None
 
     def _on(self, event: int) -> int:
         """Enter the state that an event leads to, and return it."""
@@ -233,11 +232,6 @@ class ServerConnection(Downstream):
     def raw_write(self) -> Callable[[bytes], object]:
         """As Downstream."""
         return self.write if self.state == states.CLOSED else self._transport.write
-
-    async def drain(self) -> None:
-        """As Downstream."""
-        if self._writable is not None:
-            await self._writable
 
     def may_keep_alive(self, exchange: Exchange) -> bool:
         """As Downstream."""

@@ -31,9 +31,15 @@ _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
 class Downstream:
     """The connection that an exchange came on: the base class of those. A Protocol would be slower
     in the compiled build, and every answer goes by here. body: the request's, as far as it is
-    read."""
+    read. `_writable` is set while the client reads too slowly."""
 
     body: RequestBody
+    _writable: asyncio.Future[None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads too slowly."""
+        return self._writable is not None
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client, if it is still connected."""
@@ -45,6 +51,8 @@ class Downstream:
 
     async def drain(self) -> None:
         """Wait until the client takes more, or is gone."""
+        if self._writable is not None:
+            await self._writable
 
     def may_keep_alive(self, exchange: "Exchange") -> bool:
         """Return whether the connection can serve another request after this answer."""
@@ -63,7 +71,8 @@ class Exchange:
     head: of the request (method, path, query, headers …). started_s: time.monotonic() when the head
     was complete. request_id: the client's or made here. status: of the answer, 0 while there is
     none. error_code: of the error that it is. body: of the request, None until it was read.
-    on_flow: called with True when the client reads too slowly, with False when it caught up.
+    on_flow: called with True when the client reads too slowly, or does so when the answer begins;
+    with False when it caught up.
     on_cut: called to break the answer off, where more is to be done than to end the connection.
     splice: writes bytes of a begun answer that are framed already, exactly as `begin` announced.
     """
@@ -179,6 +188,8 @@ class Exchange:
             self._eof_framed = True
             self.keep_alive = False
             line = b""
+        if self.on_flow is not None and self._connection.paused:
+            self.on_flow(True)
         self._connection.write(self._head(status, headers, line))
         self.splice = self._connection.raw_write()
 
