@@ -250,17 +250,21 @@ class Gateway:
         self._attempts.budget.request()
         while among.slots:
             decision = record.decision = self.planner.decide(plan, among, time.monotonic())
-            tried.add(decision.choice.slot)
-            left = len(among.slots) - 1
-            attempt = Attempt(decision, len(tried), left, kept=left > 0 and plan.named != "")
+            slot = decision.choice.slot
             sent = None if plan.forwards else plan.body.made
             if sent is None:
-                sent = await self._prompts.body_for(decision.choice.slot, plan)
+                sent = await self._prompts.body_for(slot, plan)
+                if slot not in self.fleet:  # removed while a thread made the body
+                    among = self.planner.eligible(plan, time.monotonic()).without(tried)
+                    continue
+            tried.add(slot)
+            left = len(among.slots) - 1
+            attempt = Attempt(decision, len(tried), left, kept=left > 0 and plan.named != "")
             step = await self._attempts.run(exchange, sent, attempt, record)
             if step is None:
                 usage = record.relay.usage if record.relay is not None else None
                 self._prompts.compare(plan, decision, usage)
-                self._remember(plan, record, decision.choice.slot)
+                self._remember(plan, record, slot)
                 return
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, record)

@@ -128,12 +128,13 @@ class ShadowTraffic:
         UpstreamError."""
         with DURING[ROUTE]:
             await self._planner.read(plan)
+            # Before a replica is chosen, which may be removed while a thread makes the body.
+            body = await plan.body.text()
             now_s = time.monotonic()
             among = self._router.eligible(plan.model, now_s)
             if among.nobody is not None:
                 return "nobody"
             decision = self._planner.decide(plan, among, now_s)
-            body = await plan.body.text()
         pool = self._fleet[decision.choice.slot].pool
         sent = request_head(
             head.method,
