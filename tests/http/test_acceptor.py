@@ -6,9 +6,11 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.certificates import made_certificates
 from tests.http.handlers import TEXT
 from tests.raw import LIMIT_S, Wire, get, until
 from tests.support import listener
@@ -18,6 +20,9 @@ from tokenlane.http.server import Exchange, HttpServer
 WORK_S = 0.005
 
 
+SILENT_COUNT = 5
+
+
 async def handler(exchange: Exchange) -> None:
     exchange.respond(200, TEXT, b"done")
 
@@ -25,21 +30,27 @@ async def handler(exchange: Exchange) -> None:
 class Door:
     """A server, how many it refused, and the clients that came."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.shed = 0
         self.wires: list[Wire] = []
-        self.server = HttpServer(handler, ServerSettings(), on_shed=self._shed)
+        self.server = HttpServer(handler, settings, on_shed=self._shed)
 
     def _shed(self, count: int) -> None:
         self.shed += count
 
-    async def crowded(self, request: bytes) -> None:
-        """Come faster than they are accepted, until some are refused."""
+    def come(self, count: int) -> list[socket.socket]:
+        """Connect, without a turn of the loop in between."""
         assert self.server.acceptor._listener is not None
         address = self.server.acceptor._listener.getsockname()
+        return [socket.create_connection(address) for _ in range(count)]
+
+    def come_silently(self) -> None:
+        self.wires += map(Wire, self.come(SILENT_COUNT))
+
+    async def crowded(self, request: bytes) -> None:
+        """Come faster than they are accepted, until some are refused."""
         while not self.shed:
-            for _ in range(20):
-                sock = socket.create_connection(address)
+            for sock in self.come(20):
                 sock.sendall(request)
                 self.wires.append(Wire(sock))
             until_s = time.thread_time() + WORK_S
@@ -49,8 +60,10 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def door(tls: ssl.SSLContext | None = None) -> AsyncIterator[Door]:
-    made = Door()
+async def door(
+    tls: ssl.SSLContext | None = None, settings: ServerSettings | None = None
+) -> AsyncIterator[Door]:
+    made = Door(settings or ServerSettings())
     await made.server.listen(listener(), tls)
     yield made
     for wire in made.wires:
@@ -78,6 +91,46 @@ async def test_without_a_handshake_there_is_no_answer() -> None:
     async with door(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) as made:
         await made.crowded(b"")
         await until(lambda: ended(made) == made.shed)
+
+
+async def test_a_handshake_has_the_deadline_of_a_head() -> None:
+    """Of clients that came in one turn, only the first had it."""
+    settings = ServerSettings(head_deadline_s=0.2)
+    async with door(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings) as made:
+        made.come_silently()
+        await until(lambda: made.server.acceptor._taking)
+        for wire in made.wires:
+            assert await wire.rest() == b""
+
+
+async def test_a_drain_waits_for_no_handshake(tmp_path: Path) -> None:
+    """It closed nobody's connection, and served nobody in the queue, until each was over."""
+    folder = made_certificates(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "node.pem", folder / "node.key")
+    trusting = ssl.create_default_context(cafile=folder / "ca.pem")
+    trusting.check_hostname = False
+    async with door(tls, ServerSettings(drain_linger_s=0.5)) as made:
+        [sock] = made.come(1)
+        idle, idle_writer = await asyncio.open_connection(
+            sock=sock, ssl=trusting, server_hostname="node"
+        )
+        made.come_silently()
+        [sock] = made.come(1)
+        draining = asyncio.get_running_loop().create_task(made.server.drain(LIMIT_S))
+        served, writer = await asyncio.open_connection(
+            sock=sock, ssl=trusting, server_hostname="node"
+        )
+        writer.write(get("/"))
+        assert (await served.read()).startswith(b"HTTP/1.1 200 ")
+        assert await idle.read() == b""
+        assert made.server.acceptor._taking
+        assert not draining.done()
+        for wire in made.wires:
+            wire.close()
+        assert await draining == 0
+        for one in (idle_writer, writer):
+            one.close()
 
 
 def ended(made: Door) -> int:

@@ -83,7 +83,7 @@ class Acceptor:
         await self._accept()
 
     async def _accept(self) -> None:
-        tls, listener = self._tls, self._listener
+        listener = self._listener
         assert listener is not None
         # Clients that arrived during a pause waited for a descriptor, not for the loop.
         self._codel, self._left = CoDel(), 0
@@ -91,9 +91,13 @@ class Acceptor:
             self._accepted,
             sock=listener.dup(),
             backlog=_BACKLOG_COUNT,
-            ssl=tls,
-            ssl_handshake_timeout=self._state.settings.head_deadline_s if tls is not None else None,
+            ssl=self._tls,
+            ssl_handshake_timeout=self._handshake_s,
         )
+
+    @property
+    def _handshake_s(self) -> float | None:
+        return self._state.settings.head_deadline_s if self._tls is not None else None
 
     def pause(self) -> None:
         """Stop accepting: clients that the kernel has connected wait in its queue."""
@@ -119,23 +123,23 @@ class Acceptor:
         queue, self._listener = self._listener, None
         if queue is None:
             return
-        taken = []
         with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
             while True:
-                taken.append(queue.accept()[0])
+                self._take_soon(queue.accept()[0])
         queue.close()
         try:
-            while taken:
-                await self._take(taken.pop(0))
             if self._taking:
                 await asyncio.wait(self._taking)
         finally:
-            for sock in taken:
-                sock.close()
+            if self._tls is not None:  # others are taken within a turn of the loop
+                for task in self._taking:
+                    task.cancel()
 
     async def _take(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # disconnected again
-            await self._state.loop.connect_accepted_socket(self._make, sock, ssl=self._tls)
+        with contextlib.suppress(OSError):  # disconnected again, or too slow in its handshake
+            await self._state.loop.connect_accepted_socket(
+                self._make, sock, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
+            )
 
     # -- too many ----------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class HttpServer:
         )
         self._limit_count = 0
         self._stopping = False
-        self._empty = asyncio.Event()
+        self._left = asyncio.Event()
 
     def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
         """Replace the settings for new requests, on open connections too. What a connection started
@@ -158,7 +158,7 @@ class HttpServer:
         """As ConnectionOwner."""
         self.connections.discard(connection)
         if self._stopping:
-            self._check_empty()
+            self._left.set()
         elif self.state.draining and len(self.connections) < self._limit_count * _ROOM_RATIO:
             self.state.draining = False
             self.acceptor.resume()
@@ -168,25 +168,25 @@ class HttpServer:
         for connection in list(self.connections):
             connection.begin_drain()
 
-    def _check_empty(self) -> None:
-        if self._stopping and not self.connections:
-            self._empty.set()
+    async def _emptied(self) -> None:
+        while self.connections:
+            self._left.clear()
+            await self._left.wait()
 
     async def drain(self, deadline_s: float) -> int:
         """Stop listening and let requests finish. Return how many of them had to be cut."""
         self.state.draining = self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                await self.acceptor.close()
+                # First those that are connected: a handshake may take until its deadline.
                 self._begin_drain()
-                self._check_empty()
-                await self._empty.wait()
+                await self.acceptor.close()
+                await self._emptied()
         cut = sum([connection.cut() for connection in list(self.connections)])
         # Error events of broken streams get a moment to be sent.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
-                self._check_empty()
-                await self._empty.wait()
+                await self._emptied()
         for connection in list(self.connections):
             connection.abort()
         return cut
