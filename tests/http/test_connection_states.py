@@ -229,6 +229,15 @@ async def test_every_row_is_walked(row: tuple[int, int]) -> None:
     await scene.end()
 
 
+async def test_lingering_ends_with_a_close_that_sends_what_is_unsent() -> None:
+    scene = await at(LINGERING)
+    scene.time_out()
+    assert (scene.state, scene.transport.ended) == (CLOSING, "close")
+    scene.time_out()
+    assert scene.transport.ended == "abort"
+    await scene.end()
+
+
 HAPPENINGS: list[Step] = [
     *(b"", b"G", b"\r\n", WHOLE, HEAD_ONLY, CHUNKED_HEAD, b"hello", b"0\r\n\r\n", b"zz\r\n"),
     *(get("/") * 5, get("/", CLOSE_LINE), b"GET / HTTP/9.9\r\n\r\n", b"x" * 400),

@@ -1,6 +1,7 @@
 """Deadlines of a client connection: slow heads and bodies, idling, answers nobody reads."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -80,6 +81,25 @@ async def test_a_small_answer_that_is_never_read_does_not_stay(headers: str) -> 
         await client.send(get("/", headers))
         await until(lambda: served.server.connections)
         await until(lambda: not served.server.connections)
+
+
+async def test_the_last_answer_is_sent_before_the_short_deadline_behind_it_starts() -> None:
+    """With stray bytes behind its request, a slow reader lost what was unsent after two seconds."""
+    body = b"x" * 240_000
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, body)
+
+    async with serving(handler, send_bytes=16 * 1024) as served:
+        client = await served.client(receive_bytes=16 * 1024)
+        await client.send(get("/", "connection: close\r\n") + b"\r\n")
+        await until(lambda: [one.state for one in served.server.connections] == [LINGERING])
+        [connection] = served.server.connections
+        assert connection._deadline.due_s > time.monotonic() + 10.0
+        answer = await client.answer("GET")
+        assert (answer.whole, answer.body) == (True, body)
+        await until(lambda: not connection.paused)
+        assert connection._deadline.due_s < time.monotonic() + 2.0
 
 
 @pytest.mark.row("T3")

@@ -293,6 +293,8 @@ class ServerConnection(Downstream):
         connection, which could destroy the answer on its way."""
         self._buffer = b""
         self._wait()
+        # Unsent bytes have the deadline of a slow reader. The short one starts behind them.
+        self._transport.set_write_buffer_limits(high=1)
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._intake.drop()
@@ -311,13 +313,13 @@ class ServerConnection(Downstream):
 
     def _timed_out(self) -> None:
         """Act on a passed deadline: of idling, a head, a body, a client that does not read."""
-        if self._writable is not None or self.state >= states.REFUSING:
+        if self._writable is not None or self.state in (states.REFUSING, states.CLOSING):
             self.abort()
         elif self.state in (states.BODY, states.DISCARDING):
             self._bad_body(refusal("The request body did not arrive in time.", "body_timeout", 408))
         elif self.state <= states.HEAD and self._buffer:
             self._refuse(refusal("The request head did not arrive in time.", "head_timeout", 408))
-        else:
+        else:  # also from lingering: below TLS, bytes may be unsent of which nothing is told here
             self._close()
 
     def begin_drain(self) -> None:
