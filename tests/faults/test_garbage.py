@@ -19,6 +19,7 @@ from tests.raw import (
     ok,
     post,
     stream,
+    until,
 )
 from tests.support import gateway
 from tokenlane.config.settings import Settings, UpstreamSettings
@@ -176,6 +177,21 @@ async def test_odd_bodies_pass_byte_for_byte(body: bytes) -> None:
             async with gateway(upstream.url) as bench:
                 answer = await bench.ask(post(CHAT, chat()))
                 assert (answer.status, answer.whole, answer.body) == (200, True, body)
+
+
+@pytest.mark.row("U5")
+@pytest.mark.parametrize("count", [b"9" * 400, b"-50"], ids=["endless", "negative"])
+async def test_a_request_is_counted_whatever_its_usage_says(count: bytes) -> None:
+    """It was recorded in part, without a log line, or lowered what others had added."""
+    usage = b'"usage":{"prompt_tokens":%b,"completion_tokens":%b}' % (count, count)
+    events = (ROLE, TOKEN, TOKEN, b'data: {"choices":[],%b}\n\n' % usage, DONE)
+    async with Upstream(answering(stream(*events))) as upstream, gateway(upstream.url) as bench:
+        answer = await bench.ask(post(CHAT, chat(stream=True)))
+        assert (answer.whole, answer.body) == (True, b"".join(events))
+        await until(lambda: not bench.gateway.in_hand)
+        assert bench.outcomes() == {("200", "ok"): 1}
+        assert bench.metric(families.PROMPT_TOKENS) == 0
+        assert bench.metric(families.OUTPUT_TOKENS) == 2
 
 
 SHORT = Settings(

@@ -142,9 +142,13 @@ _RESPONSE = (
 )
 WHOLE: list[tuple[Dialect, bytes, Usage | None, bool]] = [
     (Dialect.MESSAGES, _MESSAGE, USAGE, False),
+    (Dialect.MESSAGES, _MESSAGE.replace(b":1,", b":-10,"), None, False),
+    (Dialect.MESSAGES, _MESSAGE.replace(b":2,", b":%b," % (b"9" * 400)), None, False),
     (Dialect.MESSAGES, b'{"type":"message","content":[]}', None, True),
     (Dialect.MESSAGES, b'{"type":"error","error":{"type":"x","message":"y"}}', None, False),
     (Dialect.RESPONSES, _RESPONSE, USAGE, False),
+    (Dialect.RESPONSES, _RESPONSE.replace(b":9,", b":%b," % (b"9" * 400)), None, False),
+    (Dialect.RESPONSES, _RESPONSE.replace(b":2,", b":-2,"), None, False),
     (Dialect.RESPONSES, b'{"status":"cancelled"}', None, True),
 ]
 

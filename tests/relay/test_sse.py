@@ -206,3 +206,26 @@ def test_an_answer() -> None:
     assert answer.aborted
     assert answer.usage == Usage(prompt_tokens=5, completion_tokens=0)
     assert read_answer(b"{}") is not None
+
+
+ABSURD = (b"9" * 400, b"-50", b"%d" % (1 << 53))
+
+
+@pytest.mark.parametrize("count", ABSURD, ids=["endless", "negative", "too-many"])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        b'{"prompt_tokens":%b}',
+        b'{"prompt_tokens":5,"completion_tokens":%b}',
+        b'{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":%b}}',
+    ],
+    ids=["prompt", "output", "cached"],
+)
+def test_counts_that_no_answer_can_have_are_no_usage(usage: bytes, count: bytes) -> None:
+    """The rest of the answer is read nevertheless."""
+    body = b'{"choices":[{"finish_reason":"abort"}],"usage":%b}' % (usage % count)
+    answer = read_answer(body)
+    assert answer is not None
+    assert (answer.usage, answer.aborted) == (None, True)
+    seen = facts([b"data: " + body + b"\n\n"])
+    assert (seen["usage"], seen["failed"]) == (None, True)

@@ -4,6 +4,7 @@ Invariants:
 - Reading never raises: what is not an answer is None.
 - Whatever a dialect calls them, tokens are counted as OpenAI's chats do: a prompt's with those that
   came from a cache.
+- Counts that no answer can have are no usage: metrics take neither negative nor endless numbers.
 """
 
 import re
@@ -16,6 +17,7 @@ from tokenlane.protocols.dialects import Dialect
 
 _T = TypeVar("_T")
 _HEAD_BYTES = 512
+_COUNT_BITS = 53
 _NAME = re.compile(rb'\{\s*"id"\s*:\s*"([A-Za-z0-9_.:-]{1,256})"')
 
 
@@ -134,7 +136,20 @@ def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> AnswerUsage | N
         return AnswerUsage(_message_usage(message.usage, None), _ABORTED if aborted else [])
     if dialect is Dialect.RESPONSES:
         return read_response(body)
-    return _read(_decode_answer, body)
+    answer = _read(_decode_answer, body)
+    if answer is not None and answer.usage is not None:
+        answer.usage = _possible(answer.usage)
+    return answer
+
+
+def _possible(usage: Usage) -> Usage | None:
+    """Return a usage whose counts an answer can have, None for any other."""
+    counts = usage.prompt_tokens | (usage.completion_tokens or 0)
+    details = usage.prompt_tokens_details
+    if details is not None:
+        counts |= details.cached_tokens or 0
+    # One test for all: the bits of a negative number never end.
+    return None if counts >> _COUNT_BITS else usage
 
 
 def says_something(body: bytes) -> bool:
@@ -160,7 +175,7 @@ def read_response(body: bytes) -> AnswerUsage | None:
     if made.usage is not None:
         given = made.usage
         details = given.input_tokens_details or PromptTokensDetails()
-        usage = Usage(given.input_tokens, given.output_tokens, details)
+        usage = _possible(Usage(given.input_tokens, given.output_tokens, details))
     return AnswerUsage(usage, _ABORTED if made.status in ("cancelled", "failed") else [], made.id)
 
 
@@ -199,7 +214,7 @@ def _message_usage(usage: _MessageUsage | None, begun: _MessageUsage | None) -> 
     cached = source.cache_read_input_tokens
     parts = (source.input_tokens, cached, source.cache_creation_input_tokens)
     output = (usage or source).output_tokens
-    return Usage(sum(part or 0 for part in parts), output, PromptTokensDetails(cached))
+    return _possible(Usage(sum(part or 0 for part in parts), output, PromptTokensDetails(cached)))
 
 
 def _read(decoder: "msgspec.json.Decoder[_T]", body: bytes) -> _T | None:
