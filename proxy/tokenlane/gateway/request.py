@@ -251,6 +251,8 @@ class Gateway:
         while among.slots:
             decision = record.decision = self.planner.decide(plan, among, time.monotonic())
             slot = decision.choice.slot
+            number, left = len(tried) + 1, len(among.slots) - 1
+            attempt = Attempt(decision, number, left, kept=left > 0 and plan.named != "")
             sent = None if plan.forwards else plan.body.made
             if sent is None:
                 sent = await self._prompts.body_for(slot, plan)
@@ -258,8 +260,6 @@ class Gateway:
                     among = self.planner.eligible(plan, time.monotonic()).without(tried)
                     continue
             tried.add(slot)
-            left = len(among.slots) - 1
-            attempt = Attempt(decision, len(tried), left, kept=left > 0 and plan.named != "")
             step = await self._attempts.run(exchange, sent, attempt, record)
             if step is None:
                 usage = record.relay.usage if record.relay is not None else None
