@@ -28,6 +28,15 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         (Kind.CHAT, {"messages": MESSAGES, "tools": [TOOL]}, 7),
         (Kind.CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "auto"}, 7),
         (Kind.CHAT, {"messages": MESSAGES, "tools": [TOOL], "tool_choice": "none"}, 39),
+        (
+            Kind.CHAT,
+            {
+                "messages": MESSAGES,
+                "tools": [TOOL],
+                "tool_choice": msgspec.Raw(b'"n\\u006fne"'),
+            },
+            39,
+        ),
         (Kind.CHAT, {"messages": MESSAGES, "tool_choice": "none"}, 3),
         (Kind.CHAT, {"messages": MESSAGES, "reasoning_effort": "low"}, 11),
         (Kind.CHAT, {"messages": MESSAGES, "chat_template_kwargs": {"a": 1}}, 11),

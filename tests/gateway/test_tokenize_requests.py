@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ HI = [{"role": "user", "content": "hi"}]
 
 
 def read(kind: Kind, **body: Any) -> Prompted:
-    made = inspect(kind, json.dumps(body).encode())
+    made = inspect(kind, msgspec.json.encode(body))
     assert not isinstance(made, OtherBody)
     return made
 
@@ -86,6 +87,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
         (chat(chat_template_kwargs=[]), "template-kwargs"),
         (chat(truncate_prompt_tokens=3), "truncation"),
         (chat(kv_transfer_params={"prompt_token_ids": [1]}), "forwarded-ids"),
+        (chat(kv_transfer_params=msgspec.Raw(b'{"prompt\\u005ftoken_ids":[1]}')), "forwarded-ids"),
         (read(Kind.COMPLETION, prompt=["a", "b"]), "several-prompts"),
         (read(Kind.COMPLETION, prompt="a", truncate_prompt_tokens=3), "truncation"),
         (read(Kind.COMPLETION, prompt="a", suffix="b"), "suffix"),

@@ -23,7 +23,7 @@ def demo() -> Tokenizer:
 
 
 def chat(**body: Any) -> ChatFields:
-    return msgspec.json.decode(json.dumps({"messages": HI} | body).encode(), type=ChatFields)
+    return msgspec.json.decode(msgspec.json.encode({"messages": HI} | body), type=ChatFields)
 
 
 def completion(prompt: Any, **body: Any) -> CompletionFields:
@@ -103,6 +103,7 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"reasoning_effort": "huge"}, "field-shape"),
     ({"add_generation_prompt": "yes"}, "field-shape"),
     ({"kv_transfer_params": {"prompt_token_ids": [1]}}, "forwarded-ids"),
+    ({"kv_transfer_params": msgspec.Raw(b'{"prompt\\u005ftoken_ids":[1]}')}, "forwarded-ids"),
     ({"truncate_prompt_tokens": -1}, "truncation"),
 ]
 

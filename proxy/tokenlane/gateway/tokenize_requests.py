@@ -104,7 +104,7 @@ def _chat(chat: ChatFields) -> dict[str, Any]:
     where vLLM puts it too: into the template's variables."""
     if prompt_fields.value(chat.chat_template) is not None:
         raise Unrenderable("request-template")
-    if b"prompt_token_ids" in bytes(chat.kv_transfer_params):
+    if prompt_fields.may_hold_ids(chat.kv_transfer_params):
         raise Unrenderable("forwarded-ids")
     if prompt_fields.truncation(chat.truncate_prompt_tokens, chat.truncation_side) is not None:
         raise Unrenderable("truncation")

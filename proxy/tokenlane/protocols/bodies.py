@@ -237,8 +237,10 @@ def kinds_of(request: Prompted) -> int:
             or request.truncate_prompt_tokens is not ABSENT
         ):
             found |= _OPTIONS
-        if found & _TOOLS and bytes(request.tool_choice) == b'"none"':
-            found |= _UNUSED_TOOLS
+        if found & _TOOLS:
+            choice = bytes(request.tool_choice)
+            if choice == b'"none"' or b"\\" in choice:  # "none" can be spelled with escapes
+                found |= _UNUSED_TOOLS
         return found
     found |= _DIALECT
     if isinstance(request, ResponsesBody):

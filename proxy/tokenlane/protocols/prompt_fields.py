@@ -135,6 +135,13 @@ def flag(raw: msgspec.Raw, default: bool) -> bool:
     raise Unrenderable("field-shape")
 
 
+def may_hold_ids(params: msgspec.Raw) -> bool:
+    """Return whether these kv_transfer_params may hold ids, which a replica takes instead of the
+    prompt. JSON names can be spelled with escapes, so where there is any, they may."""
+    raw = bytes(params)
+    return b"prompt_token_ids" in raw or b"\\" in raw
+
+
 def truncation(limit: msgspec.Raw, side: msgspec.Raw) -> tuple[int, str | None] | None:
     """Return tokens to keep and the side cut off ("left", "right" or unsaid); None: no truncation.
 

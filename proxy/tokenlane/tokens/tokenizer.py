@@ -249,7 +249,7 @@ class Tokenizer:
         if prompt_fields.value(request.chat_template) is not None:
             raise Unrenderable("request-template")
         # The replica takes forwarded ids instead of the messages.
-        if b"prompt_token_ids" in bytes(request.kv_transfer_params):
+        if prompt_fields.may_hold_ids(request.kv_transfer_params):
             raise Unrenderable("forwarded-ids")
 
     def _template(self, *, with_tools: bool) -> Template:

@@ -19,3 +19,15 @@ def test_each_has_what_is_its_own() -> None:
     for job in jobs:
         held.end(job)
     assert held._held == {}
+
+
+def test_prompts_of_no_bytes_are_nobodys() -> None:
+    """A completion without `prompt`, as one with embeddings is."""
+    held = TenantBytes()
+    jobs = [job_of("a", 0), job_of("a", 10), job_of("a", 0)]
+    for job in jobs:
+        held.begin(job)
+    for job in (jobs[1], jobs[0], jobs[2]):
+        assert held.of("a") == (10 if job is jobs[1] else 0)
+        held.end(job)
+    assert held._held == {}
