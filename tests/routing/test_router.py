@@ -10,7 +10,7 @@ from tokenlane.config.settings import HealthSettings, RoutingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState, Load, ReplicaState, Standing
 from tokenlane.prompt import Prompt
-from tokenlane.routing.candidates import Nobody
+from tokenlane.routing.candidates import LeftOut, Nobody
 from tokenlane.routing.decision import Decision, Query, Reason
 from tokenlane.routing.lease import LocalBoard
 from tokenlane.routing.router import Router
@@ -211,6 +211,29 @@ def test_hints_about_a_removed_replica_come_too_late() -> None:
     )
     bench.router.unreachable(1, 0.0, refused=True)
     assert bench.router.sizes_bytes() == sizes
+
+
+@pytest.mark.row("U8")
+def test_failures_of_a_removed_replica_are_nobodys() -> None:
+    """Streams break when a pod is killed, after it has left the fleet."""
+    bench = Bench(4)
+    bench.router.update(fleet(*map(replica, range(3))))
+    assert not any(bench.router.failed(3, 0.0) for _ in range(9))
+    assert not bench.router.health.troubled
+    assert [bench.router.failed(0, 0.0) for _ in range(9)].count(True) == 1
+    assert bench.router.left_out(1.0) == {0: LeftOut.EJECTED}
+
+
+def test_names_that_nobody_lists_are_one() -> None:
+    bench = Bench(0)
+    bench.router.update(fleet(replica(0), replica(1, models=(), adapters={"a": "m"})))
+    for name in range(100):
+        assert bench.router.eligible(f"x{name}", 0.0).slots == (1,)
+    assert bench.router.eligible("m", 0.0).slots == bench.router.eligible(None, 0.0).slots == (0, 1)
+    assert bench.router.eligible("a", 0.0).left_out == {0: LeftOut.NO_ADAPTER}
+    assert len(bench.router._eligible) == 3
+    bench.router.update(fleet(replica(0)))
+    assert bench.router.eligible("x0", 0.0).nobody is Nobody.UNKNOWN_MODEL
 
 
 def test_another_policy_knows_what_was_learned() -> None:

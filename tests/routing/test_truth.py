@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,6 +116,21 @@ def test_long_waits_do_not_make_more_epochs() -> None:
         pending.match(0, one, view(one)) == 3
         for one in (chain(long_prompt(name, 3)) for name in range(100))
     )
+
+
+@pytest.mark.parametrize("waiting", [1, 7])
+def test_a_long_wait_keeps_no_other_prompt(waiting: int) -> None:
+    pending = Pending()
+    waits = [chain(long_prompt(name, 3)) for name in range(waiting)]
+    for second, one in enumerate(waits):
+        pending.insert(0, one, 2.0 * second).open += 1
+    quick = [chain(long_prompt(7 + second, 3)) for second in range(60)]
+    for second, one in enumerate(quick):
+        pending.insert(0, one, 20.0 + second)
+        pending.sweep(20.0 + second)
+    pending.sweep(20.0 + 60 + EPOCH_S + LAG_S)
+    assert [pending.match(0, one, view(one)) for one in waits] == [3] * waiting
+    assert [pending.match(0, one, view(one)) for one in quick] == [0] * 60
 
 
 class Bench:

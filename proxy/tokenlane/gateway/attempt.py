@@ -221,7 +221,7 @@ class Attempts:
     def failed(self, replica: Replica, happened: str, model: str) -> None:
         """Count a failed request and tell the replica's health."""
         self._recorder.failed(model, replica.state.id, happened)
-        if self._router.health.failed(replica.state.slot, time.monotonic()):
+        if self._router.failed(replica.state.slot, time.monotonic()):
             self._recorder.ejection(replica.state.id)
             log.warning("replica %s keeps failing; ejected for a while", replica.state.id)
 

@@ -82,7 +82,7 @@ class Pending:
     def sweep(self, now: float) -> None:
         """Drops what is over."""
         for slot, epochs in self._epochs.items():
-            if epochs and epochs[0].over(now):
+            if any(epoch.over(now) for epoch in epochs):
                 self._epochs[slot] = [epoch for epoch in epochs if not epoch.over(now)]
 
     def forget(self, slot: int) -> None:

@@ -71,7 +71,10 @@ class Router:
         self._replica_limit = settings.replica_limit_count
         self._fleet = FleetState(version=0, replicas=())
         self._slots: frozenset[int] = frozenset()
+        self._names: frozenset[str] = frozenset()
+        # By model: those that some replica lists, and None. All other names have the same answer.
         self._eligible: dict[str | None, Eligible] = {}
+        self._unlisted: Eligible | None = None
         self._marks = Marks(settings.refused_out_s)
         self._recent = RecentWork(random)
         self.health = Health(health or HealthSettings(), random.random)
@@ -135,7 +138,11 @@ class Router:
             self.index.set_capacity(replica.slot, capacity)
         self._fleet = fleet
         self._slots = frozenset([replica.slot for replica in fleet.replicas])
+        self._names = frozenset(
+            [name for replica in fleet.replicas for name in (*replica.models, *replica.adapters)]
+        )
         self._eligible.clear()
+        self._unlisted = None
 
     def block_tokens(self, reported: int | None = None) -> int:
         """Tokens per block to hash prompts with: the setting, else what a replica reports."""
@@ -147,13 +154,16 @@ class Router:
 
     def eligible(self, model: str | None, now: float) -> Eligible:
         """Who may take a request for `model` (None: any)."""
-        known = self._eligible.get(model)
+        listed = model is None or model in self._names
+        known = self._eligible.get(model) if listed else self._unlisted
         if known is not None and not self._marks.until and not self.health.troubled:
             return known if not self._replica_limit else self._roomy(known)
         if known is None:
             known = eligible(self._fleet, model)
-            if known.nobody is None:  # names that nobody has are endless, and not remembered
+            if listed:
                 self._eligible[model] = known
+            else:
+                self._unlisted = known
         out = self._marks.out(now)
         if self.health.troubled:
             out = {**self.health.out(now), **out}
@@ -271,6 +281,10 @@ class Router:
             # Of what an incomplete account does not know, the own index is the best guess.
             held[place] = known if standing is Standing.COMPLETE else max(known, held[place])
         return held
+
+    def failed(self, slot: int, now: float) -> bool:
+        """A request failed at the replica; True if that puts it out."""
+        return slot in self._slots and self.health.failed(slot, now)  # else removed meanwhile
 
     def unreachable(self, slot: int, now: float, *, refused: bool) -> None:
         """A connection to the replica failed: leave it out for a while.
