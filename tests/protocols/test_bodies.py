@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -149,7 +152,7 @@ def test_a_request_or_a_400(kind: Kind, given_body: bytes | dict[str, Any]) -> N
         assert refused.status == 400
         return
     if not isinstance(body, OtherBody):
-        token_key("demo", body)
+        token_key("demo", "demo", body)
         salt("demo", body)
         assert bytes(prompt_bytes(body)) in raw
 
@@ -196,17 +199,34 @@ INDIFFERENT: list[dict[str, Any]] = [
 
 
 def test_every_deciding_field_has_a_key_of_its_own() -> None:
-    keys = [token_key("demo", chat())]
-    keys += [token_key("demo", chat(**values)) for values in DECIDING]
-    keys += [token_key("other", chat()), token_key("demo", completion())]
-    keys += [token_key("demo", completion(suffix=None)), token_key("demo", completion(prompt="x"))]
+    keys = [token_key("demo", "demo", chat())]
+    keys += [token_key("demo", "demo", chat(**values)) for values in DECIDING]
+    keys += [
+        token_key("other", "other", chat()),
+        token_key("other", "demo", chat()),
+        token_key("demo", "demo", completion()),
+    ]
+    keys += [
+        token_key("demo", "demo", completion(suffix=None)),
+        token_key("demo", "demo", completion(prompt="x")),
+    ]
     assert len(set(keys)) == len(keys)
     assert {len(key) for key in keys} == {16}
 
 
 @pytest.mark.parametrize("values", INDIFFERENT, ids=lambda values: next(iter(values)))
 def test_other_fields_do_not_change_the_key(values: dict[str, Any]) -> None:
-    assert token_key("demo", chat(**values)) == token_key("demo", chat())
+    assert token_key("demo", "demo", chat(**values)) == token_key("demo", "demo", chat())
+
+
+def test_a_key_is_of_one_process() -> None:
+    """Whoever knew how it is seeded could make two chats that share one."""
+    made = "from tests.protocols.test_bodies import *; print(token_key('m', 'm', chat()).hex())"
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    run = [sys.executable, "-c", made]
+    other = subprocess.check_output(run, text=True, env=os.environ | paths).strip()
+    assert len(other) == 32
+    assert other != token_key("m", "m", chat()).hex()
 
 
 VALUES = st.sampled_from([b"", b"1", b"[]", b"{}", b'"0:2:[]"', b"[[]]", b'"x"', b"11"])
@@ -222,7 +242,7 @@ def test_keys_are_equal_iff_the_fields_are(one: tuple[Any, ...], other: tuple[An
         values = {"messages": messages, "tools": tools, "documents": documents}
         raw: dict[str, Any] = {name: msgspec.Raw(one) for name, one in values.items() if one}
         body = ChatBody(**raw, cache_salt=cache_salt)
-        return token_key(model, body)
+        return token_key(model, "demo", body)
 
     def meaning(case: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*case[:3], case[3] or "", case[4])

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from tests.raw import until
 from tests.support import demo_tokenizer, slow_tokenizer
+from tests.tokens.models import folder_with
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
+from tokenlane.tokens.tokenizer import Tokenizer
 
 LONG = "a long story of many words, told without an end. " * 4_000
 HUGE = LONG * 5
@@ -310,6 +313,25 @@ async def test_another_block_size_voids_what_was_hashed() -> None:
         again = (await tokens.prompt("demo", text("hello"))).prompt
         assert again is not None
         assert again.block_tokens == 32
+
+
+async def test_an_adapter_that_moves_gets_the_ids_of_its_new_base(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    old, new = slow_tokenizer(), Tokenizer.load("b", folder_with(tmp_path, chat_template=template))
+    models = ModelTokenizers({"a": old, "b": new})
+    tokens = TokenService(TokenSettings(**NO_SHORT), models, 16)
+    body = body_of({"messages": [{"role": "user", "content": "hello"}]})
+    assert isinstance(body, ChatBody)
+    for base in ("a", "b"):
+        models.adopt({"sql": base})
+        before = asyncio.get_running_loop().create_task(tokens.prompt("sql", body))
+        await asyncio.sleep(0)
+        assert tokens.threads.queued_jobs == 1
+        models.adopt({"sql": "b"})
+        made = (await before).prompt
+        assert made is not None
+        assert made.sequences == ((old if base == "a" else new).chat_ids(body),)
+    tokens.close()
 
 
 WORDS = st.text(max_size=10) | st.sampled_from(["<|im_end|>", "system", "\n\n"])

@@ -3,6 +3,8 @@
 Invariants:
 - A key covers everything that decides the ids and the block hashes; equal bytes give equal keys,
   and nothing is parsed to make one.
+- A request's key is this process's own: nobody outside can find two requests that share one. Salts
+  of block hashes are the same in all processes.
 - Nothing that a client sends is kept: a key is a digest, and salts are short
   (`tokenlane.protocols.bodies.short_salt`).
 - Every value is a whole JSON value, so no two requests run into the same bytes by being cut
@@ -10,6 +12,7 @@ Invariants:
 """
 
 from hashlib import blake2b
+from secrets import randbits
 from typing import Final, Protocol
 
 import msgspec
@@ -47,17 +50,21 @@ _OTHERS: Final[dict[type, tuple[int, int]]] = {
     MessagesBody: (len(MessagesFields.__struct_fields__), 2),
     ResponsesBody: (len(ResponsesFields.__struct_fields__), 3),
 }
+# Whoever knows the seed of XXH3 can make two prompts that share a key.
+_PROCESS_SEED: Final = randbits(64)
 
 
-def token_key(model: str, body: Prompted) -> bytes:
-    """Return a digest of everything that decides the prompt's ids and block hashes (16 bytes)."""
+def token_key(model: str, own: str, body: Prompted) -> bytes:
+    """Return a digest of everything that decides the prompt's ids and block hashes (16 bytes). own:
+    the model whose tokenizer makes the ids; an adapter's base may change."""
     values = msgspec.structs.astuple(body)
     if isinstance(body, ChatBody):
         others, absent, number = values[1:_CHAT_FIELDS], _CHAT_ABSENT, 1
     else:
         count, number = _OTHERS[_kind(body)]
         others, absent = values[1:count], (ABSENT,) * (count - 1)
-    seed = xxh3_64_intdigest(salt(model, body), number)
+    named = b"%b\0%b" % (own.encode("utf-8", "surrogatepass"), salt(model, body))
+    seed = xxh3_64_intdigest(named, _PROCESS_SEED ^ number)
     if others == absent:
         return xxh3_128_digest(values[0], seed)
     return _digest(xxh3_128(values[0], seed), others)

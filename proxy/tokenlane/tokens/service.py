@@ -142,7 +142,7 @@ class TokenService:
             prompt = self._continued(model, turn, keeps_ids)
             if prompt is not None:
                 return Outcome(prompt, Rung.CACHE)
-        key = token_key(model, body)
+        key = token_key(model, self._tokenizers.own(model), body)
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, Rung.CACHE)
 
