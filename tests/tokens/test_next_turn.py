@@ -227,6 +227,22 @@ def test_nothing_tells_that_a_body_was_known(
     asyncio.run(told())
 
 
+@pytest.mark.parametrize("more", [",[]", ", [[]]", ",[ [] ]", ",[],[]", ",{}", ",0", ",", "[]", " "])
+async def test_what_is_no_message_is_seen_behind_a_known_body(more: str) -> None:
+    own, cold, write = service("demo"), service("demo", 0), written(0, {})
+    for word in ("one", "two"):
+        await read(own, write([*turns(2, word), {"role": "user", "content": word}]))
+        await read(own, write(turns(2, word)))
+    raw = write(turns(2, "two"))
+    end = raw.rindex(b"]")
+    raw = raw[:end] + more.encode() + raw[end:]
+    told = await read(own, raw)
+    assert told == await read(cold, raw)
+    assert (own.begun(raw) is not None) == more.isspace()
+    own.close()
+    cold.close()
+
+
 async def test_a_turn_is_known_wherever_the_conversations_part() -> None:
     """By the second conversation of each length; a question asked otherwise, and the same again."""
     own = service("demo")

@@ -110,7 +110,7 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
     if told_messages is not None:
         roles, texts = told_messages
         ends = _message_ends(messages, len(body) - behind_bytes - len(messages))
-    elif messages.strip(b"[] \t\r\n"):
+    elif messages[1:-1].strip(_BLANK):
         return None
     request.messages = msgspec.Raw(memoryview(body)[start : len(body) - behind_bytes])
     return NextTurn(known, mark, body, request, roles, texts, ends)
