@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from tests.raw import until
 from tests.support import demo_tokenizer, slow_tokenizer
 from tests.tokens.models import folder_with
+from tests.tokens.rungs.test_threads import Bad, Job
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
+from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -117,6 +120,37 @@ async def test_what_is_needed_is_refused_after_its_time() -> None:
         with pytest.raises(RequestError, match="no time to count") as refused:
             await needed(tokens, text("hello"))
         assert (refused.value.status, refused.value.retry_after_s) == (503, 1)
+
+
+class Busy(Job):
+    """One of many slices: it begins when it is let go on, and ends when it is let end."""
+
+    def __init__(self) -> None:
+        super().__init__(held=True)
+        self.end = threading.Event()
+
+    def advance(self, slice_s: float) -> Tokenized | None:
+        made = super().advance(slice_s)
+        return made if self.end.wait(0.001) else None
+
+
+@pytest.mark.parametrize("left", [Job(1000), Bad(1000)], ids=["dropped", "failed"])
+async def test_a_job_without_a_result_leaves_its_room_to_others(left: Job) -> None:
+    full: dict[str, Any] = {"queue_limit_bytes": 1000, "queue_wait_limit_s": 1000.0, "threads": 2}
+    async with service(**NO_SHORT, stall_budget_s=0.0, needed_wait_s=5.0, **full) as tokens:
+        busy = Busy()
+        long = tokens.threads.submit(busy, 0.1, short=False)
+        await until(busy.begun.is_set)
+        future = tokens.threads.submit(left, 0.1, short=False)
+        if not isinstance(left, Bad):
+            future.cancel()
+        waiting = asyncio.get_running_loop().create_task(needed(tokens, text("hello")))
+        await until(lambda: len(tokens._room) == 1)
+        busy.go_on.set()
+        assert (await waiting).rung is Rung.THREADS
+        assert not long.done()
+        busy.end.set()
+        await asyncio.gather(long, future, return_exceptions=True)
 
 
 async def test_threads() -> None:

@@ -329,11 +329,11 @@ class TokenService:
             processes.outstanding_bytes,
         )
 
-    def _finished(self, job: TokenJob, result: Tokenized) -> None:
+    def _finished(self, job: TokenJob, result: Tokenized | None) -> None:
         if self._room:
             # After the pool has stopped counting this job.
             asyncio.get_running_loop().call_soon(self._room.made)
-        prompt = result.prompt
+        prompt = None if result is None else result.prompt
         if prompt is not None and job.key and prompt.block_tokens == self._block_tokens:
             self.cache.put(job.key, prompt)
 

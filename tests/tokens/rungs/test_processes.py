@@ -14,16 +14,18 @@ import pytest
 
 from tests.raw import until
 from tests.support import demo_tokenizer
+from tests.tokens.rungs.test_threads import Job
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.demo import demo_folder
-from tokenlane.tokens.job import Tokenized
+from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.rungs import job_frames
 from tokenlane.tokens.rungs.job_frames import LENGTHS, Made
+from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.service import TokenService
 
 # Nothing is short, and every render is too long for a thread.
@@ -106,6 +108,15 @@ async def test_a_result_that_nobody_waits_for_fills_the_cache() -> None:
         waiting.cancel()
         await until(lambda: len(tokens.cache) == 1)
         assert (await tokens.prompt("demo", body)).rung is Rung.CACHE
+
+
+async def test_a_job_that_is_given_up_is_told_of() -> None:
+    heard: list[tuple[TokenJob, Tokenized | None]] = []
+    pool = ProcessPool(TokenSettings(), lambda *done: heard.append(done))
+    job = Job()
+    with pytest.raises(LostError):
+        await pool.submit(job, 0.1)
+    assert heard == [(job, None)]
 
 
 def sockets() -> set[str]:

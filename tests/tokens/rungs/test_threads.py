@@ -69,11 +69,12 @@ async def pool_of(count: int) -> AsyncIterator[tuple[ThreadPool, list[Job]]]:
     """A pool, and the jobs whose results it handed on."""
     heard: list[Job] = []
 
-    def on_result(job: TokenJob, result: Tokenized) -> None:
+    def on_done(job: TokenJob, result: Tokenized | None) -> None:
         assert isinstance(job, Job)
-        heard.append(job)
+        if result is not None:
+            heard.append(job)
 
-    pool = ThreadPool(count, on_result)
+    pool = ThreadPool(count, on_done)
     yield pool, heard
     assert (pool.queued_jobs, pool.queued_bytes) == (0, 0)
     assert pool.wait_s(1.0, short=True) == pool.wait_s(1.0, short=False) == pytest.approx(0.0)

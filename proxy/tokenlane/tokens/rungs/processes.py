@@ -4,7 +4,7 @@ Invariants:
 - The loop only sends and receives bytes; the target has no event loop to stall.
 - A process that dies, or makes no progress in time, is killed and replaced. Its jobs move on to
   another process once, and are given up with LostError the second time: nothing waits for ever.
-- A result whose caller is gone still reaches `on_result` (and so the cache).
+- A result whose caller is gone still reaches `on_done` (and so the cache).
 - Counts change on the loop alone, and every job undoes its own.
 """
 
@@ -155,13 +155,14 @@ def _reap(spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
 
 
 class ProcessPool:
-    """`settings.processes` processes. `on_result`: hears every finished job, wanted or not."""
+    """`settings.processes` processes. `on_done`: hears every job that is not counted any more,
+    wanted or not, and its result; None for one that was given up."""
 
     def __init__(
-        self, settings: TokenSettings, on_result: Callable[[TokenJob, Tokenized], None]
+        self, settings: TokenSettings, on_done: Callable[[TokenJob, Tokenized | None], None]
     ) -> None:
         self._settings = settings
-        self._on_result = on_result
+        self._on_done = on_done
         self._loop = asyncio.get_running_loop()
         self._children: list[_Child] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -230,7 +231,7 @@ class ProcessPool:
     def finished(self, entry: _Entry, result: Tokenized) -> None:
         """Take the ids that a process made."""
         self.tenants.end(entry.job)
-        self._on_result(entry.job, result)
+        self._on_done(entry.job, result)
         if not entry.future.done():
             queue_s = time.perf_counter() - entry.queued_s - result.seconds
             entry.future.set_result(result._replace(queue_s=max(0.0, queue_s)))
@@ -255,6 +256,7 @@ class ProcessPool:
 
     def _give_up(self, entry: _Entry) -> None:
         self.tenants.end(entry.job)
+        self._on_done(entry.job, None)
         if not entry.future.done():
             entry.future.set_exception(LostError())
 

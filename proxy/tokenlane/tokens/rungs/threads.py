@@ -6,7 +6,7 @@ Invariants:
 - One thread takes short jobs only, so a short prompt never waits for a long one; the others
   take short jobs first.
 - A job is owned once. When its caller is gone, a job that has not begun is dropped; one that runs
-  is finished, and its result still reaches `on_result` (and so the cache).
+  is finished, and its result still reaches `on_done` (and so the cache).
 - Counts change on the loop alone.
 - A thread in which the encoder may remember too much ends, and a new one goes on.
 """
@@ -42,11 +42,12 @@ class _Entry:
 
 
 class ThreadPool:
-    """`count` threads. `on_result`: hears every finished job on the loop, wanted or not."""
+    """`count` threads. `on_done`: hears every job that is not counted any more on the loop, wanted
+    or not, and its result; None for one that was dropped or failed."""
 
-    def __init__(self, count: int, on_result: Callable[[TokenJob, Tokenized], None]) -> None:
+    def __init__(self, count: int, on_done: Callable[[TokenJob, Tokenized | None], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_result = on_result
+        self._on_done = on_done
         self._closed = False
         self._short: SimpleQueue[_Entry | None] = SimpleQueue()
         self._long: SimpleQueue[_Entry | None] = SimpleQueue()
@@ -163,14 +164,13 @@ class ThreadPool:
             self._short_s -= entry.predicted_s
         else:
             self._long_jobs.discard(entry)
-        if done is None:
+        result = None if isinstance(done, Exception) else done
+        self._on_done(entry.job, result)
+        if entry.future.done():
             return
         if isinstance(done, Exception):
-            if not entry.future.done():
-                entry.future.set_exception(done)
-            return
-        self._on_result(entry.job, done)
-        if not entry.future.done():
+            entry.future.set_exception(done)
+        elif done is not None:
             entry.future.set_result(done)
 
 
