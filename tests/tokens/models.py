@@ -95,8 +95,16 @@ def metaspace_spec() -> dict[str, Any]:
 
 
 def lines_folder(name: str, path: Path) -> Path:
-    """A model with the plain template: `split`, `metaspace`, or a shared one by its name."""
+    """A model with the plain template: `split`, `metaspace`, `tabs` (metaspace, with added tokens
+    that are blank), or a shared one by its name."""
     if name in SHARED_NAMES:
         text = (shared(name) / "tokenizer.json").read_text(encoding="utf-8")
         return written(path, json.loads(text))
-    return written(path, split_spec() if name == "split" else metaspace_spec())
+    spec = split_spec() if name == "split" else metaspace_spec()
+    if name == "tabs":
+        like, first = spec["added_tokens"][0], len(spec["model"]["vocab"])
+        spec["added_tokens"] += [
+            {**like, "id": number, "content": content, "special": False}
+            for number, content in enumerate(("\t", "    "), first)
+        ]
+    return written(path, spec)

@@ -227,7 +227,9 @@ def test_nothing_tells_that_a_body_was_known(
     asyncio.run(told())
 
 
-@pytest.mark.parametrize("more", [",[]", ", [[]]", ",[ [] ]", ",[],[]", ",{}", ",0", ",", "[]", " "])
+@pytest.mark.parametrize(
+    "more", [",[]", ", [[]]", ",[ [] ]", ",[],[]", ",{}", ",0", ",", "[]", " "]
+)
 async def test_what_is_no_message_is_seen_behind_a_known_body(more: str) -> None:
     own, cold, write = service("demo"), service("demo", 0), written(0, {})
     for word in ("one", "two"):
@@ -371,12 +373,19 @@ def test_what_was_asked_of_two_residuals_is_told_again() -> None:
 
 
 def test_answers_about_residuals_are_bounded() -> None:
-    ways, long = Continuations(), Residual(("a", *range(2_000)))
+    ways, long = Continuations(), Residual(("a" * 2_000_000, 0))
     for number in range(1_000):
         ways.of(Residual(("a", number)), Residual(("a", number, "b")), 2, number + 1)
     ways.of(long, long, 2, 1)
     assert 0 < len(ways._known) <= 64
     assert all(old is not long for old, _, _ in ways._known.values())
+    for number in range(200):  # what a template shows of many tools
+        tools = f"{number} " + "t" * 60_000
+        old = Residual((tools, 0))
+        first = ways.of(old, Residual((tools, 0, "b", 1)), 2, 1)
+        assert first is not None
+        known = {id(one): one for pair in ways._known.values() for one in pair[:2]}
+        assert 0 < sum(one.size_bytes for one in known.values()) <= 3_000_000
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ from tokenlane.telemetry.tracing.trace_context import TraceContext
 
 log = logging.getLogger(__name__)
 
+_LINES_KEPT = 4096
+
 
 class Attempt:
     """One attempt of a request. number: 1 for the first. left: candidates not tried yet. kept: the
@@ -84,6 +86,8 @@ class AnswerHeaders:
         key = (replica, decision.policy, decision.reason, sent)
         lines = self._known.get(key)
         if lines is None:
+            if len(self._known) >= _LINES_KEPT:  # replicas come and go
+                self._known.clear()
             lines = self._known[key] = (
                 b"x-tokenlane-replica: %b\r\nx-tokenlane-route: %b %b\r\n"
                 % (replica, decision.policy.encode(), decision.reason.encode())

@@ -263,6 +263,7 @@ NOT_FOLLOWED = [
     "{{ strftime_now('%Y') }}",
     "{{ raise_exception('no') }}",
     "{{ messages[0].content | safe }}",
+    "{{ messages[0].content | trim(chars='#') }}",
     "{{ undefined_name.attribute }}",
     "{{ 1 / 2 }}",
     "{% generation %}x{% endgeneration %}",

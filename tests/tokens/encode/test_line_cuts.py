@@ -15,7 +15,7 @@ from tests.tokens.models import PLAIN_MARK, lines_folder, metaspace_spec, split_
 from tokenlane.tokens.encode.line_cuts import Parts, marks, parts
 from tokenlane.tokens.tokenizer import Tokenizer
 
-NAMES = ("split", "metaspace", "mistral-v0.3", "deepseek-v4")
+NAMES = ("split", "metaspace", "tabs", "mistral-v0.3", "deepseek-v4")
 # Whitespace of all kinds, and what could hold on to a line's end or to a mark.
 WORDS = [
     "\n", "\n\n", "\r\n", "\r", " ", "  ", "\t", "\x0b", "\x85", "\u2028", "▁", "### ", "#", "word",
@@ -58,6 +58,11 @@ def test_a_text_begins_as_the_tokenizer_begins_it(loaded: Callable[[str], Tokeni
     assert [encoder.begun(text) for text in begun] == [
         " ### a", " ### a", "▁### a", "<s>### a", " \n### a", "",
     ]  # fmt: skip
+    assert encoder.begun("\tab") == " \tab"
+    encoder = loaded("tabs").encoder
+    for text in ("\tab word", "    ab word", "ab\tab", "\t### user:\nab"):
+        made = ids_of(encoder, pieces_of(encoder, text), add_special_tokens=False)
+        assert made == encoder.by_reference(text, add_special_tokens=False)
     assert loaded("split").encoder.begun("### a") == "### a"
 
 

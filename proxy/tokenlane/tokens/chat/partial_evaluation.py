@@ -279,6 +279,8 @@ class _Run:
         value = self._value(node.node, frame)
         args, words = self._arguments(node, frame)
         if isinstance(value, Text):
+            if words:
+                raise Unknown("a filter's words")
             if node.name == "trim":
                 return self._texts.ask(value, "strip", args)
             if node.name == "string":

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from sys import getsizeof
 from typing import NamedTuple
 
-# Of these, whose memory is outside all accounts, 3 MB at most.
-_ANSWERS_KEPT, _PARTS_LIMIT = 64, 1_000
+# Of these, whose memory is outside all accounts, 3 MB at most: 2 of residuals, which are counted in
+# full although some may be in a cache, too, and the answers, which share their text.
+_ANSWERS_KEPT, _RESIDUALS_LIMIT_BYTES = 64, 2_000_000
 
 
 class Unknown(Exception):
@@ -69,6 +70,7 @@ class Continuations:
     by identity."""
 
     def __init__(self) -> None:
+        self._size_bytes = 0
         self._known: dict[
             tuple[int, int, int, int], tuple[Residual, Residual, Continuation | None]
         ] = {}
@@ -79,11 +81,15 @@ class Continuations:
         found = self._known.get(name)
         if found is not None and found[0] is old and found[1] is new:
             return found[2]
-        if len(self._known) >= _ANSWERS_KEPT:
-            self._known.clear()
         made = continuation(old, new, part, known)
-        if len(new.parts) <= _PARTS_LIMIT and len(old.parts) <= _PARTS_LIMIT:
-            self._known[name] = (old, new, made)
+        size_bytes = old.size_bytes + new.size_bytes
+        if size_bytes > _RESIDUALS_LIMIT_BYTES:
+            return made
+        self._size_bytes += size_bytes
+        if len(self._known) >= _ANSWERS_KEPT or self._size_bytes > _RESIDUALS_LIMIT_BYTES:
+            self._known.clear()
+            self._size_bytes = size_bytes
+        self._known[name] = (old, new, made)
         return made
 
 

@@ -70,6 +70,7 @@ class Encoder:
         self.cuts_anywhere = not _nested(contents)
         # Ids of the text that a piece is encoded behind; None where it is encoded alone.
         self._lead: bytes | None = None
+        self._begins: re.Pattern[str] | None = None
         self._fast: EncodeEngine | None = None
         self.affixes = self._find_affixes()
         self._places: re.Pattern[str] | None = None
@@ -146,13 +147,16 @@ class Encoder:
         self._longest = max(self._longest, *map(len, marks))
         if way is Parts.AFTER_LEAD:
             self._lead = self.encode(_LEAD, add_special_tokens=False)
+            contents = sorted(set(self.added) - {""})
+            self._begins = re.compile(longest_of(contents)) if contents else None
 
     def begun(self, piece: str) -> str:
         """Return the first piece of a text, as it is encoded: with what is put in front of a text,
         where a piece that stands behind another would get that too if it were encoded alone."""
         if self._lead is None or not piece or piece[0] in " \u2581":
             return piece
-        added = self._cut is not None and self._cut.match(piece) is not None
+        # An added token, which may be none of the cuts (`_frequent`).
+        added = self._begins is not None and self._begins.match(piece) is not None
         return piece if added else " " + piece
 
     @property
