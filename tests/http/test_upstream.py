@@ -172,6 +172,19 @@ async def test_a_paused_replica_is_not_a_silent_one() -> None:
         assert sink.what[-1] == "chunk_timeout"
 
 
+async def test_a_client_that_reads_again_before_the_first_byte_leaves_its_deadline() -> None:
+    async with Upstream(saying(CHUNKED, then="wait")) as upstream:
+        pool = pool_of(upstream, first_byte_deadline_s=60.0, between_chunks_deadline_s=0.03)
+        connection = await pool.connect()
+        sink = Sink()
+        connection.send("POST", [REQUEST], sink)
+        connection.pause(True)
+        connection.pause(False)
+        await asyncio.sleep(0.09)
+        assert sink.error is None
+        connection.abort(sink)
+
+
 async def test_a_pause_does_not_outlive_its_answer() -> None:
     """The end of an answer can come with the bytes that made its client too slow."""
 

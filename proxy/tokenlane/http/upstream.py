@@ -121,8 +121,7 @@ class UpstreamConnection:
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)
-        first_byte_s = self._pool.settings.first_byte_deadline_s
-        self._deadline.set(self._between_s if self._choked else first_byte_s)
+        self._wait()
 
     def _send_on(self) -> None:
         """Write what the replica takes of the body. Its deadline starts when it has all of it."""
@@ -133,10 +132,13 @@ class UpstreamConnection:
             unsent = unsent[_PIECE_BYTES:]
         self._unsent = unsent or None
         if not self._body_began:
-            sent = not (self._unsent or self._choked)
-            self._deadline.set(
-                self._pool.settings.first_byte_deadline_s if sent else self._between_s
-            )
+            self._wait()
+
+    def _wait(self) -> None:
+        """Set the deadline of the first byte, or between bytes, those that the replica takes too."""
+        first = not (self._body_began or self._choked or self._unsent)
+        first_byte_s = self._pool.settings.first_byte_deadline_s
+        self._deadline.set(first_byte_s if first else self._between_s)
 
     def pause_writing(self) -> None:
         """Stop writing: the transport's buffer is full."""
@@ -149,10 +151,8 @@ class UpstreamConnection:
             self._send_on()
 
     def abort(self, sink: ResponseSink) -> None:
-        """Close at once, for a client that disconnected. vLLM then frees the request.
-
-        Do nothing if `sink` has had its end: the connection may serve another request by now.
-        """
+        """Close at once, for a client that disconnected: vLLM then frees the request. Do nothing if
+        `sink` has had its end: the connection may serve another request by now."""
         if self._sink is not sink:
             return
         self._sink = None
@@ -168,7 +168,7 @@ class UpstreamConnection:
         if paused:
             self._deadline.clear()
         elif self._sink is not None:
-            self._deadline.set(self._between_s)
+            self._wait()
 
     def usable(self, now_s: float) -> bool:
         """Return whether an idle connection can carry a request: it was used lately, and neither
