@@ -135,7 +135,7 @@ class UpstreamConnection:
             self._wait()
 
     def _wait(self) -> None:
-        """Set the deadline of the first byte, or between bytes, those that the replica takes too."""
+        """Set the deadline of the first byte, or between bytes, here or those the replica takes."""
         first = not (self._body_began or self._choked or self._unsent)
         first_byte_s = self._pool.settings.first_byte_deadline_s
         self._deadline.set(first_byte_s if first else self._between_s)
