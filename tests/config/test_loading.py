@@ -101,6 +101,8 @@ LAUGHS = "".join(
         ("prices: {m: 3}", "prices.m: must be a mapping, and is 3"),
         ("tokens:\n  folders:\n    m: 1", ":3: tokens.folders.m: must be text, and is 1"),
         ("server: {port: 1}\nserver: {port: 2}", ":2: server: given twice, first in line 1"),
+        ("server: {port: 1, port: 2}", ":1: server.port: given twice, first in line 1"),
+        ("'<<': 1\n'<<': 2", ":2: <<: given twice, first in line 1"),
         ("1: 2", f"1: {NONE}"),
         ("- a\n- b", "the top level must be a mapping"),
         ("just words", "the top level must be a mapping"),
@@ -121,6 +123,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, said: str) ->
     assert said in str(wrong.value)
     assert str(wrong.value).startswith(str(file))
     assert "\n" not in str(wrong.value)
+
+
+def test_what_is_merged_into_a_mapping_may_be_overridden(tmp_path: Path) -> None:
+    text = (
+        "prices:\n  a: &a {input_per_million: 1, output_per_million: 2}\n"
+        "  b:\n    <<: *a\n    input_per_million: 3\n"
+    )
+    file = written(tmp_path, text)
+    made = load(file)
+    prices = made.settings.prices
+    assert prices["b"].input_per_million == 3
+    assert prices["b"].output_per_million == prices["a"].output_per_million == 2
+    assert made.lines["prices.b.input_per_million"] == f"{file}:5"
 
 
 def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:

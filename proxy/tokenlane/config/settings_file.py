@@ -5,7 +5,7 @@ Invariants:
 - No more values are made than settings can have, whatever a file's aliases say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,17 +14,30 @@ import yaml
 from tokenlane.config.validation import Path_, Validation
 from tokenlane.errors import ConfigError
 
+# More than any settings have.
 _VALUES_LIMIT_COUNT = 100_000
 # YAML reads 1:1:1 in base 60, and what such a number costs grows with the square of its length.
 _NUMBER_LIMIT_CHARS = 100
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+
+# A key and its value. What is merged into a mapping (<<) is the very pairs of another.
+Pair = tuple[yaml.Node, yaml.Node]
 
 
 class SettingsFile:
     """values: as YAML reads them; {} where they hold themselves, which has no end. node: what they
-    were made of; without it nothing has a line. problems: what is wrong with the file itself."""
+    were made of; without it nothing has a line. twice: as `read_yaml` returns it. problems: what
+    is wrong with the file itself."""
 
-    def __init__(self, path: Path, values: dict[Any, Any], node: yaml.Node | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        values: dict[Any, Any],
+        node: yaml.Node | None = None,
+        twice: Mapping[Pair, int] | None = None,
+    ) -> None:
         self._path = path
+        self._twice = twice or {}
         self._lines: dict[Path_, int] = {}
         self._inside: set[int] = set()
         self.validation = Validation(self.where)
@@ -46,13 +59,7 @@ class SettingsFile:
     def of(cls, path: Path, text: str) -> Self:
         """As `read`, for a text."""
         try:
-            loader = yaml.SafeLoader(text)
-            try:
-                node = loader.get_single_node()
-                _bound(node, path)
-                values = loader.construct_document(node) if node is not None else None
-            finally:
-                loader.dispose()
+            values, node, twice = read_yaml(path, text, _VALUES_LIMIT_COUNT)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -66,7 +73,7 @@ class SettingsFile:
             return cls(path, {})
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: the top level must be a mapping of settings")
-        return cls(path, values, node)
+        return cls(path, values, node, twice)
 
     def where(self, path: Path_) -> str:
         """Return FILE:LINE of a value, or of the nearest parent that has one."""
@@ -88,14 +95,12 @@ class SettingsFile:
         self._inside.add(id(node))
         finite = True
         if isinstance(node, yaml.MappingNode):
-            first: dict[str, int] = {}
             for key, value in node.value:
-                name, line = str(key.value), key.start_mark.line + 1
-                here = (*path, name)
-                self._lines[here] = line
-                if first.setdefault(name, line) != line and name != "<<":
+                here = (*path, str(key.value))
+                self._lines[here] = key.start_mark.line + 1
+                if first := self._twice.get((key, value)):
                     self.validation.note(
-                        here, f"given twice, first in line {first[name]}; the last would count"
+                        here, f"given twice, first in line {first}; the last would count"
                     )
                 finite = self._note(value, here) and finite
         elif isinstance(node, yaml.SequenceNode):
@@ -106,9 +111,51 @@ class SettingsFile:
         return finite
 
 
-def _bound(node: yaml.Node | None, path: Path) -> None:
-    """Raise ConfigError for more values than any settings have, which may be far more than the
-    file is long: a few lines of aliases are billions. node: parsed, with no values made yet."""
+def read_yaml(
+    path: Path, text: str, limit_count: float
+) -> tuple[Any, yaml.Node | None, dict[Pair, int]]:
+    """Return a file's values, what they were made of, and every key that its mapping has
+    already, with its value and the line of the first one. Raise ConfigError for more values than
+    limit_count, and whatever PyYAML raises."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        _bound(node, path, limit_count)
+        if node is None:
+            return None, None, {}
+        # Values are made of mappings with everything merged into them, which may be overridden.
+        twice = _repeated(node)
+        return loader.construct_document(node), node, twice
+    finally:
+        loader.dispose()
+
+
+def _repeated(root: yaml.Node) -> dict[Pair, int]:
+    """Return what `read_yaml` does of keys. root: parsed, with no values made yet."""
+    found: dict[Pair, int] = {}
+    seen: set[yaml.Node] = set()
+    left = [root]
+    while left:
+        node = left.pop()
+        if node in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(node)
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+            continue
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name in first and key.tag != _MERGE_TAG:
+                found[key, value] = first[name]
+            first.setdefault(name, key.start_mark.line + 1)
+            left.append(value)
+    return found
+
+
+def _bound(node: yaml.Node | None, path: Path, limit_count: float) -> None:
+    """Raise ConfigError for more values than limit_count, which may be far more than the file is
+    long: a few lines of aliases are billions. node: parsed, with no values made yet."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
@@ -125,7 +172,7 @@ def _bound(node: yaml.Node | None, path: Path) -> None:
         sizes[id(node)] = count = 1 + sum(map(size, below))
         return count
 
-    if node is not None and size(node) > _VALUES_LIMIT_COUNT:
+    if node is not None and size(node) > limit_count:
         raise ConfigError(
-            f"{path}: means more than {_VALUES_LIMIT_COUNT} values; is an alias used too often?"
+            f"{path}: means more than {limit_count} values; is an alias used too often?"
         )
