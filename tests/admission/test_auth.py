@@ -298,6 +298,11 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     # An empty list of keys is no open door.
     assert client_keys(AuthSettings(keys_file=str(file))) == ()
     assert client_keys(AuthSettings()) is None
+    # A file of keys may be longer than settings are.
+    entry = f"{{digest: {digest}, tenant: bob, expires: 2027-01-31T00:00:00Z}}"
+    file.write_text(f"- &a {entry}\n" + "- *a\n" * 15_000)
+    with pytest.raises(ConfigError, match="a key is given twice"):
+        client_keys(settings)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +312,16 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         ("- sk-canary", "Expected `object`"),
         ("- {digest: " + "a" * 64 + "}", "tenant"),
         ("- {digest: " + "a" * 64 + ", tenant: a, exprires: 1}", "unknown field `exprires`"),
+        ("- sk-canary: team-a", r"contains an unknown field - at `\$\[0\]`$"),
+        ('- {"sk`\\n` - at `canary": a}', r"contains an unknown field - at `\$\[0\]`$"),
         ("- {digest: " + "a" * 64 + ", tenant: 'a b'}", "regex"),
         ("{sk-canary: [}", "is not YAML"),
+        ("- {tenant: canary, expires: 2027-02-30T00:00:00Z}", "keys.yaml: holds an invalid value"),
+        ("[" * 900 + "canary", "keys.yaml: holds an invalid value"),
+        (
+            "- canary: 1\n  tenant: a\n  canary: 2",
+            "keys.yaml:3: gives a field twice, first in line 1",
+        ),
         (f"- {{digest: {KEYS[0].digest}, tenant: b}}", "given twice"),
     ],
 )

@@ -7,9 +7,11 @@ Invariants:
 - A mistake in a file of keys is reported with the file's name and without its content.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -33,6 +35,7 @@ from tokenlane.errors import ConfigError, ConfigProblems
 # Of the hub's client, which only the control plane runs.
 _HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+_UNKNOWN = re.compile(r"unknown field `(.*)`(?= - at `)", re.DOTALL)
 
 
 def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
@@ -59,8 +62,15 @@ def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
 def _from_file(path: Path) -> tuple[Key, ...]:
     import yaml  # noqa: PLC0415 - a worker that reads no keys starts 20 ms sooner
 
+    from tokenlane.config.settings_file import read_yaml  # noqa: PLC0415 - as above
+
     try:
-        listed = yaml.safe_load(_text(path, "auth.keys_file"))
+        listed, _, twice = read_yaml(path, _text(path, "auth.keys_file"), inf)
+        for (key, _), first in twice.items():
+            raise ConfigError(
+                f"{path}:{key.start_mark.line + 1}: gives a field twice, first in line {first};"
+                " the last would count"
+            )
         return msgspec.convert(listed or [], tuple[Key, ...])
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -68,8 +78,22 @@ def _from_file(path: Path) -> tuple[Key, ...]:
         raise ConfigError(f"{where}: is not YAML") from None
     except msgspec.ValidationError as error:
         raise ConfigError(
-            f"{path}: must be a list of keys (digest, tenant, expires): {error}"
+            f"{path}: must be a list of keys (digest, tenant, expires): {_without_content(error)}"
         ) from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError):
+        # PyYAML does not catch what its constructors raise: 2027-02-30 is a date to it.
+        raise ConfigError(f"{path}: holds an invalid value") from None
+
+
+def _without_content(error: msgspec.ValidationError) -> str:
+    """Return an error's message. A field that nobody knows may be a key in the wrong place: its
+    name is shown only where it is nearly that of a field."""
+
+    def shown(found: re.Match[str]) -> str:
+        near = difflib.get_close_matches(found[1], Key.__struct_fields__, 1)
+        return found[0] if near else "an unknown field"
+
+    return _UNKNOWN.sub(shown, str(error))
 
 
 def replica_key(
