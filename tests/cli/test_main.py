@@ -98,6 +98,11 @@ def test_every_setting_of_a_simulated_replica_has_a_flag() -> None:
         (["simulate", "--block-tokens", "0"], "block_tokens"),
         (["top", "--admin", "ftp://127.0.0.1"], "must look like http://HOST:PORT"),
         (["demo", "--replicas", "0"], "--replicas must be at least 1"),
+        (["healthcheck", "--timeout-s", "-1"], "--timeout-s must be above 0, and at most 86400"),
+        (["healthcheck", "--timeout-s", "nan"], "--timeout-s must be above 0, and at most 86400"),
+        (["healthcheck", "--timeout-s", "1e300"], "--timeout-s must be above 0, and at most 86400"),
+        (["explain", "-", "--header", "x-user"], "'x-user': must look like 'Name: value'"),
+        (["explain", "-", "--header", "x-usér: a"], "'x-usér: a': must have a name in ASCII"),
     ],
 )
 def test_one_sentence_and_exit_code_2(
@@ -383,3 +388,42 @@ def test_healthcheck_of_nobody(capsys: pytest.CaptureFixture[str]) -> None:
         f"not ready: no gateway answers at http://127.0.0.1:{port} (Connection refused);"
         " is it running, and is this its admin port?\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("argv", "where"),
+    [
+        (["healthcheck", "--admin-host", "a..b"], "http://a..b:8081 ("),
+        (["healthcheck", "--admin-host", "["], "http://[:8081 ("),
+        (["replicas", "--admin", "http://127.0.0.1:1/ä"], "http://127.0.0.1:1/ä ("),
+    ],
+)
+def test_an_address_that_is_none(
+    argv: list[str], where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"no gateway can be asked at {where}" in line
+    assert line.endswith("); it must look like http://HOST:PORT")
+
+
+def test_a_header_to_explain_is_sent_as_it_was_given(tmp_path: Path) -> None:
+    users = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            users.append(self.headers["x-user"].encode("latin-1"))
+            self.send_error(400)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    file = tmp_path / "request.json"
+    file.write_text("{}")
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["explain", str(file), "--admin", url, "--header", "X-User: 日本\udcff"]) == 1
+        thread.join()
+    assert users == ["日本".encode() + b"\xff"]

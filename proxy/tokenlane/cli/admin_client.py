@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -79,27 +80,29 @@ def ask(
     *,
     timeout_s: float,
     body: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str | bytes] | None = None,
 ) -> Any:
     """Return the answer, decoded. Follows no redirects, and no proxy of the environment. Raise
     Unreachable or ErrorAnswer."""
     import http.client  # noqa: PLC0415 - with TLS and e-mail behind it: most verbs ask nobody
 
-    at = urlsplit(where)
-    secure = at.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(at.netloc, timeout=timeout_s)
     try:
-        connection.request(method, at.path + path, body, headers or {})
-        response = connection.getresponse()
-        status, answer = response.status, response.read()
+        at = urlsplit(where)
+        secure = at.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        with closing(kind(at.netloc, timeout=timeout_s)) as connection:
+            connection.request(method, at.path + path, body, headers or {})
+            response = connection.getresponse()
+            status, answer = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "strerror", None) or error
         raise Unreachable(
             f"no gateway answers at {where} ({why}); is it running, and is this its admin port?"
         ) from None
-    finally:
-        connection.close()
+    except ValueError as error:
+        raise Unreachable(
+            f"no gateway can be asked at {where} ({error}); it must look like http://HOST:PORT"
+        ) from None
     if status >= HTTPStatus.MULTIPLE_CHOICES:
         raise ErrorAnswer(status, answer)
     try:

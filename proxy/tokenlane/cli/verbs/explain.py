@@ -37,7 +37,7 @@ def explain(args: argparse.Namespace) -> int:
     Raise ConfigError for the operator's mistakes.
     """
     admin = loaded(args).settings.admin
-    headers = {
+    headers: dict[str, str | bytes] = {
         "content-type": "application/json",
         **dict(map(_header, args.header)),
         **admin_client.shown_if_readable(admin),
@@ -71,11 +71,14 @@ def _read(file: str) -> bytes:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
 
 
-def _header(text: str) -> tuple[str, str]:
-    name, found, value = text.partition(":")
-    if not found or not name.strip() or "\n" in text or "\r" in text:
+def _header(text: str) -> tuple[str, bytes]:
+    """Return name and value. What the shell gave is sent as it is, in UTF-8 or not."""
+    name, found, value = (part.strip() for part in text.partition(":"))
+    if not found or not name or "\n" in text or "\r" in text:
         raise ConfigError(f"--header {text!r}: must look like 'Name: value'")
-    return name.strip().lower(), value.strip()
+    if not name.isascii():
+        raise ConfigError(f"--header {text!r}: must have a name in ASCII")
+    return name.lower(), value.encode("utf-8", "surrogateescape")
 
 
 def table(told: dict[str, Any]) -> str:

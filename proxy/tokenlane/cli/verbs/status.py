@@ -6,6 +6,9 @@ import sys
 from tokenlane.cli import admin_client
 from tokenlane.cli.verbs.output import say
 from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.errors import ConfigError
+
+_TIMEOUT_LIMIT_S = 86_400
 
 
 def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +20,10 @@ def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def healthcheck(args: argparse.Namespace) -> int:
-    """Return 0 where the gateway is ready, else 1. It needs no token."""
+    """Return 0 where the gateway is ready, else 1. It needs no token. Raise
+    ConfigError for the operator's mistakes."""
+    if not 0 < args.timeout_s <= _TIMEOUT_LIMIT_S:  # nan is neither
+        raise ConfigError(f"--timeout-s must be above 0, and at most {_TIMEOUT_LIMIT_S}")
     where = admin_client.address(None, loaded(args).settings.admin)
     try:
         admin_client.ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
