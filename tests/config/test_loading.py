@@ -93,6 +93,7 @@ LAUGHS = "".join(
         ("server: 7", ":1: server: must be a mapping, and is 7"),
         ("tokens: {fallback: perhaps}", "must be one of: wait, bail, and is 'perhaps'"),
         ("tokens: {fast_engines: 3}", "tokens.fast_engines: must be true or false"),
+        ("stalls: {beat_s: 0}", ":1: stalls.beat_s: must be a number above 0"),
         ("log:\n  sample_ratio: 2", ":2: log.sample_ratio: must be a number from 0 to 1, and is 2"),
         ("upstream: {head_limit_bytes: -1}", "must be a whole number of at least 0, and is -1"),
         ("backends: http://a", "backends: must be a list, and is text"),

@@ -357,7 +357,8 @@ class LogSettings(Section, frozen=True):
 class StallSettings(Section, frozen=True):
     """The stall monitor."""
 
-    beat_s: Annotated[Seconds, restart("time between heartbeats of a working event loop")] = 0.005
+    beat_s: Annotated[SecondsAboveZero, restart(
+        "time between heartbeats of a working event loop")] = 0.005
     idle_beat_s: Annotated[Seconds, restart("the same of an idle one")] = 0.020
     threshold_s: Annotated[Seconds, restart("a heartbeat this late is a stall")] = 0.002
 
