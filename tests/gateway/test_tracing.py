@@ -11,7 +11,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.otlp import collecting, value
 from tests.raw import Upstream, answering, json_bytes, ok, post, stream
 from tests.support import demo_tokenizer, gateway
-from tokenlane.config.settings import TracingSettings
+from tokenlane.config.settings import Settings, TracingSettings
+from tokenlane.control.checks import problems
 from tokenlane.errors import ConfigError
 from tokenlane.telemetry.log.lines import Entry
 from tokenlane.telemetry.queued_writer import LineCounts
@@ -163,3 +164,32 @@ def test_without_the_extra_the_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ConfigError, match=r"pip install 'tokenlane\[otel\]'"):
         Tracer(TracingSettings(endpoint="http://127.0.0.1:9"))
+
+
+SHAPE = "tracing.endpoint: must look like http://HOST:4318"
+NO_USER = (
+    "tracing.endpoint: must not hold a user name or password; the variable"
+    " OTEL_EXPORTER_OTLP_HEADERS may hold what the collector wants to see"
+)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("http://collector:4318", []),
+        ("https://[::1]/otlp", []),
+        ("collector:4318", [SHAPE]),
+        ("u:s3cret@collector:4318", [SHAPE]),
+        ("grpc://collector:4317", [SHAPE]),
+        ("http://", [SHAPE]),
+        ("http://:4318", [SHAPE]),
+        ("http://collector:0", [SHAPE]),
+        ("http://u:s3cret@collector:port", [SHAPE]),
+        ("http://[", [SHAPE]),
+        ("http://u:s3cret@collector:4318", [NO_USER]),
+        ("https://s3cret@collector", [NO_USER]),
+    ],
+)
+def test_an_endpoint_is_an_address_without_secrets(endpoint: str, said: list[str]) -> None:
+    settings = Settings(backends=("http://a:1",), tracing=TracingSettings(endpoint=endpoint))
+    assert list(problems(settings)) == said

@@ -31,7 +31,7 @@ from tokenlane.http.cors import is_origin
 from tokenlane.routing.policies import check_policy
 from tokenlane.runtime import ports
 from tokenlane.telemetry.log.sink import check_target
-from tokenlane.telemetry.tracing.exporter import check_extra
+from tokenlane.telemetry.tracing.exporter import check_endpoint, check_extra
 from tokenlane.tokens.model_files import only_replicas, vocabulary_elsewhere
 
 SLOT_LIMIT = 256
@@ -163,6 +163,7 @@ def _of_logs(settings: Settings, _: Callable[[str], bool]) -> Iterator[str]:
     if settings.log.access != "off":
         yield from _said(check_target, settings.log.access)
     if settings.tracing.endpoint:
+        yield from _said(check_endpoint, settings.tracing.endpoint)
         yield from _said(check_extra)
 
 

@@ -10,6 +10,7 @@ import logging
 from importlib.util import find_spec
 from random import random
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from tokenlane.config.settings import TracingSettings
 from tokenlane.errors import ConfigError
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 
 _NEEDED = "tracing.endpoint: needs OpenTelemetry: pip install 'tokenlane[otel]'"
+_NO_URL = "tracing.endpoint: must look like http://HOST:4318"
 
 
 def check_extra() -> None:
@@ -39,6 +41,23 @@ def check_extra() -> None:
         found = None
     if found is None:
         raise ConfigError(_NEEDED)
+
+
+def check_endpoint(url: str) -> None:
+    """Raise ConfigError where no collector can be at this URL, or where it holds a user name or a
+    password, which the message does not repeat: settings are printed and shown."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(_NO_URL) from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
+        raise ConfigError(_NO_URL)
+    if "@" in parts.netloc:
+        raise ConfigError(
+            "tracing.endpoint: must not hold a user name or password; the variable"
+            " OTEL_EXPORTER_OTLP_HEADERS may hold what the collector wants to see"
+        )
 
 
 class Tracer(QueuedWriter[tuple[Entry, TraceContext]]):
