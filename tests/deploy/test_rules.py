@@ -53,6 +53,12 @@ def late(total: str, in_time: str, le: str) -> dict[str, str]:
     }
 
 
+def up(*replicas: str) -> dict[str, str]:
+    """A gateway, and whether each of its replicas is up."""
+    found = {f'tokenlane_replica_up{{replica="{at}"}}': one for at, one in enumerate(replicas)}
+    return {"tokenlane_build_info{}": "1x60", **found}
+
+
 def caches(hits: str, misses: str) -> dict[str, str]:
     name = "tokenlane_token_cache"
     return {
@@ -90,8 +96,7 @@ QUEUE = "tokenlane_tokenize_queue_seconds"
 CASES = {
     "TokenlaneDown": Case({"up{}": "0x60"}, {"up{}": "1x60"}),
     "TokenlaneNoReplicaUp": Case(
-        {'tokenlane_replica_up{replica="a"}': "0x60", 'tokenlane_replica_up{replica="b"}': "0x60"},
-        {'tokenlane_replica_up{replica="a"}': "0x60", 'tokenlane_replica_up{replica="b"}': "1x60"},
+        up("0x60", "0x60"), up("0x60", "1x60")
     ),
     "TokenlaneReplicaDown": Case(
         {'tokenlane_replica_up{replica="a"}': "0x60"},
@@ -318,6 +323,12 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_alerts_are_quiet_when_they_should_be(tmp_path: Path) -> None:
     run_tests([quiet(name, case) for name, case in CASES.items()], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_fleet_without_replicas_has_none_up(tmp_path: Path) -> None:
+    alert = "TokenlaneNoReplicaUp"
+    run_tests([fires(alert, CASES[alert], up())], tmp_path)
 
 
 @pytest.mark.slow
