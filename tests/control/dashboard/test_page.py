@@ -5,7 +5,9 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +19,7 @@ from aiohttp import web
 
 from tests import browser
 from tests.control.dashboard.test_screen import live_of
+from tests.paths import ROOT
 from tests.support import listener
 from tokenlane.control.dashboard.live import Flow, Hour, Live
 from tokenlane.control.dashboard.page import page_routes
@@ -24,6 +27,7 @@ from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.tokens.demo import demo_folder
 
+DRAWING = ROOT / "proxy" / "tokenlane" / "control" / "dashboard" / "assets" / "drawing.js"
 LIMIT_BYTES = 100_000
 PATHS = ("/", "/style.css", "/drawing.js", "/page.js")
 
@@ -77,6 +81,30 @@ PACE = ("--token-interval-s", "0.02")
 FLEETS: list[FleetProcess] = []
 ASK = {"model": "demo", "stream": True, "max_tokens": 3}
 SYSTEM = "You answer with care. " * 60
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_numbers_are_rounded_before_they_get_their_unit() -> None:
+    shown = {
+        "count(9999)": "9,999",
+        "count(10000)": "10.0k",
+        "count(999499)": "999k",
+        "count(999999)": "1.00M",
+        "count(999999999)": "1.00G",
+        "count(-999999)": "-1.00M",
+        "count(1e12)": "1.00T",
+        "time(0.0009994)": "999 µs",
+        "time(0.0009996)": "1.0 ms",
+        "time(0.0994)": "99 ms",
+        "time(0.9994)": "999 ms",
+        "time(0.9996)": "1.00 s",
+        "time(99.96)": "100 s",
+    }
+    script = DRAWING.read_text(encoding="utf-8")
+    script += f"console.log(JSON.stringify([{', '.join(shown)}]));"
+    done = subprocess.run(["node", "-"], input=script, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == list(shown.values())
+
 
 needs_browser = pytest.mark.skipif(browser.PROGRAM is None, reason="needs chromium")
 

@@ -23,17 +23,20 @@ const known = (value) => value !== null && value !== undefined;
 function seconds(value) {
   if (!known(value)) return [NONE, ""];
   if (value === 0) return ["0", "ms"];
-  if (value < 1e-3) return [String(Math.round(value * 1e6)), "µs"];
-  if (value < 1) return [(value * 1e3).toPrecision(value < 0.0995 ? 2 : 3), "ms"];
+  // What would be rounded to 1000 of a unit is 1 of the next.
+  if (value < 0.9995e-3) return [String(Math.round(value * 1e6)), "µs"];
+  if (value < 0.9995) return [(value * 1e3).toPrecision(value < 0.0995 ? 2 : 3), "ms"];
   return [value < 100 ? value.toPrecision(3) : String(Math.round(value)), "s"];
 }
 const time = (value) => seconds(value).join(" ").trim();
 
 function count(value) {
   if (!known(value)) return NONE;
-  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e4]]) {
-    const scale = unit === "k" ? 1e3 : size;
-    if (Math.abs(value) >= size) return (value / scale).toPrecision(3) + unit;
+  if (Math.abs(value) >= 1e4) {
+    const rounded = Number(value.toPrecision(3));
+    const units = [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]];
+    const [unit, size] = units.find((one) => Math.abs(rounded) >= one[1]);
+    return (rounded / size).toPrecision(3) + unit;
   }
   if (Number.isInteger(value)) return value.toLocaleString("en");
   return value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en");
