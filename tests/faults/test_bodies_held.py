@@ -74,6 +74,17 @@ async def test_whoever_leaves_frees_what_it_announced(leave: Callable[[Client], 
 
 
 @pytest.mark.row("O5")
+async def test_whoever_is_refused_holds_nothing_though_it_stays() -> None:
+    async with Upstream(answering(ok())) as upstream:
+        async with gateway(upstream.url, settings=SETTINGS) as bench:
+            stranger, other = await bench.client(), await bench.client()
+            lost = b"POST /nowhere HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % LIMIT_BYTES
+            assert (await stranger.ask(lost)).status == 404
+            assert bench.server.state.body_memory.held_bytes == 0
+            assert (await other.ask(post(CHAT, BIG))).status == 200
+
+
+@pytest.mark.row("O5")
 async def test_a_body_larger_than_the_budget_comes_alone() -> None:
     body = chat("x" * 2 * LIMIT_BYTES)
     async with Upstream(answering(ok())) as upstream:

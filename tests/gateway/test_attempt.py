@@ -1,7 +1,18 @@
-"""What an attempt says of itself. No socket."""
+"""What an attempt says of itself, and what is booked for it."""
 
+import socket
+
+from tests.raw import CHAT, Upstream, answering, chat, ok, post
 from tests.routing.test_router import Bench
+from tests.support import gateway
 from tokenlane.gateway.attempt import AnswerHeaders
+from tokenlane.telemetry.metrics import families
+
+# Nothing was generated, so that another replica may do it.
+ABORTED = ok(
+    b'{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":""},'
+    b'"finish_reason":"abort"}],"usage":{"prompt_tokens":1000,"completion_tokens":0}}'
+)
 
 
 def test_the_lines_of_replicas_that_are_gone_are_dropped() -> None:
@@ -13,3 +24,16 @@ def test_the_lines_of_replicas_that_are_gone_are_dropped() -> None:
         assert lines.startswith(b"x-tokenlane-replica: %b\r\n" % name)
         assert headers.of(name, decision, "ids") == lines
     assert len(headers._known) <= 5_000
+
+
+async def test_a_replica_that_got_nothing_is_booked_nothing() -> None:
+    second = 0
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+        while second < 2:  # which of them is asked first is drawn
+            async with Upstream(answering(ABORTED)) as upstream:
+                async with gateway(upstream.url, f"http://{dead}") as bench:
+                    assert (await bench.ask(post(CHAT, chat()))).status in (200, 503)
+                    second += bench.metric(families.RETRIES) > 0
+                    assert bench.metric(families.PROMPT_TOKENS, "demo", dead) == 0

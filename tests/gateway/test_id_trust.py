@@ -184,3 +184,13 @@ def test_losses_only_grow_and_nothing_is_proven_and_refuted(news: list[ProofNews
         proof = after
     assert proof.proven <= ALL_KINDS
     assert IdKind(proof.refuted).blamed() in (*IdKind, IdKind(0))
+
+
+def test_a_request_that_outlives_its_model_goes_on_without_its_proofs() -> None:
+    made, _, _ = trust()
+    held = made.claim("demo", 3)
+    assert held.proven == {0, 1}
+    made.update(replicas(URLS, models=("law",)))
+    assert (held.proven, held.everywhere) == (frozenset(), False)
+    made.update(replicas(URLS, process=1, proofs={}))
+    assert held.proven == made.claim("demo", 3).proven == frozenset()

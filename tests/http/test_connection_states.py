@@ -299,6 +299,7 @@ class Connections(RuleBasedStateMachine):
         assert not self.failures
         if scene.state in (IDLE, HEAD):
             assert connection._exchange is None
+        if scene.state in (IDLE, HEAD, DISCARDING, LINGERING):
             assert scene.server.state.body_memory.held_bytes == 0
         if scene.state in (BODY, DISCARDING):
             assert connection.body.reader is not None

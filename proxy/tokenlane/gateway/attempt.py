@@ -144,6 +144,7 @@ class Attempts:
         replica = self._fleet[choice.slot]
         record.replica, record.attempts = replica.state.id, attempt.number
         record.routed_s = now_s = time.monotonic()
+        record.sent_s, record.relay = 0.0, None  # of the attempt before this one
         with self._router.attempt(choice, query, now_s) as lease:
             with AWAITING[ROUTE]:
                 await step_aside()

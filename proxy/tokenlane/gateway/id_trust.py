@@ -99,7 +99,9 @@ class Trust:
             return  # only loads have changed
         self._models = frozenset([name for now in state.replicas for name in now.models])
         for key in [key for key in self.claims if key[0] not in self._models]:
-            del self.claims[key]
+            gone = self.claims.pop(key)  # requests in hand go by it on
+            self._settle(gone)
+            gone.everywhere = False
         self._settle_all()
 
     def tell(self, news: ProofNews) -> bool:

@@ -243,6 +243,7 @@ class ServerConnection(Downstream):
     def answer_ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close."""
         self._task = None
+        self.body.release()
         exchange.on_flow = exchange.on_cut = None
         if self.state >= states.CLOSING:
             return
@@ -259,7 +260,6 @@ class ServerConnection(Downstream):
 
     def _request_over(self) -> None:
         self._exchange = None
-        self.body.release()
         if self._writable is not None:
             # The client does not read its answers, so it gets no new ones until it does.
             return
@@ -291,7 +291,7 @@ class ServerConnection(Downstream):
     def _linger(self) -> None:
         """Close our half and drop what still arrives: closing with unread bytes would reset the
         connection, which could destroy the answer on its way."""
-        self._buffer = b""
+        self._buffer, self._exchange = b"", None
         self._wait()
         # Unsent bytes have the deadline of a slow reader. The short one starts behind them.
         self._transport.set_write_buffer_limits(high=1)
