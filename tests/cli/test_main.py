@@ -116,6 +116,13 @@ def test_one_sentence_and_exit_code_2(
     assert sentence in line
 
 
+def test_a_replica_of_no_encoding_is_asked_for_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["replicas", "drain", "a\udcff", "--admin", "http://127.0.0.1:9"]) == 1
+    assert "no gateway answers at http://127.0.0.1:9" in capsys.readouterr().err
+
+
 def test_a_flag_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "--bakend", "http://127.0.0.1:1"])

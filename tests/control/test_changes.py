@@ -143,6 +143,7 @@ async def test_with_the_token_replicas_are_added_drained_and_removed() -> None:
         ({"url": "http://b:1", "weight": 2}, "invalid_body", '{"url": "http://HOST:PORT"}'),
         ({"url": "b:1"}, "invalid_replica", "must look like http://HOST:PORT"),
         ({"url": "http://me:secret@b:1"}, "invalid_replica", "must not carry a user name"),
+        ({"url": "http://me:secret@b:port"}, "invalid_replica", "must not carry a user name"),
         ({"url": "http://169.254.169.254/latest"}, "invalid_replica", "must end after its port"),
         ({"url": "https://a:1"}, "invalid_replica", "a:1 is in the fleet already"),
     ],

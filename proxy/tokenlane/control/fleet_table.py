@@ -155,13 +155,13 @@ def compare(before: ReplicaState, after: ReplicaState) -> ReplicaChange:
 
 def base_url(backend: str) -> str:
     """A backend as scheme, host and port. ConfigError says what is wrong with it."""
+    if "@" in backend:  # first: what follows repeats it
+        raise ConfigError("the URL must not carry a user name or password")
     try:
         parts = urlsplit(backend)
         port = parts.port
     except ValueError:
         raise ConfigError(f"{backend!r} is not a URL; it must look like http://HOST:PORT") from None
-    if parts.username or parts.password:
-        raise ConfigError("the URL must not carry a user name or password")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         bare = re.fullmatch(r"[\w.-]+:[0-9]{1,5}", backend)
         meant = f"; did you mean http://{backend}?" if bare else ""

@@ -46,7 +46,8 @@ def replicas(args: argparse.Namespace) -> int:
         )
     method, path = _ASKED[args.action]
     body = json.dumps({"url": args.replica}).encode() if args.action == "add" else None
-    told = _ask(args, method, path.format(quote(args.replica or "", safe=":[]")), body)
+    id_ = quote(args.replica or "", safe=":[]", errors="surrogateescape")
+    told = _ask(args, method, path.format(id_), body)
     if told is None:
         return 1
     if args.json:

@@ -45,7 +45,7 @@ def explain(args: argparse.Namespace) -> int:
     body = _read(args.file)
     where = admin_client.address(args.admin, admin)
     try:
-        about = urlencode({"path": args.path, "tenant": args.tenant})
+        about = urlencode({"path": args.path, "tenant": args.tenant}, errors="surrogateescape")
         told = admin_client.ask(
             where, "POST", f"/explain?{about}", timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
