@@ -88,14 +88,30 @@ def test_no_tokenize_request(body: bytes) -> None:
     assert (refused.value.status, refused.value.code) == (400, "invalid_body")
 
 
-def test_tokenize_of_several_prompts_is_refused() -> None:
-    with pytest.raises(RequestError):
-        tokenize({"prompt": ["a", "b"]})
+HI = [{"role": "user", "content": "hi"}]
+THOUGHT = [*HI, {"role": "assistant", "content": "a", "reasoning_content": "because"}, *HI]
 
 
-def test_what_only_a_replica_knows() -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        # What vLLM refuses here.
+        {"prompt": ["a", "b"]},
+        {"prompt": ["a"]},
+        {"prompt": [1, 2]},
+        # What it ignores here, unlike in a request for an answer.
+        {"prompt": "a b c", "truncate_prompt_tokens": 2},
+        {"messages": HI, "truncate_prompt_tokens": 2},
+        {"messages": HI, "reasoning_effort": "low"},
+        {"messages": HI, "documents": [{"text": "d"}]},
+        {"messages": HI, "tools": []},
+        {"messages": THOUGHT},
+    ],
+)
+def test_what_only_a_replica_knows(asked: dict[str, Any]) -> None:
     with pytest.raises(Unrenderable):
-        tokenize({})
+        tokenize(asked)
 
 
 @pytest.mark.parametrize(

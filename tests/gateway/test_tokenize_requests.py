@@ -62,7 +62,8 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
         (read(Kind.COMPLETION, prompt=["a b"], add_special_tokens=False), {
             "prompt": "a b", "add_special_tokens": False}),
         (read(Kind.RESPONSES, input="hi", instructions="Be brief."), {
-            "messages": [{"role": "system", "content": "Be brief."}, *HI]}),
+            "messages": [{"role": "system", "content": "Be brief."}, *HI],
+            "add_special_tokens": True}),
         (read(Kind.MESSAGES, messages=HI, system="Be brief."), {
             "messages": [{"role": "system", "content": "Be brief."}, *HI]}),
     ],

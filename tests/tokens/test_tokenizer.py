@@ -9,7 +9,13 @@ import pytest
 
 from tests.tokens.models import folder_with
 from tokenlane.errors import ConfigError, RequestError
-from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields, Unrenderable
+from tokenlane.protocols.prompt_fields import (
+    ChatFields,
+    CompletionFields,
+    MessagesFields,
+    ResponsesFields,
+    Unrenderable,
+)
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.ids import unpack
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -148,7 +154,12 @@ def test_specials_are_added_to_completions_and_not_to_chats(tmp_path: Path) -> N
     (bare,) = model.completion_ids(completion("hi", add_special_tokens=False))
     assert unpack(bare).tolist() == hi
     assert unpack(model.chat_ids(chat())).tolist()[0] != 8183
-    assert unpack(model.chat_ids(chat(add_special_tokens=True))).tolist()[0] == 8183
+    marked = model.chat_ids(chat(add_special_tokens=True))
+    assert unpack(marked).tolist()[0] == 8183
+    # vLLM adds them to responses, too.
+    said = chat().messages
+    assert model.chat_ids(ResponsesFields(input=said)) == marked
+    assert model.chat_ids(MessagesFields(messages=said)) == model.chat_ids(chat())
     # The tokenizer truncates the text and leaves room for its own token.
     words = "one two three four five six"
     ids = unpack(model.encode(words, add_special_tokens=False)).tolist()

@@ -16,7 +16,7 @@ import msgspec
 from tokenlane.errors import UNREADABLE, RequestError
 from tokenlane.fleet_state import FleetState, adapter_bases
 from tokenlane.gateway.refusals import unknown_model
-from tokenlane.protocols import context_window
+from tokenlane.protocols import context_window, prompt_fields
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, MessagesBody, inspect
 from tokenlane.protocols.prompt_fields import ABSENT, Unrenderable
 from tokenlane.tokens.ids import from_json, json_items, unpack
@@ -121,13 +121,11 @@ def tokenize(
     tokenizer: Tokenizer, request: TokenizeChat | TokenizeText, max_model_tokens: int | None
 ) -> bytes:
     """Return the answer. Raise RequestError as vLLM would, Unrenderable where ids are not known."""
+    _only_known_there(request)
     if isinstance(request, TokenizeChat):
         ids = tokenizer.chat_ids(request)
     else:
-        sequences = tokenizer.completion_ids(request)
-        if len(sequences) != 1:
-            raise _malformed()
-        ids = sequences[0]
+        (ids,) = tokenizer.completion_ids(request)
     limit = _encode(max_model_tokens or tokenizer.max_model_tokens)
     parts = [b'{"count":%d,"max_model_len":%b,"tokens":[' % (len(ids) // 4, limit)]
     parts += json_items(ids, lambda some: unpack(some).tolist())
@@ -138,6 +136,23 @@ def tokenize(
     else:
         parts.append(b'],"token_strs":null}')
     return b"".join(parts)
+
+
+def _only_known_there(request: TokenizeChat | TokenizeText) -> None:
+    """Raise Unrenderable for what counts in a request for an answer, and which `/tokenize` of a
+    replica ignores, or refuses."""
+    ignored = [request.truncate_prompt_tokens, request.truncation_side]
+    if isinstance(request, TokenizeChat):
+        ignored += request.documents, request.reasoning_effort
+        turns = prompt_fields.value(request.messages)
+        known = prompt_fields.value(request.tools) != [] and not (
+            isinstance(turns, list)
+            and any(isinstance(turn, dict) and "reasoning_content" in turn for turn in turns)
+        )
+    else:
+        known = bytes(request.prompt).lstrip()[:1] == b'"'
+    if not known or any(one is not ABSENT for one in ignored):
+        raise Unrenderable("field-shape")
 
 
 def count_request(body: bytes) -> MessagesBody:

@@ -84,6 +84,8 @@ class MessagesFields(_Converted, omit_defaults=True):
 class ResponsesFields(_Converted, omit_defaults=True):
     """What decides the ids of a request in the dialect of OpenAI's responses."""
 
+    # vLLM encodes these as it does text, though their template has put special tokens there itself.
+    add_special_tokens: ClassVar[msgspec.Raw] = msgspec.Raw(b"true")
     input: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT

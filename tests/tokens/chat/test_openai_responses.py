@@ -110,7 +110,11 @@ UNKNOWN: list[tuple[str, dict[str, Any]]] = [
     ("tool-shape", {"tools": [{"type": "web_search"}]}),
     ("tool-shape", {"tools": "x"}),
     ("field-shape", {"reasoning": "low"}),
-]
+    ("template-kwargs", {"chat_template_kwargs": {"enable_thinking": None}}),
+    ("template-kwargs", {"chat_template_kwargs": {"reasoning_effort": "auto"}}),
+    ("content-part", {"input": [{"role": "system", "content": [
+        {"type": "input_text", "text": "x-anthropic-billing-header: 1"}]}]}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("reason", "body"), UNKNOWN, ids=str)

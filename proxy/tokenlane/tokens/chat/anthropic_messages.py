@@ -69,6 +69,7 @@ def chat_of(
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_effort=prompt_fields.ABSENT if effort is None else encoded(effort),
         kv_transfer_params=request.kv_transfer_params,
+        add_special_tokens=request.add_special_tokens,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import ChatFields, ResponsesFields, Unrenderable
 from tokenlane.tokens.chat.anthropic_messages import chat_of
-from tokenlane.tokens.chat.conversation import Message
+from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 Item = dict[str, Any]
 PLAIN_ROLES = frozenset({"user", "system", "developer"})
@@ -42,6 +42,10 @@ def as_chat(request: ResponsesFields) -> ChatFields:
         raise Unrenderable("message-shape")
     tools = prompt_fields.value(request.tools)
     made = None if tools is None else _tools(tools) or None
+    given = prompt_fields.value(request.chat_template_kwargs)
+    # Here vLLM takes both for values, unless a setting of its own makes it take them for none.
+    if isinstance(given, dict) and any(one is None or one == "auto" for one in given.values()):
+        raise Unrenderable("template-kwargs")
     reasoning = prompt_fields.value(request.reasoning)
     if not isinstance(reasoning, dict | None):
         raise Unrenderable("field-shape")
@@ -108,7 +112,11 @@ def _content(content: Any) -> str | list[dict[str, Any]]:
             raise Unrenderable("multimodal")
         if kind != "input_text" or not part.keys() <= {"type", "text"}:
             raise Unrenderable("content-part")
-        parts.append({"type": "text", "text": _text(part, "text")})
+        text = _text(part, "text")
+        # Of a part of this type vLLM leaves the line, of others not.
+        if text.startswith(BILLING_LINE):
+            raise Unrenderable("content-part")
+        parts.append({"type": "text", "text": text})
     return parts
 
 
