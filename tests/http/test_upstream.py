@@ -172,6 +172,24 @@ async def test_a_paused_replica_is_not_a_silent_one() -> None:
         assert sink.what[-1] == "chunk_timeout"
 
 
+async def test_a_client_that_the_first_bytes_pause_leaves_the_deadline_between_bytes() -> None:
+    class Slow(Sink):
+        def on_body(self, framed: bytes, payload: list[bytes]) -> None:
+            super().on_body(framed, payload)
+            connection.pause(True)
+
+    async with Upstream(saying(CHUNKED, chunk(b"abc"), then="wait")) as upstream:
+        pool = pool_of(upstream, first_byte_deadline_s=60.0, between_chunks_deadline_s=0.03)
+        connection = await pool.connect()
+        slow = Slow()
+        connection.send("POST", [REQUEST], slow)
+        await until(lambda: slow.payload)
+        connection.pause(False)
+        async with asyncio.timeout(10):
+            await slow.ended.wait()
+        assert slow.what[-1] == "chunk_timeout"
+
+
 async def test_a_client_that_reads_again_before_the_first_byte_leaves_its_deadline() -> None:
     async with Upstream(saying(CHUNKED, then="wait")) as upstream:
         pool = pool_of(upstream, first_byte_deadline_s=60.0, between_chunks_deadline_s=0.03)

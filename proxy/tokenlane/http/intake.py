@@ -48,6 +48,11 @@ class Intake:
         self._line_up()
         self._apply()
 
+    def take(self) -> bytes:
+        """Return the waiting bytes, whose turn does not come any more."""
+        rest, self._rest = self._rest, b""
+        return rest
+
     def drop(self) -> None:
         """Drop the waiting bytes, and resume reading."""
         self._rest = b""

@@ -11,14 +11,15 @@ Invariants:
 import asyncio
 import select
 import time
-from typing import Protocol, cast
+from typing import Any, cast
 
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import UpstreamError
 from tokenlane.http.chunked import BodyReader, ChunkedReader, EofReader, FixedReader
 from tokenlane.http.deadline import NEVER, Deadline
-from tokenlane.http.heads import ResponseHead, parse_response
+from tokenlane.http.heads import parse_response
 from tokenlane.http.intake import Intake
+from tokenlane.http.response_sink import ResponseSink
 from tokenlane.http.turns import TurnQueue
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY
 
@@ -32,26 +33,6 @@ _EVENTS_BYTES = 32 * 1024
 # No server closes a connection that was in use this recently, unless it shuts down.
 _FRESH_S = 0.005
 _ANY_BYTES = 1 << 40
-
-
-class ResponseSink(Protocol):
-    """The receiver of an answer. Called on the loop, straight from the socket's callback."""
-
-    def on_whole(self, head: ResponseHead, body: bytes) -> None:
-        """Take head and body of an answer of fixed length that arrived at once: nothing follows."""
-
-    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
-        """Take the final head (interim ones are dropped). length_bytes: of a body of fixed length,
-        None where chunks or the end of the connection frame it."""
-
-    def on_body(self, framed: bytes, payload: list[bytes]) -> None:
-        """Take body bytes as they arrived (chunk framing included), and what they carry."""
-
-    def on_end(self) -> None:
-        """Note that the answer is complete."""
-
-    def on_failure(self, error: UpstreamError) -> None:
-        """Note that the answer will never be complete."""
 
 
 class ConnectionPool:
@@ -189,6 +170,9 @@ class UpstreamConnection:
         self._intake.begin(transport)
         fd = transport.get_extra_info("socket").fileno()
         self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
+        if transport.get_extra_info("ssl_object") is not None:
+            # Or TLS reads on while we do not, and drops what it has when the replica closes.
+            cast(Any, transport).set_read_buffer_limits(high=1)
 
     def data_received(self, data: bytes) -> None:
         LOOP.mark(RELAY)
@@ -233,21 +217,27 @@ class UpstreamConnection:
             sink.on_body(data, payload)
         if self.ending:
             self._ended()
-        elif data and not self._intake.held:
-            if self._body_began:
+        elif data:
+            began, self._body_began = self._body_began, True
+            if self._intake.held:
+                return  # a paused replica has no deadline
+            if began:
                 # Only ever later than before, so the armed timer need not be touched.
                 self._deadline.due_s = self.heard_s + self._between_s
             else:
-                self._body_began = True
                 self._deadline.set(self._between_s)
 
     def eof_received(self) -> None:
         """Let the transport close; `connection_lost` decides what that means."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        # With TLS, the close may come in the same read as bytes that wait for their turn.
+        self._turn_bytes = _ANY_BYTES
+        while self._sink is not None and (rest := self._intake.take()):
+            self._received(rest)
         self._deadline.close()
         self._intake.end()
-        self._transport = None
         self._unsent = None
         self._pool.forget(self)
         sink, reader = self._sink, self._reader
