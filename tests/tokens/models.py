@@ -32,6 +32,23 @@ def folder_with(path: Path, **changes: Any) -> Path:
     return path
 
 
+def marked_folder(path: Path) -> Path:
+    """The demo model, whose tokenizer puts a token of its own (8183) before each text."""
+    folder = folder_with(path)
+    file = folder / "tokenizer.json"
+    spec = json.loads(file.read_text(encoding="utf-8"))
+    name = "<|endoftext|>"
+    single = [
+        {"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+    ]  # fmt: skip
+    spec["post_processor"] = {
+        "type": "TemplateProcessing", "single": single, "pair": single,
+        "special_tokens": {name: {"id": name, "ids": [8183], "tokens": [name]}},
+    }  # fmt: skip
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    return folder
+
+
 # A template whose marks are plain text to every tokenizer here.
 PLAIN = (
     "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n{% endfor %}"

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tokens.models import folder_with
+from tests.tokens.models import folder_with, marked_folder
 from tokenlane.errors import ConfigError, RequestError
 from tokenlane.protocols.prompt_fields import (
     ChatFields,
@@ -136,18 +136,7 @@ def test_refusals_are_bad_requests(demo: Tokenizer) -> None:
 
 
 def test_specials_are_added_to_completions_and_not_to_chats(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path)
-    path = folder / "tokenizer.json"
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    bos = {"id": "<|endoftext|>", "ids": [8183], "tokens": ["<|endoftext|>"]}
-    single = [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
-              {"Sequence": {"id": "A", "type_id": 0}}]  # fmt: skip
-    raw["post_processor"] = {
-        "type": "TemplateProcessing", "single": single, "pair": single,
-        "special_tokens": {"<|endoftext|>": bos},
-    }  # fmt: skip
-    path.write_text(json.dumps(raw), encoding="utf-8")
-    model = Tokenizer.load("bos", folder)
+    model = Tokenizer.load("bos", marked_folder(tmp_path))
     hi = unpack(model.encode("hi", add_special_tokens=False)).tolist()
     (plain,) = model.completion_ids(completion("hi"))
     assert unpack(plain).tolist() == [8183, *hi]
