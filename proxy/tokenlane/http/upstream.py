@@ -168,7 +168,11 @@ class UpstreamConnection:
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         self._intake.begin(transport)
-        fd = transport.get_extra_info("socket").fileno()
+        try:
+            fd = transport.get_extra_info("socket").fileno()
+        except OSError:  # uvloop tells of it although it is closed again
+            transport.abort()
+            return
         self._poll.register(fd, select.POLLIN | select.POLLHUP | select.POLLERR)
         if transport.get_extra_info("ssl_object") is not None:
             # Or TLS reads on while we do not, and drops what it has when the replica closes.

@@ -146,9 +146,7 @@ class Worker:
         self._end.send(messages.WorkerReady(doubts))
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
-        trimming = asyncio.get_running_loop().create_task(malloc_arenas.trim_regularly())
         await self._until_drained(gauges, recorder, monitor)
-        trimming.cancel()
         gateway.draining = True
         cut = await server.drain(in_force.settings.server.drain_deadline_s)
         in_force.resources.close()
