@@ -26,6 +26,10 @@ _SAME = {
 }
 
 
+# What the accept queue does to a client's first request.
+_AT_THE_DOOR = "refused with its connection, and not in the access log"
+
+
 @dataclass
 class Asked:
     """A request as its client saw it. Times: monotonic seconds. port: the client's own, connected
@@ -75,13 +79,15 @@ class Kill:
 @dataclass(frozen=True)
 class Books:
     """lines: of the access log. executions: of the replicas, by request id. counted: requests by
-    the gateway's counters."""
+    the gateway's counters. at_the_door: of these, refused by the accept queue, which writes no
+    lines."""
 
     asked: Sequence[Asked]
     lines: Sequence[Mapping[str, Any]]
     executions: Counter[str]
     kills: Sequence[Kill]
     counted: int
+    at_the_door: int = 0
 
 
 def problems(books: Books) -> list[str]:
@@ -98,6 +104,8 @@ def problems(books: Books) -> list[str]:
         missing += not written
         for what in _of(asked, written, ran, kills):
             found.setdefault(what, []).append(asked.id)
+    if len(found.get(_AT_THE_DOOR, ())) <= books.at_the_door:
+        found.pop(_AT_THE_DOOR, None)
     told = [
         f"{len(ids)} x {what}: {', '.join(ids[:_SHOWN])}" for what, ids in sorted(found.items())
     ]
@@ -127,7 +135,8 @@ def _of(
         return
     if not written:
         if not any(kill.may_lack_line(asked) for kill in kills):
-            yield f"{asked.outcome}, and not in the access log"
+            first = (asked.outcome, asked.status, asked.nth) == ("refused", 503, 1)
+            yield _AT_THE_DOOR if first else f"{asked.outcome}, and not in the access log"
         return
     line = written[0]
     if line["outcome"] not in _SAME[asked.outcome]:

@@ -117,14 +117,16 @@ class Soak:
                     *self._not_reloaded(gateway),
                     *crowd.wrong,
                 ]
-                counted = _counted(gateway)
+                counted = _counted(gateway, "tokenlane_requests_total")
+                shed = _counted(gateway, "tokenlane_shed_requests_total", "accept-queue")
                 await asyncio.to_thread(gateway.stop)
                 if code := await asyncio.to_thread(gateway.process.wait, PATIENCE_S):
                     report.problems.append(f"the gateway's exit code is {code}")
         lines = (self._folder / "access.log").read_text(encoding="utf-8").splitlines()
         ran = replicas.executions.read_text(encoding="utf-8").splitlines()
         executions = Counter(line.split()[1] for line in ran)
-        books = Books(crowd.asked, [*map(json.loads, lines)], executions, self._kills, counted)
+        written = [*map(json.loads, lines)]
+        books = Books(crowd.asked, written, executions, self._kills, counted, shed)
         report.outcomes.update(one.outcome for one in crowd.asked)
         report.problems += problems(books)
         report.problems += report.histories(books)
@@ -276,12 +278,12 @@ class Soak:
         ]
 
 
-def _counted(gateway: Gateway) -> int:
-    """Requests by the gateway's counter."""
+def _counted(gateway: Gateway, counter: str, reason: str = "") -> int:
+    """Requests by a counter of the gateway. reason: of those that have one."""
     return int(
         sum(
             value
-            for (name, _), value in gateway.samples().items()
-            if name == "tokenlane_requests_total"
+            for (name, labels), value in gateway.samples().items()
+            if name == counter and (not reason or ("reason", reason) in labels)
         )
     )

@@ -56,6 +56,15 @@ def test_what_must_not_be(asked: Asked, lines: list[dict[str, Any]], ran: int, s
     assert problem.endswith(": a")
 
 
+def test_who_is_refused_at_the_door_has_no_line() -> None:
+    refused = replace(WHOLE, outcome="refused", status=503, nth=1)
+    assert problems(Books([refused], [], Counter(), (), 1, at_the_door=1)) == []
+    [problem] = problems(Books([refused], [], Counter(), (), 1))
+    assert "refused with its connection, and not in the access log: a" in problem
+    later = replace(refused, nth=2)
+    assert problems(Books([later], [], Counter(), (), 1, at_the_door=1)) != []
+
+
 def test_the_counters_must_agree() -> None:
     [problem] = audit(WHOLE, LINE, counted=2)
     assert problem == "2 counted, 1 in the access log, 0 without a line"
