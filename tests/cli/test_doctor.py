@@ -49,12 +49,6 @@ def nobody() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_no_name_begins_a_line() -> None:
-    lines: list[str] = []
-    DoctorReport(lines.append).fine("models: a\nFAIL\x1b[2J")
-    assert lines == [r"  ok    models: a\nFAIL\x1b[2J"]
-
-
 def test_what_would_not_serve(nobody: str, tmp_path: Path) -> None:
     lines: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:

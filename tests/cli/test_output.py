@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tokenlane.cli.verbs.output import say_lines
+
 SAYS = r"""
 from tokenlane.cli.verbs.output import say
 say("m\u6a21 \x1b[2J\r\nnext")
@@ -13,8 +15,13 @@ say("m\u6a21 \x1b[2J\r\nnext")
 
 
 @pytest.mark.parametrize(("encoding", "name"), [("utf-8", "m\u6a21"), ("latin-1", "m?")])
-def test_nothing_steers_a_terminal_and_no_encoding_ends_it(encoding: str, name: str) -> None:
+def test_no_name_begins_a_line_and_no_encoding_ends_it(encoding: str, name: str) -> None:
     path = os.pathsep.join(sys.path)
     env = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": encoding}
     said = subprocess.check_output([sys.executable, "-c", SAYS], env=env)
-    assert said.decode(encoding) == rf"{name} \x1b[2J\r" + "\nnext\n"
+    assert said.decode(encoding) == rf"{name} \x1b[2J\r\nnext" + "\n"
+
+
+def test_several_lines_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    say_lines("a\n\tb\n")
+    assert capsys.readouterr().out == "a\n\\tb\n\n"

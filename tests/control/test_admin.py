@@ -254,14 +254,6 @@ def test_the_lines_that_greet(plane: Plane) -> None:
         assert expected in text
 
 
-def test_no_name_begins_a_line(plane: Plane) -> None:
-    plane.table.observe(0, Probe("ok", ('m\n{"status":200}\x1b[2J',)))
-    lines: list[str] = []
-    plane.view.announce(lines.append)
-    assert all(line.isprintable() for line in lines)
-    assert any(r'up  m\n{"status":200}\x1b[2J' in line for line in lines)
-
-
 def test_the_lines_that_warn(plane: Plane) -> None:
     def said() -> str:
         lines: list[str] = []

@@ -1,11 +1,16 @@
 """Connections to a replica, heard by a sink that writes down everything."""
 
 import asyncio
+import errno
+import time
 
 import pytest
 
 from tests.http.sinks import REQUEST, Sink, asking, pool_of, saying
 from tests.raw import Peer, Upstream, answering, chunk, ok, until
+from tokenlane.config.settings import UpstreamSettings
+from tokenlane.http.pool import ReplicaPool
+from tokenlane.http.upstream import UpstreamConnection
 
 GOOD = {
     "fixed": (ok(b"abc"), b"abc"),
@@ -201,6 +206,30 @@ async def test_a_client_that_reads_again_before_the_first_byte_leaves_its_deadli
         await asyncio.sleep(0.09)
         assert sink.error is None
         connection.abort(sink)
+
+
+class ClosedAgain(asyncio.Transport):
+    """As uvloop tells of a connection whose descriptor is not there any more."""
+
+    aborted = False
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_connection_that_is_closed_again_as_it_is_made_carries_nothing() -> None:
+    pool = ReplicaPool("http://127.0.0.1:9", UpstreamSettings())
+    connection, transport = UpstreamConnection(pool), ClosedAgain()
+    connection.connection_made(transport)
+    assert transport.aborted
+    assert not connection.usable(time.monotonic())
+    connection.connection_lost(None)
 
 
 async def test_a_pause_does_not_outlive_its_answer() -> None:

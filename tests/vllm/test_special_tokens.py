@@ -12,12 +12,7 @@ import pytest
 from tests.tokens.models import marked_folder
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server, healthy, vllm_server, write_model
-from tokenlane.protocols.prompt_fields import (
-    ChatFields,
-    CompletionFields,
-    MessagesFields,
-    ResponsesFields,
-)
+from tokenlane.protocols import prompt_fields
 from tokenlane.tokens.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi there"}]
@@ -35,21 +30,19 @@ def server(vllm_python: Path, folder: Path) -> Iterator[Server]:
         yield server
 
 
-def raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
 def test_prompts_have_as_many_tokens_as_here(server: Server, folder: Path, report: Report) -> None:
     tokenizer = Tokenizer.load("tiny", folder)
     (text,) = tokenizer.completion_ids(
-        msgspec.json.decode(b'{"prompt":"hi there"}', type=CompletionFields)
+        msgspec.json.decode(b'{"prompt":"hi there"}', type=prompt_fields.CompletionFields)
     )
-    ours = {
-        "/v1/completions": text,
-        "/v1/chat/completions": tokenizer.chat_ids(ChatFields(messages=raw(MESSAGES))),
-        "/v1/messages": tokenizer.chat_ids(MessagesFields(messages=raw(MESSAGES))),
-        "/v1/responses": tokenizer.chat_ids(ResponsesFields(input=raw("hi there"))),
+    messages = msgspec.Raw(msgspec.json.encode(MESSAGES))
+    chats: dict[str, prompt_fields.Conversation] = {
+        "/v1/chat/completions": prompt_fields.ChatFields(messages=messages),
+        "/v1/messages": prompt_fields.MessagesFields(messages=messages),
+        "/v1/responses": prompt_fields.ResponsesFields(input=msgspec.Raw(b'"hi there"')),
     }
+    ours = {path: tokenizer.chat_ids(request) for path, request in chats.items()}
+    ours["/v1/completions"] = text
     bodies: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": "hi there", "max_tokens": 1},
         "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 1},

@@ -34,7 +34,6 @@ from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime import ports
 from tokenlane.runtime.build_kind import build_kind
 from tokenlane.runtime.cgroup import cpu_count
-from tokenlane.telemetry.log.setup import printable
 from tokenlane.tokens.tokenizer import Tokenizer
 
 OPEN_FILES = 16_384
@@ -46,13 +45,10 @@ class DoctorReport:
     those that are up."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._tell = say
+        self._say = say
         self.failed = False
         self.warned = False
         self.replicas: list[ReplicaState] = []
-
-    def _say(self, line: str) -> None:
-        self._tell(printable(line))
 
     def fine(self, text: str) -> None:
         """As it should be."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tokenlane import __version__
 from tokenlane.cli.verbs import change, checking, replay, serving, status
 from tokenlane.cli.verbs.explain import explain, explain_flags
-from tokenlane.cli.verbs.output import complain, say
+from tokenlane.cli.verbs.output import complain, say_lines
 from tokenlane.cli.verbs.simulate import simulate, simulate_flags
 from tokenlane.config.flags import HelpAction, gateway_flags
 from tokenlane.errors import ConfigError
@@ -45,7 +45,7 @@ to load it:
 def _completion(args: argparse.Namespace) -> int:
     from tokenlane.cli.completion import script  # noqa: PLC0415 - as verbs do
 
-    say(script(args.shell, parser()))
+    say_lines(script(args.shell, parser()))
     return 0
 
 

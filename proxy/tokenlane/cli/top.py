@@ -6,7 +6,6 @@ Invariants:
 """
 
 import contextlib
-import io
 import os
 import select
 import shutil
@@ -20,6 +19,7 @@ from typing import TextIO
 import msgspec
 
 from tokenlane.cli.admin_client import ErrorAnswer, Unreachable, ask
+from tokenlane.cli.verbs.output import take_any_letter
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw
@@ -72,8 +72,7 @@ def top(url: str, headers: Mapping[str, str], *, once: bool) -> int:
 
 def _print(text: str) -> None:
     """To stdout, whatever its encoding, and without a word if nobody reads on (`| head -1`)."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    take_any_letter()
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

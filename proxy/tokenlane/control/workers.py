@@ -82,8 +82,6 @@ class WorkerPool:
             loop.create_task(self._keep(worker), name=f"worker-{worker.number}")
             for worker in self.workers
         ]
-        for task in self._tasks:
-            task.add_done_callback(self._on_kept)
 
     def publish(self, state: FleetState) -> None:
         """Sends a snapshot to every worker."""
@@ -162,6 +160,9 @@ class WorkerPool:
             except OSError as error:
                 log.error("worker %d cannot be started (%s)", worker.number, error.strerror)  # noqa: TRY400 - the sentence says it all
                 code = -1
+            except Exception:
+                log.exception("worker %d cannot be started", worker.number)
+                code = -1
             self.totals.retire(worker.number)
             self._board.clear(worker.number)
             if self._draining.is_set():
@@ -180,13 +181,6 @@ class WorkerPool:
                     await self._draining.wait()
             except TimeoutError:
                 pause_s = min(pause_s * 2, LAST_PAUSE_S)
-
-    def _on_kept(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        log.critical("%s is not kept any more", task.get_name(), exc_info=error)
-        if not self.started.done():
-            self.started.set_exception(error)
 
     def _hopeless(self, worker: WorkerProcess) -> bool:
         """Fails the start if this worker said why it cannot, or has died too often."""

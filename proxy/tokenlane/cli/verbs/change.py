@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tokenlane.cli import admin_client
-from tokenlane.cli.verbs.output import complain, say
+from tokenlane.cli.verbs.output import complain, say, say_lines
 from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
@@ -51,7 +51,7 @@ def replicas(args: argparse.Namespace) -> int:
     if told is None:
         return 1
     if args.json:
-        say(json.dumps(told, indent=2))
+        say_lines(json.dumps(told, indent=2))
         return 0
     rows = told["replicas"] if args.action == "list" else [told]
     width = max((len(row["id"]) for row in rows), default=0)

@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from tokenlane.cli.verbs.output import complain, say
+from tokenlane.cli.verbs.output import complain, say, say_lines
 from tokenlane.config.flags import gateway_flags, loaded, looked, misspelt_variables
 from tokenlane.config.loading import LoadedSettings, printed, schema
 from tokenlane.errors import ConfigError, ConfigProblems
@@ -75,7 +75,7 @@ def print_config_flags(parser: argparse.ArgumentParser) -> None:
 
 def print_config(args: argparse.Namespace) -> int:
     """Print the settings in force, each with its origin."""
-    say(json.dumps(schema(), indent=2) if args.schema else printed(loaded(args)))
+    say_lines(json.dumps(schema(), indent=2) if args.schema else printed(loaded(args)))
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tokenlane.cli import admin_client
-from tokenlane.cli.verbs.output import complain, say
+from tokenlane.cli.verbs.output import complain, say_lines
 from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
@@ -58,7 +58,7 @@ def explain(args: argparse.Namespace) -> int:
         else:
             sys.stderr.write(f"the gateway would refuse this request with {why.status}: {why}\n")
         return 1
-    say(json.dumps(told, indent=2) if args.json else table(told))
+    say_lines(json.dumps(told, indent=2) if args.json else table(told))
     return 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenlane.cli.verbs.output import say
+from tokenlane.cli.verbs.output import say_lines
 from tokenlane.config.flags import config_flag, loaded
 from tokenlane.errors import ConfigError
 
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
             args.gateways, args.share_delay, args.events, seed, args.share_prefixes
         )
     report = ReplayReport.of(trace.faster(args.speed), shape, settings, names, gateways)
-    say(json.dumps(report.to_json(), indent=2) if args.json else report.table())
+    say_lines(json.dumps(report.to_json(), indent=2) if args.json else report.table())
     if args.plot is not None:
         report.plot(args.plot)
     return 0

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 
-from tokenlane.cli.verbs.output import say
+from tokenlane.cli.verbs.output import say, say_lines
 from tokenlane.config.flags import config_file, loaded, looked, misspelt_variables, setting_flags
 from tokenlane.errors import ConfigError
 
@@ -64,7 +64,7 @@ def demo(args: argparse.Namespace) -> int:
     from tokenlane.control import supervisor  # as slow as the fleet's start, so both run at once
 
     def greet(url: str) -> None:
-        say(f"\nTry it:\n\n{curl_line(url)}\n")
+        say_lines(f"\nTry it:\n\n{curl_line(url)}\n")
         if args.load:
             around.enter_context(clients.running(url))
             say(f"{clients.CHATS} people chat and {clients.AGENTS} agents work: see the page.")

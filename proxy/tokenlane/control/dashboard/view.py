@@ -27,7 +27,6 @@ from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.fleet_state import IdKind, adapter_bases
 from tokenlane.gateway.model_names import ModelNames
 from tokenlane.runtime.build_kind import build_kind
-from tokenlane.telemetry.log.setup import printable
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.exposition import Exposition
 from tokenlane.telemetry.metrics.family import Family
@@ -53,12 +52,8 @@ class View:
         self.watch = RateHistory(self.state)
         self.exposition = Exposition(self.state.totals, self._samples)
 
-    def announce(self, tell: Callable[[str], None]) -> None:
-        """The lines that greet the operator. No name ends one and begins another."""
-
-        def say(line: str) -> None:
-            tell(printable(line))
-
+    def announce(self, say: Callable[[str], None]) -> None:
+        """The lines that greet the operator."""
         settings = self.state.settings
         replicas = self.state.table.replicas
         data, admin = self.state.urls
