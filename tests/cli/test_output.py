@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from tokenlane.cli.verbs.output import say_lines
+from tokenlane.cli.output import say_lines
 
 SAYS = r"""
-from tokenlane.cli.verbs.output import say
+from tokenlane.cli.output import say
 say("m\u6a21 \x1b[2J\r\nnext")
 """
 

@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tokenlane import __version__
+from tokenlane.cli.output import complain, say_lines
 from tokenlane.cli.verbs import change, checking, replay, serving, status
 from tokenlane.cli.verbs.explain import explain, explain_flags
-from tokenlane.cli.verbs.output import complain, say_lines
 from tokenlane.cli.verbs.simulate import simulate, simulate_flags
 from tokenlane.config.flags import HelpAction, gateway_flags
 from tokenlane.errors import ConfigError

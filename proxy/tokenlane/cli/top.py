@@ -19,7 +19,7 @@ from typing import TextIO
 import msgspec
 
 from tokenlane.cli.admin_client import ErrorAnswer, Unreachable, ask
-from tokenlane.cli.verbs.output import take_any_letter
+from tokenlane.cli.output import take_any_letter
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
 from tokenlane.control.dashboard.screen import draw

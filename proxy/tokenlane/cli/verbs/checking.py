@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from tokenlane.cli.verbs.output import complain, say, say_lines
+from tokenlane.cli.output import complain, say, say_lines
 from tokenlane.config.flags import gateway_flags, loaded, looked, misspelt_variables
 from tokenlane.config.loading import LoadedSettings, printed, schema
 from tokenlane.errors import ConfigError, ConfigProblems

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tokenlane.cli import admin_client
-from tokenlane.cli.verbs.output import complain, say_lines
+from tokenlane.cli.output import complain, say_lines
 from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 

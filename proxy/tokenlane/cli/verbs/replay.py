@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tokenlane.cli.verbs.output import say_lines
+from tokenlane.cli.output import say_lines
 from tokenlane.config.flags import config_flag, loaded
 from tokenlane.errors import ConfigError
 

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 
-from tokenlane.cli.verbs.output import say, say_lines
+from tokenlane.cli.output import say, say_lines
 from tokenlane.config.flags import config_file, loaded, looked, misspelt_variables, setting_flags
 from tokenlane.errors import ConfigError
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from tokenlane.cli import admin_client
-from tokenlane.cli.verbs.output import say
+from tokenlane.cli.output import say
 from tokenlane.config.flags import admin_flags, loaded
 from tokenlane.errors import ConfigError
 
