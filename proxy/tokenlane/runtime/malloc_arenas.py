@@ -20,10 +20,11 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 # Longer blocks are mapped separately and returned to the kernel when they are freed. By itself
 # glibc raises this to the longest block ever freed, up to 32 MB: one such body, and every later one
-# leaves holes in the heap.
-_OWN_PAGES_BYTES = 4 * 1024 * 1024
-# As glibc would set it for that: a heap that shrinks by less would grow again at once.
-_TRIM_BYTES = 2 * _OWN_PAGES_BYTES
+# leaves holes in the heap, which small blocks that stay settle in. Bodies of long conversations
+# are shorter: mapping one anew costs a page fault for every 4 KB.
+_OWN_PAGES_BYTES = 1024 * 1024
+# A heap that shrinks by less would grow again at once.
+_TRIM_BYTES = 8 * 1024 * 1024
 # A request makes some thirty objects that the collector tracks and leaves no cycle: looking at
 # 700 of them at a time, Python's default, costs 4 % of a request. A pass over these takes 0.1 ms.
 _YOUNG_OBJECTS = 10_000
