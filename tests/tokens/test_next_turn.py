@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from sys import getsizeof
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -307,6 +308,27 @@ async def test_ids_are_kept_where_somebody_gets_them() -> None:
     known = [after - before for before, after in pairwise(hits)]
     # What was kept without ids is read as a whole once more.
     assert known[2:] == [1, 1, 0, 1, 1]
+
+
+async def test_a_body_counts_its_residual() -> None:
+    """With one wide letter each letter of a text takes four bytes, of a body one."""
+    own = service("demo")
+    system = {"role": "system", "content": PAD}
+    for number in range(5):
+        tools = [
+            {"type": "function", "function": {"name": f"f{number}", "description": "🙂" + PAD}}
+        ]
+        for said in "abc":
+            await read(
+                own, written(0, {"tools": tools})([system, {"role": "user", "content": said}])
+            )
+    kept = list(own.bodies._items.values())
+    assert len(kept) >= 5
+    shown = {id(part): part for body in kept for part in body.residual.parts}
+    texts_bytes = sum(getsizeof(part) for part in shown.values() if isinstance(part, str))
+    bodies_bytes = sum(len(body.body) for body in kept)
+    assert own.cache_counts()["body"].size_bytes > texts_bytes + bodies_bytes
+    own.close()
 
 
 async def test_it_is_forgotten_with_the_size_of_blocks() -> None:

@@ -27,7 +27,7 @@ from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
 from tokenlane.tokens.chat.residual import Continuations, Residual, says
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.word_cuts import PART_CHARS
+from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.tokenizer import Rendering
@@ -145,7 +145,7 @@ def continued(
             continue
         cut = _pieces(turn, parts, encoder)
         chars = 0 if cut is None else sum(map(len, cut.pieces))
-        if cut is None or speed.encode_s(chars) > limit_s or chars > PART_CHARS:
+        if cut is None or speed.encode_s(chars) > limit_s or chars > LOOP_CHARS:
             return None
         began_s = time.perf_counter()
         try:

@@ -90,6 +90,38 @@ def test_an_opening_too_long_for_the_loop_is_not_encoded_there() -> None:
     assert len(kept) == 0
 
 
+@pytest.mark.parametrize("words", [7_000, 9_000])
+def test_however_fast_other_texts_were_a_long_one_is_not_encoded_on_the_loop(words: int) -> None:
+    """As an opening, and as a text without one."""
+    long = "word " * words
+    for value in ({"prompt": long}, {"messages": [{"role": "system", "content": long}]}):
+        kept = opening_cache()
+        made = [short.run(job_of(value, caches=empty(kept)), limits()) for _ in range(2)]
+        assert made == [None, None]
+        assert len(kept) == 0
+
+
+class Heard(Speed):
+    """A speed that keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded_chars: list[int] = []
+
+    def learn_encode(self, size_bytes: int, seconds: float) -> None:
+        assert seconds > 0
+        self.encoded_chars.append(size_bytes)
+
+
+def test_the_speed_is_learned_from_openings_too() -> None:
+    kept, speed = opening_cache(), Heard()
+    for number in range(3):
+        short.run(job_of(chat(f"question {number}"), speed=speed, caches=empty(kept)), limits())
+    first, opening, *rests = speed.encoded_chars
+    assert opening + rests[0] == first
+    assert rests == [rests[0]] * 2
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -286,6 +286,25 @@ async def test_no_thread_remembers_too_many_words(
     assert len(Encoding.seen_in) >= 6
 
 
+async def test_a_thread_that_cannot_be_replaced_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_threads, "LIMIT_CHARS", 1_000)
+    Encoding.seen_in.clear()
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with pool_of(1) as (pool, heard):
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refused)
+            for _ in range(3):
+                await asyncio.wait_for(pool.submit(Encoding(), 0.1, short=False), 10)
+        assert len(Encoding.seen_in) == 1
+        await pool.submit(Encoding(), 0.1, short=False)
+        await pool.submit(Encoding(), 0.1, short=False)
+        assert len(heard) == 5
+    assert len(Encoding.seen_in) == 2
+
+
 class Remembering(Job):
     """One whose thread remembers 100 MB, and leaves a block in every thousand for good."""
 

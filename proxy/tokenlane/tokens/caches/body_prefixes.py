@@ -58,10 +58,10 @@ class KnownBody(MarkedEntry):
 
     @property
     def size_bytes(self) -> int:
-        """The memory it takes."""
+        """The memory it takes; its residual may have left the cache of shapes."""
         kept = len(self.body) + len(self.root) + len(self.ids) + len(self.blocks)
         listed = _ROLE_BYTES * len(self.roles) + _MARK_BYTES * len(self.marks)
-        return kept + listed + _ENTRY_BYTES
+        return kept + listed + self.residual.size_bytes + _ENTRY_BYTES
 
     def names(self) -> list[bytes]:
         """Return the bytes before each mark."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from sys import getsizeof
 from typing import NamedTuple
 
+import msgspec
+
 # Of these, whose memory is outside all accounts, 3 MB at most: 2 of residuals, which are counted in
 # full although some may be in a cache, too, and the answers, which share their text.
 _ANSWERS_KEPT, _RESIDUALS_LIMIT_BYTES = 64, 2_000_000
@@ -31,18 +33,18 @@ class Guard(NamedTuple):
     texts: tuple[int, ...]
 
 
-class Residual(NamedTuple):
-    """parts: text, and numbers of the texts that stand in between."""
+class Residual(msgspec.Struct):
+    """parts: text, and numbers of the texts that stand in between. size_bytes: the memory it
+    takes."""
 
     parts: tuple[str | int, ...]
     guards: tuple[Guard, ...] = ()
+    size_bytes: int = 0
 
-    @property
-    def size_bytes(self) -> int:
-        """The memory it takes in a cache."""
+    def __post_init__(self) -> None:
         shown = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
-        numbers = sum([len(guard.texts) for guard in self.guards])
-        return sum(shown.values()) + 8 * (len(self.parts) + numbers) + 120 * len(self.guards) + 60
+        listed = len(self.parts) + sum([len(guard.texts) for guard in self.guards])
+        self.size_bytes = sum(shown.values()) + 8 * listed + 120 * len(self.guards) + 60
 
     def fits(self, texts: Sequence[str]) -> bool:
         """Return whether it is the template's rendering for messages of these texts."""

@@ -19,7 +19,7 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.openings import Opening
 from tokenlane.tokens.caches.shapes import shape_of
-from tokenlane.tokens.encode.word_cuts import PART_CHARS
+from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.model_tokenizers import LoadedModel
 
@@ -94,7 +94,7 @@ def _encoded(
     limit_s = settings.thread_hop_s
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
-        if speed.encode_s(len(text)) > limit_s or len(text) > PART_CHARS:
+        if speed.encode_s(len(text)) > limit_s or len(text) > LOOP_CHARS:
             return None
         ids = encoder.encode(text, add_special_tokens=special)
         return _prompt(ids, block_tokens, salt, b"")
@@ -104,14 +104,16 @@ def _encoded(
         head = text[: openings.ends_at(encoder, root, text)]
         if not head:
             opening = Opening("", affixes[0], b"")
-        elif speed.encode_s(len(head)) < settings.stall_budget_s and len(head) <= PART_CHARS:
+        elif speed.encode_s(len(head)) < settings.stall_budget_s and len(head) <= LOOP_CHARS:
+            began_s = time.perf_counter()
             ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
+            speed.learn_encode(len(head), time.perf_counter() - began_s)
             opening = Opening(head, ids, block_hashes(ids, block_tokens, salt))
             openings.put(root, opening)
         else:
             return None
     rest = text[opening.chars :] if opening.chars else encoder.begun(text)
-    if speed.encode_s(len(rest)) > limit_s or len(rest) > PART_CHARS:
+    if speed.encode_s(len(rest)) > limit_s or len(rest) > LOOP_CHARS:
         return None
     began_s = time.perf_counter()
     ids = b"".join((opening.ids, encoder.encode_piece(rest), affixes[1]))

@@ -115,7 +115,10 @@ class ThreadPool:
     def _is_replaced(self, number: int) -> bool:
         if encoder_threads.remembered_chars() <= self._thread_limit_chars:
             return False
-        self._start(number)
+        try:
+            self._start(number)
+        except RuntimeError:  # the system has no room for one now: it is tried after the next job
+            return False
         encoder_threads.give_back_soon(self._loop)
         return True
 
