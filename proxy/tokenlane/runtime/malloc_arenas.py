@@ -21,7 +21,7 @@ _M_ARENA_MAX = -8
 # Longer blocks are mapped separately and returned to the kernel when they are freed. By itself
 # glibc raises this to the longest block ever freed, up to 32 MB: one such body, and every later one
 # leaves holes in the heap, which small blocks that stay settle in. Bodies of long conversations
-# are shorter: mapping one anew costs a page fault for every 4 KB.
+# are shorter: each mapping costs a page fault for every 4 KB.
 _OWN_PAGES_BYTES = 1024 * 1024
 # A heap that shrinks by less would grow again at once.
 _TRIM_BYTES = 8 * 1024 * 1024
