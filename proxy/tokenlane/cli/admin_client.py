@@ -13,7 +13,7 @@ from tokenlane.config.flags import admin_flags
 from tokenlane.config.keyring import admin_token
 from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
-from tokenlane.runtime.ports import url_of
+from tokenlane.runtime.ports import split_url, url_of
 
 # The address that reaches a listener on all addresses of this machine.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
@@ -47,15 +47,12 @@ def address(url: str | None, admin: AdminSettings) -> str:
     ConfigError."""
     if not url:
         return url_of(_ANY.get(admin.host, admin.host), admin.port)
-    try:
-        parts = urlsplit(url if "//" in url else f"//{url}")
-        scheme = parts.scheme or "http"
-        if scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError
-        port = parts.port or (443 if scheme == "https" else admin.port)
-        return url_of(parts.hostname, port, scheme) + parts.path.rstrip("/")
-    except ValueError:
-        raise ConfigError(f"--admin {url!r}: must look like http://HOST:PORT") from None
+    parts, port = split_url(url if "//" in url else f"//{url}")
+    scheme = parts.scheme or "http"
+    if scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"--admin {url!r}: must look like http://HOST:PORT")
+    port = port or (443 if scheme == "https" else admin.port)
+    return url_of(parts.hostname, port, scheme) + parts.path.rstrip("/")
 
 
 def shown(admin: AdminSettings) -> dict[str, str]:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import random
 import socket
+from urllib.parse import SplitResult, urlsplit
 
 from tokenlane.errors import ConfigError
 from tokenlane.runtime import orphans
@@ -132,6 +133,15 @@ def address_of(listener: socket.socket) -> tuple[str, int]:
     """Return host and port as bound."""
     name = listener.getsockname()
     return str(name[0]), int(name[1])
+
+
+def split_url(text: str) -> tuple[SplitResult, int | None]:
+    """Return a URL's parts and its port. Of what is no URL all parts are empty."""
+    try:
+        parts = urlsplit(text)
+        return parts, parts.port
+    except ValueError:
+        return urlsplit(""), None
 
 
 def url_of(host: str, port: int, scheme: str = "http") -> str:

@@ -10,11 +10,11 @@ Invariants:
 """
 
 from collections.abc import Collection, Iterable
-from urllib.parse import urlsplit
 
 import msgspec
 
 from tokenlane.errors import ConfigError
+from tokenlane.runtime.ports import split_url
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -27,11 +27,8 @@ class Target(msgspec.Struct, frozen=True):
 
 def target(text: str) -> Target:
     """Raises ConfigError where it is none."""
-    try:
-        parts = urlsplit(text)
-        name, port = parts.hostname or "", parts.port
-    except ValueError:
-        name, port, parts = "", None, urlsplit("")
+    parts, port = split_url(text)
+    name = parts.hostname or ""
     plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
     if parts.scheme not in ("http", "https") or not name or not plain:
         raise ConfigError(f"discovery.dns: {text!r} must look like http://NAME:PORT")

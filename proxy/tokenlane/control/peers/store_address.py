@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tokenlane.errors import ConfigError
+from tokenlane.runtime.ports import split_url
 
 _DEFAULT_PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
 
@@ -76,11 +77,7 @@ def store_address(url: str) -> StoreAddress:
 
 
 def _node(host: str, default_port: int) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{host}")
-        name, port = parts.hostname, parts.port
-    except ValueError:
-        name, port = None, None
-    if not name:
+    parts, port = split_url(f"//{host}")
+    if not parts.hostname:
         raise ConfigError("fleet.store: must look like redis://HOST:PORT")
-    return name, port or default_port
+    return parts.hostname, port or default_port

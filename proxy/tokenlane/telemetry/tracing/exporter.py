@@ -10,10 +10,10 @@ import logging
 from importlib.util import find_spec
 from random import random
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from tokenlane.config.settings import TracingSettings
 from tokenlane.errors import ConfigError
+from tokenlane.runtime.ports import split_url
 from tokenlane.telemetry.log.lines import ENTRY_BYTES, Entry
 from tokenlane.telemetry.queued_writer import QueuedWriter
 from tokenlane.telemetry.tracing.trace_context import TraceContext, parse
@@ -46,11 +46,7 @@ def check_extra() -> None:
 def check_endpoint(url: str) -> None:
     """Raise ConfigError where no collector can be at this URL, or where it holds a user name or a
     password, which the message does not repeat: settings are printed and shown."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ConfigError(_NO_URL) from None
+    parts, port = split_url(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
         raise ConfigError(_NO_URL)
     if "@" in parts.netloc:
