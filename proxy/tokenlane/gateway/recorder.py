@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import random
 
 from tokenlane.config.settings import LogSettings, Price
@@ -85,22 +85,12 @@ class Recorder:
                 families.REQUESTS, route, str(status), outcome, model
             )
         )
-        self._replica = lru_cache(2048)(
-            lambda model, replica: _ReplicaMetrics(segment, model, replica)
-        )
-        self._duration = lru_cache(64)(lambda route: segment.histogram(families.DURATION, route))
-        self._routed = lru_cache(256)(
-            lambda policy, reason: segment.counter(families.ROUTED, policy, reason)
-        )
-        self._mismatches = lru_cache(1024)(
-            lambda model, replica: segment.counter(families.MISMATCHES, model, replica)
-        )
-        self._tenant = lru_cache(1024)(
-            lambda tenant, outcome: segment.counter(families.TENANT_REQUESTS, tenant, outcome)
-        )
-        self._tenant_tokens = lru_cache(1024)(
-            lambda tenant, kind: segment.counter(families.TENANT_TOKENS, tenant, kind)
-        )
+        self._replica = lru_cache(2048)(partial(_ReplicaMetrics, segment))
+        self._duration = lru_cache(64)(partial(segment.histogram, families.DURATION))
+        self._routed = lru_cache(256)(partial(segment.counter, families.ROUTED))
+        self._mismatches = lru_cache(1024)(partial(segment.counter, families.MISMATCHES))
+        self._tenant = lru_cache(1024)(partial(segment.counter, families.TENANT_REQUESTS))
+        self._tenant_tokens = lru_cache(1024)(partial(segment.counter, families.TENANT_TOKENS))
         self._forms = lru_cache(64)(lambda form: segment.counter(families.FORWARDED, *form))
         self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
         self.configure(prices or {}, access, access.settings if access is not None else None)
