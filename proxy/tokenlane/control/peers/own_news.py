@@ -49,33 +49,22 @@ class OwnNews:
         """Return what is to be sent now; None if nothing is. It counts as sent."""
         told, told_places = self._told, self._told_places
         self._told, self._told_places = loads, places
-        if now_s - self._whole_s >= WHOLE_INTERVAL_S:
-            self._sent_s = self._whole_s = now_s
-            held = packed((key, load) for key, load in loads.items() if load != NO_LOAD)
-            claims = {key: claim for key, claim in places.items() if claim != _NO_CLAIM}
-            return msgspec.structs.replace(
-                self._who,
-                loads=held,
-                whole=True,
-                sent_s=wall_s,
-                places=claims,
-                prefixes=prefixes,
-                responses=responses,
-            )
+        who = PeerMessage(self._who.gateway)
+        if now_s - self._whole_s >= WHOLE_INTERVAL_S:  # everything, as if nothing had been told
+            self._whole_s = now_s
+            told, told_places = {}, {}
+            who = msgspec.structs.replace(self._who, whole=True, sent_s=wall_s)
         changed = [(key, load) for key, load in loads.items() if told.get(key, NO_LOAD) != load]
         changed += [(key, NO_LOAD) for key in told if key not in loads]
         claims = {
             key: claim for key, claim in places.items() if told_places.get(key, _NO_CLAIM) != claim
         }
-        if not (changed or claims or prefixes or responses) and now_s - self._sent_s < self._beat_s:
+        quiet = not (who.whole or changed or claims or prefixes or responses)
+        if quiet and now_s - self._sent_s < self._beat_s:
             return None
         self._sent_s = now_s
-        return PeerMessage(
-            self._who.gateway,
-            loads=packed(changed),
-            places=claims,
-            prefixes=prefixes,
-            responses=responses,
+        return msgspec.structs.replace(
+            who, loads=packed(changed), places=claims, prefixes=prefixes, responses=responses
         )
 
     def again(self) -> None:
