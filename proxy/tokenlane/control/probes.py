@@ -25,6 +25,7 @@ from tokenlane.config.settings import ControlSettings, Settings
 from tokenlane.config.tls import upstream_context
 from tokenlane.control.fleet_table import Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
+from tokenlane.control.waits import set_within
 from tokenlane.errors import UNREADABLE
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
@@ -66,7 +67,7 @@ class _Answer(msgspec.Struct):
 
 
 class ProbeFailed(Exception):
-    """An answer cannot be had; why, as a word of PROBE_REASONS. status: of an answer that was
+    """An answer cannot be had; why, as a key of ADVICE (fleet_table). status: of an answer that was
     none, else 0."""
 
     def __init__(self, why: str, status: int = 0) -> None:
@@ -299,8 +300,4 @@ class Prober:
             # Nudges from a busy gateway come by the thousand.
             gap_s = min(NUDGE_GAP_S, self.settings.probe_interval_s)
             await asyncio.sleep(gap_s)
-            try:
-                async with asyncio.timeout(self.settings.probe_interval_s - gap_s):
-                    await target.nudge.wait()
-            except TimeoutError:
-                pass
+            await set_within(target.nudge, self.settings.probe_interval_s - gap_s)

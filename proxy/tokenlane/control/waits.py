@@ -1,8 +1,17 @@
 """Waiting for one thing unless another comes first."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import Any
+
+
+async def set_within(event: asyncio.Event, limit_s: float | None) -> bool:
+    """Wait for an event, at most so long. Return whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    return event.is_set()
 
 
 async def unless(

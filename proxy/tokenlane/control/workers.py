@@ -26,6 +26,7 @@ from tokenlane.config.keyring import environment
 from tokenlane.config.secret import REPLICA_KEY_VARIABLE
 from tokenlane.config.settings import Key, Settings
 from tokenlane.control.stall_log import StallLog
+from tokenlane.control.waits import set_within
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState
@@ -176,10 +177,7 @@ class WorkerPool:
                 "worker %d ended (code %d); starting it again in %.1f s",
                 worker.number, code, pause_s,
             )  # fmt: skip
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._draining.wait()
-            except TimeoutError:
+            if not await set_within(self._draining, pause_s):
                 pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
     def _hopeless(self, worker: WorkerProcess) -> bool:

@@ -19,6 +19,7 @@ import zmq.asyncio
 from tokenlane.control.kv_events.account import PublisherAccount
 from tokenlane.control.kv_events.publishers import EventEndpoint
 from tokenlane.control.kv_events.sequence import Ask
+from tokenlane.control.waits import set_within
 
 RECEIVE_LIMIT_MESSAGES = 10_000
 # An engine sends a whole replay at once, and drops what its socket has no room for: what is not
@@ -63,12 +64,9 @@ class Subscription:
                     await asyncio.wait([first], timeout=BEGINNING_LIMIT_S)
                 await first
                 while True:
-                    try:
-                        async with asyncio.timeout(self.check_interval_s):
-                            await self._asked.wait()
-                    except TimeoutError:
-                        if self.account.quiet():
-                            self._ask(self.account.ask())
+                    asked = await set_within(self._asked, self.check_interval_s)
+                    if not asked and self.account.quiet():
+                        self._ask(self.account.ask())
                     self._asked.clear()
                     await self._questions()
 

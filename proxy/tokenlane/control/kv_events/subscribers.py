@@ -25,6 +25,7 @@ from tokenlane.control.kv_events.feed import End, Feed
 from tokenlane.control.kv_events.peer_accounts import PeerAccounts
 from tokenlane.control.kv_events.publishers import EventEndpoint, configured, discover
 from tokenlane.control.kv_events.sockets import Subscription
+from tokenlane.control.waits import set_within
 from tokenlane.fleet_state import FleetState, ReplicaState, Standing
 from tokenlane.routing.router import hashed_block_tokens
 from tokenlane.telemetry.metrics import families
@@ -154,12 +155,8 @@ class KvEvents:
 
     async def _flush(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(FLUSH_LIMIT_S):
-                    await self._dirty.wait()
+            if await set_within(self._dirty, FLUSH_LIMIT_S):
                 await asyncio.sleep(self._kv.flush_interval_s)
-            except TimeoutError:
-                pass
             self._dirty.clear()
             self._feed.flush(self.accounts, self.ends())
             self._learn()
@@ -183,11 +180,7 @@ class KvEvents:
             if plan is not None and plan.endpoints:
                 await self._follow(context, session, slot, plan)
                 continue
-            try:
-                async with asyncio.timeout(ASK_AGAIN_S if plan is None else None):
-                    await changed.wait()
-            except TimeoutError:
-                pass
+            await set_within(changed, ASK_AGAIN_S if plan is None else None)
 
     async def _follow(
         self,
