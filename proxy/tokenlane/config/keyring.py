@@ -62,7 +62,7 @@ def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
 def _from_file(path: Path) -> tuple[Key, ...]:
     import yaml  # noqa: PLC0415 - a worker that reads no keys starts 20 ms sooner
 
-    from tokenlane.config.settings_file import read_yaml  # noqa: PLC0415 - as above
+    from tokenlane.config.settings_file import place_of, read_yaml  # noqa: PLC0415 - as above
 
     try:
         listed, _, twice = read_yaml(path, _text(path, "auth.keys_file"), inf)
@@ -73,9 +73,7 @@ def _from_file(path: Path) -> tuple[Key, ...]:
             )
         return msgspec.convert(listed or [], tuple[Key, ...])
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: is not YAML") from None
+        raise ConfigError(f"{place_of(error, path)}: is not YAML") from None
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"{path}: must be a list of keys (digest, tenant, expires): {_without_content(error)}"

@@ -61,11 +61,8 @@ class SettingsFile:
         try:
             values, node, twice = read_yaml(path, text, _VALUES_LIMIT_COUNT)
         except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{path}:{mark.line + 1}" if mark else str(path)
-            raise ConfigError(
-                f"{where}: is not YAML ({getattr(error, 'problem', None) or 'unreadable'})"
-            ) from None
+            why = getattr(error, "problem", None) or "unreadable"
+            raise ConfigError(f"{place_of(error, path)}: is not YAML ({why})") from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError) as error:
             # PyYAML does not catch what its constructors raise: 0000-00-00 is a date to it.
             raise ConfigError(f"{path}: holds an invalid value ({error})") from None
@@ -109,6 +106,12 @@ class SettingsFile:
                 finite = self._note(item, (*path, place)) and finite
         self._inside.discard(id(node))
         return finite
+
+
+def place_of(error: yaml.YAMLError, path: Path) -> str:
+    """Return the file and, where it is known, the line of what is not YAML."""
+    mark = getattr(error, "problem_mark", None)
+    return f"{path}:{mark.line + 1}" if mark else str(path)
 
 
 def read_yaml(

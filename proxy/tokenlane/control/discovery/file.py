@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
+from tokenlane.config.settings_file import place_of
 from tokenlane.control.fleet_table import base_url
 from tokenlane.errors import ConfigError
 from tokenlane.runtime.file_times import Stamps, stamps
@@ -36,9 +37,7 @@ def read(path: Path) -> list[str] | None:
     except OSError as error:
         raise ConfigError(f"discovery.file: {path} cannot be read ({error.strerror})") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: is not YAML") from None
+        raise ConfigError(f"{place_of(error, path)}: is not YAML") from None
     except (msgspec.ValidationError, UnicodeDecodeError):
         raise ConfigError(f"{path}: must be a list of http://HOST:PORT") from None
     except ConfigError as error:
