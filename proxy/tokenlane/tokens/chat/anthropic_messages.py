@@ -22,6 +22,8 @@ from tokenlane.protocols.prompt_fields import (
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
+# What a chat's tool says, in vLLM's order.
+TOOL_KEYS = ("name", "description", "parameters", "strict", "defer_loading")
 THINKING = frozenset({"enabled", "disabled", "adaptive"})
 Block = dict[str, Any]
 
@@ -207,13 +209,8 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
         schema = tool.get("input_schema") if isinstance(tool, dict) else None
         if not isinstance(schema, dict):
             raise Unrenderable("tool-shape")
-        function = {
-            "name": tool.get("name"),
-            "description": tool.get("description"),
-            "parameters": schema if "type" in schema else {**schema, "type": "object"},
-            "strict": tool.get("strict"),
-            "defer_loading": tool.get("defer_loading"),
-        }
+        function = {key: tool.get(key) for key in TOOL_KEYS}
+        function["parameters"] = schema if "type" in schema else {**schema, "type": "object"}
         made.append({"type": "function", "function": function})
     return made
 

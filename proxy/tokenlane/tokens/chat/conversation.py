@@ -19,7 +19,7 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 ContentFormat = Literal["string", "openai"]
 Message = dict[str, Any]
 
-TEXT_PARTS = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
+TEXT_PARTS = ("text", "refusal", "thinking")  # each under a key of its own name
 MEDIA_KEYS = frozenset(
     "image_url input_image image_pil image_embeds audio_url input_audio audio_embeds "
     "video_url video_embeds prompt_embeds file".split()
@@ -164,8 +164,7 @@ def _part(part: Any) -> dict[str, Any]:
         kind = ""
     if not MEDIA_KEYS.isdisjoint(part) or kind in MEDIA_KEYS:
         raise Unrenderable("multimodal")
-    key = TEXT_PARTS.get(kind)
-    if key is None or not isinstance(part.get(key), str):
+    if kind not in TEXT_PARTS or not isinstance(part.get(kind), str):
         raise Unrenderable("content-part")
     if "uuid" in part or "prompt_cache_breakpoint" in part:
         raise Unrenderable("content-part")
@@ -174,7 +173,7 @@ def _part(part: Any) -> dict[str, Any]:
     if not all(isinstance(part.get(name, ""), str) for name in ("name", "data")):
         raise Unrenderable("content-part")
     extra = {name: value for name, value in part.items() if name not in KNOWN_PART_KEYS}
-    return {"type": "text", "text": part[key], **extra}
+    return {"type": "text", "text": part[kind], **extra}
 
 
 def _add_assistant(message: Message, result: Message) -> None:
@@ -184,11 +183,15 @@ def _add_assistant(message: Message, result: Message) -> None:
             raise Unrenderable("tool-shape")
         if calls:
             result["tool_calls"] = [_call(call) for call in calls]
-    reasoning = message.get("reasoning")
-    if reasoning is None:
-        reasoning = message.get("reasoning_content")
+    reasoning = reasoning_of(message)
     if reasoning is not None:
         result["reasoning"] = result["reasoning_content"] = reasoning
+
+
+def reasoning_of(message: Message) -> Any:
+    """Return what an assistant thought, in whichever of its two fields it stands; else None."""
+    reasoning = message.get("reasoning")
+    return message.get("reasoning_content") if reasoning is None else reasoning
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -110,9 +110,7 @@ def _turns(messages: list[dict[str, Any]]) -> Iterator[_Part]:
 
 
 def _answer(message: dict[str, Any]) -> Iterator[_Part]:
-    reasoning = message.get("reasoning")
-    if reasoning is None:
-        reasoning = message.get("reasoning_content")
+    reasoning = conversation.reasoning_of(message)
     thought: list[_Part] = [("assistant", "analysis", reasoning)] if reasoning else []
     calls = message.get("tool_calls")
     if not calls:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import ChatFields, ResponsesFields, Unrenderable
-from tokenlane.tokens.chat.anthropic_messages import chat_of
+from tokenlane.tokens.chat.anthropic_messages import TOOL_KEYS, chat_of
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 Item = dict[str, Any]
@@ -163,6 +163,5 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
     for tool in tools:
         if not isinstance(tool, dict) or tool.get("type") != "function":
             raise Unrenderable("tool-shape")
-        known = ("name", "description", "parameters", "strict", "defer_loading")
-        made.append({"type": "function", "function": {key: tool.get(key) for key in known}})
+        made.append({"type": "function", "function": {key: tool.get(key) for key in TOOL_KEYS}})
     return made
