@@ -18,6 +18,8 @@ from tokenlane.tokens.chat import anthropic_messages, openai_responses
 from tokenlane.tokens.ids import from_json
 from tokenlane.tokens.tokenizer import Tokenizer
 
+# Statuses that concern this prompt alone: another one may work.
+OF_THE_PROMPT = frozenset((400, 413, 422))
 # Types of message parts; all others are media or unknown. Not a set, because a request may send a
 # type that cannot be hashed.
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
@@ -66,15 +68,17 @@ def answer(body: bytes) -> bytes:
 
 def _only(request: CompletionBody) -> str | bytes:
     """Return the one prompt of a completion: text, or packed ids."""
-    if (
-        prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
-        is not None
-    ):
-        raise Unrenderable("truncation")
+    _refuse_truncation(request)
     prompts = Tokenizer.given(request)
     if len(prompts) != 1:
         raise Unrenderable("several-prompts")
     return prompts[0]
+
+
+def _refuse_truncation(request: ChatFields | CompletionBody) -> None:
+    cut = prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
+    if cut is not None:
+        raise Unrenderable("truncation")
 
 
 def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
@@ -102,12 +106,8 @@ def _unknown() -> str:
 def _chat(chat: ChatFields) -> dict[str, Any]:
     """Return the fields of `/tokenize`. What a chat gives its template beside the messages goes
     where vLLM puts it too: into the template's variables."""
-    if prompt_fields.value(chat.chat_template) is not None:
-        raise Unrenderable("request-template")
-    if prompt_fields.may_hold_ids(chat.kv_transfer_params):
-        raise Unrenderable("forwarded-ids")
-    if prompt_fields.truncation(chat.truncate_prompt_tokens, chat.truncation_side) is not None:
-        raise Unrenderable("truncation")
+    prompt_fields.refuse_overrides(chat)
+    _refuse_truncation(chat)
     turns = prompt_fields.value(chat.messages)
     _only_text(turns)
     asked: dict[str, Any] = {"messages": chat.messages}
@@ -133,10 +133,8 @@ def _variables(chat: ChatFields) -> dict[str, Any]:
     given = {} if given is None else given
     if not isinstance(given, dict):
         raise Unrenderable("template-kwargs")
-    documents, effort = (
-        prompt_fields.value(chat.documents),
-        prompt_fields.value(chat.reasoning_effort),
-    )
+    documents = prompt_fields.value(chat.documents)
+    effort = prompt_fields.value(chat.reasoning_effort)
     if documents is not None:
         given["documents"] = documents
     if effort is not None:

@@ -144,6 +144,16 @@ def may_hold_ids(params: msgspec.Raw) -> bool:
     return b"prompt_token_ids" in raw or b"\\" in raw
 
 
+def refuse_overrides(request: ChatFields) -> None:
+    """Raise Unrenderable where a chat brings its own template, or ids that count instead of it."""
+    # vLLM refuses a request's template unless told to trust it, which the gateway cannot see.
+    if value(request.chat_template) is not None:
+        raise Unrenderable("request-template")
+    # The replica takes forwarded ids instead of the messages.
+    if may_hold_ids(request.kv_transfer_params):
+        raise Unrenderable("forwarded-ids")
+
+
 def truncation(limit: msgspec.Raw, side: msgspec.Raw) -> tuple[int, str | None] | None:
     """Return tokens to keep and the side cut off ("left", "right" or unsaid); None: no truncation.
 

@@ -151,11 +151,9 @@ class Tokenizer:
 
     # Chat
 
-    def chat_text(
-        self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
-    ) -> str:
+    def chat_text(self, asked: Conversation, shapes: ShapeCache | None = None) -> str:
         """Return the rendered prompt; see `rendering`."""
-        return self.rendering(asked, shapes, hasty=hasty).text
+        return self.rendering(asked, shapes).text
 
     def rendering(
         self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
@@ -164,7 +162,7 @@ class Tokenizer:
         this one unless that takes long and is `hasty`. Raise RequestError(400) as vLLM would, or
         Unrenderable."""
         if self.harmony and isinstance(asked, ChatFields):
-            self._refuse_request_template(asked)
+            prompt_fields.refuse_overrides(asked)
             return Rendering(harmony.text(asked))
         if self._own_renderer:
             raise Unrenderable("own-renderer")
@@ -186,7 +184,7 @@ class Tokenizer:
     ) -> tuple[str, MakeResidual | None]:
         """Return the text of these messages, and what makes the residual of it, where there can be
         one."""
-        self._refuse_request_template(request)
+        prompt_fields.refuse_overrides(request)
         tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
         turns = conversation.conversation(given, template.content_format)
@@ -243,14 +241,6 @@ class Tokenizer:
         special = prompt_fields.flag(request.add_special_tokens, False)
         cut = prompt_fields.truncation(request.truncate_prompt_tokens, request.truncation_side)
         return self._truncated(self.chat_text(request), special, cut)
-
-    def _refuse_request_template(self, request: ChatFields) -> None:
-        # vLLM refuses a request's template unless told to trust it, which the gateway cannot see.
-        if prompt_fields.value(request.chat_template) is not None:
-            raise Unrenderable("request-template")
-        # The replica takes forwarded ids instead of the messages.
-        if prompt_fields.may_hold_ids(request.kv_transfer_params):
-            raise Unrenderable("forwarded-ids")
 
     def _template(self, *, with_tools: bool) -> Template:
         if not with_tools and self._processor_template is not None:
