@@ -8,7 +8,22 @@ from tests.paths import ROOT
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.dialects import dialect_of
-from tokenlane.protocols.routes import FORWARDED, ROUTES, Action, find, model_name, route_of
+from tokenlane.protocols.routes import (
+    FORWARDED,
+    ROUTES,
+    Action,
+    Route,
+    allow,
+    model_name,
+    route_of,
+)
+
+
+def find(method: str, path: str) -> Route:
+    """Return the route of a request, as the gateway takes it."""
+    route = route_of(path)
+    allow(route, method, path)
+    return route
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from tokenlane.protocols.routes import Route
 
 # Fields in which a client's key comes; they end at the gateway where it has keys of its own.
 KEY_FIELDS = frozenset({b"authorization", b"x-api-key"})
-REASONS = ("missing", "malformed", "unknown", "expired")
 _SCHEME = b"bearer "
 
 
 class Authenticator:
-    """The keys in force. on_refused: told why (of REASONS) for each request that had none of them.
+    """The keys in force. on_refused: told why for each request that had none of
+    them: missing, malformed, unknown or expired.
 
     Raises ValueError where two keys have the same digest.
     """
@@ -38,11 +38,6 @@ class Authenticator:
             self._tenants[digest] = key.tenant
             if key.expires is not None:
                 self._ends_s[digest] = key.expires.timestamp()
-
-    @property
-    def tenants(self) -> frozenset[str]:
-        """The tenants that have a key."""
-        return frozenset(self._tenants.values())
 
     def tenant(self, route: Route, headers: Sequence[tuple[bytes, bytes]], now_s: float) -> str:
         """Return the tenant of a request; empty on routes that need no key. headers: lower-case

@@ -21,7 +21,6 @@ from tokenlane.errors import UNREADABLE, ConfigError
 
 log = logging.getLogger("admin")
 
-BODY_LIMIT_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 

@@ -27,7 +27,7 @@ from tokenlane.runtime.ports import url_of
 class Probe(msgspec.Struct, frozen=True):
     """One look at a replica.
 
-    reason: `ok`, or why it failed (metric label): one of PROBE_REASONS.
+    reason: `ok`, or why it failed (metric label): a key of ADVICE.
     models and scrape: None if they could not be read. adapters: those of the models, with
     the model of each. roots: by model, the folder or the hub's name that the replica has it from.
     at_s, version, created_s: as Signs has them.
@@ -55,7 +55,7 @@ class Probe(msgspec.Struct, frozen=True):
         return Signs(self.at_s, started_s, self.version, self.created_s, self.roots)
 
 
-PROBE_REASONS = ("refused", "unreachable", "tls", "timeout", "status", "protocol")
+# Why a probe failed, and what may help.
 ADVICE = {
     "refused": "nothing listens there; is vLLM running, and is the port right?",
     "unreachable": "there is no way to it; is the host's name right?",

@@ -161,23 +161,21 @@ def _cut_length(head: bytes) -> tuple[bytes, int]:
 class RequestHeads:
     """Parses the heads of requests.
 
-    settings: heads beyond their limits are refused. dropped: names of fields that replicas do not
-    get. unreadable: stands for a head that could not be parsed.
+    settings: heads beyond their limits are refused. unreadable: stands for a head that could not be
+    parsed.
     """
 
     def __init__(
-        self,
-        settings: ServerSettings,
-        dropped: frozenset[bytes] = frozenset(),
-        error_format: ErrorFormatOf = openai_errors,
+        self, settings: ServerSettings, error_format: ErrorFormatOf = openai_errors
     ) -> None:
         self._error_format = error_format
         line = framing.RequestLine(b"GET", b"/", 1)
-        self.unreadable = RequestHead(line, b"/", [], dropped, error_format)
-        self.configure(settings, dropped)
+        self.unreadable = RequestHead(line, b"/", [], frozenset(), error_format)
+        self.configure(settings, frozenset())
 
     def configure(self, settings: ServerSettings, dropped: frozenset[bytes]) -> None:
-        """Replace the limits and the dropped names, from the next head on."""
+        """Replace the limits and `dropped`, the names of fields that replicas do not get, from the
+        next head on."""
         self._settings = settings
         self._dropped = dropped
         self._memo: _Memo[RequestHead] = _Memo()

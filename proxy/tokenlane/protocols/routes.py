@@ -133,13 +133,6 @@ def kept_name(path: str) -> str:
     return match[2] if match is not None else ""
 
 
-def find(method: str, path: str) -> Route:
-    """Return the route of a request. Raise RequestError 404 or 405."""
-    route = route_of(path)
-    allow(route, method, path)
-    return route
-
-
 def allow(route: Route, method: str, path: str) -> None:
     """Raise RequestError 404 where nothing is served, 405 where not by this method."""
     if route is UNSERVED:

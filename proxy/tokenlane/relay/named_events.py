@@ -20,8 +20,6 @@ from tokenlane.relay.usage import (
     type_of,
 )
 
-_Event = tuple[bytes, bytes]
-
 
 class NamedEventScanner(EventScanner):
     """events: seen so far. `done`: the event that ends the dialect's streams was seen. on_made:

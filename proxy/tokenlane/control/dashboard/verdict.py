@@ -10,7 +10,7 @@ from tokenlane.control.dashboard.live import ReplicaRow, Verdict
 _SERVING = ("up", "full", "starting")
 # Of replicas in trouble, so many are named.
 _NAMED = 3
-# Why a replica is down, by the last probe's reason (`fleet_table.PROBE_REASONS`).
+# Why a replica is down, by the last probe's reason (a key of `fleet_table.ADVICE`).
 WHY = {
     "refused": "connection refused",
     "unreachable": "no way to it",
