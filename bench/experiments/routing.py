@@ -60,7 +60,7 @@ def decisions(replicas: int) -> dict[str, float]:
     """Microseconds of a decision and of an insertion, with so many replicas."""
     random = Random(replicas)
     router, prompt = _router(replicas), _prompt(random)
-    query = Query.of(prompt, 1)
+    query = Query(prompt.blocks, prompt.block_tokens, prompt.tokens, prompt.tokens, 1)
     for slot in range(replicas):
         held = random.randrange(1, len(prompt.blocks) // 8)
         router.index.insert(slot, prompt.blocks[: 8 * held])

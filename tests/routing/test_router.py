@@ -9,7 +9,6 @@ import pytest
 from tokenlane.config.settings import HealthSettings, RoutingSettings
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState, Load, ReplicaState, Standing
-from tokenlane.prompt import Prompt
 from tokenlane.routing.candidates import LeftOut, Nobody
 from tokenlane.routing.decision import Decision, Query, Reason
 from tokenlane.routing.lease import LocalBoard
@@ -39,8 +38,7 @@ class Bench:
 
     def query(self, name: int, tokens: int) -> Query:
         ids = b"".join((name * 100_000 + at).to_bytes(4, "little") for at in range(tokens))
-        prompt = Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, tokens)
-        return Query.of(prompt, self.router.draw())
+        return Query(block_hashes(ids, BLOCK), BLOCK, tokens, tokens, self.router.draw())
 
     def decide(self, query: Query, now: float = 0.0) -> Decision:
         return self.router.decide(query, self.router.eligible("m", now))
@@ -81,7 +79,7 @@ def test_a_shared_first_block_does_not_bind_them_together() -> None:
     homes: Counter[int] = Counter()
     for name in range(1, 41):
         ids = head + name.to_bytes(4, "little") * 1000
-        query = Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, len(ids) // 4))
+        query = Query(block_hashes(ids, BLOCK), BLOCK, len(ids) // 4, len(ids) // 4)
         homes[bench.served(query)] += 1
     assert set(homes.values()) == {10}
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.routing.chains import chain, long_prompt, prompts
 from tokenlane.config.settings import HealthSettings, RoutingSettings
 from tokenlane.fleet_state import CacheChange, FleetState, Load, ReplicaState, Standing
-from tokenlane.prompt import Prompt
 from tokenlane.routing.decision import Query, Reason
 from tokenlane.routing.lease import Lease, LocalBoard
 from tokenlane.routing.pending import EPOCH_S, HINT_S, LAG_S, Pending
@@ -150,7 +149,7 @@ class Bench:
 
     def query(self, name: int, tokens: int = 1600) -> Query:
         ids = name.to_bytes(4, "little") * tokens
-        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, tokens))
+        return Query(block_hashes(ids, BLOCK), BLOCK, tokens, tokens)
 
     def cached(self, query: Query) -> list[int]:
         decision = self.router.decide(query, self.router.eligible("m", 0.0))
@@ -275,7 +274,7 @@ def test_a_rank_with_a_long_queue_is_spared() -> None:
 
     def longer(name: int) -> Query:
         ids = (1).to_bytes(4, "little") * 160 + name.to_bytes(4, "little") * 4000
-        return Query.of(Prompt((ids,), block_hashes(ids, BLOCK), BLOCK, len(ids) // 4))
+        return Query(block_hashes(ids, BLOCK), BLOCK, 4160, 4160)
 
     with lease_of(bench, longer(2)) as first, lease_of(bench, longer(3)) as second:
         # At alpha 0.1 a queue of 4,000 tokens outweighs a prefix of 160.

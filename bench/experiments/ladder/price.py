@@ -10,7 +10,6 @@ from typing import Any
 from bench.loads.prompts import BLOCK_TOKENS, TURNS, conversation, ids_of, ladder, raw
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.fleet_state import FleetState, ReplicaState
-from tokenlane.prompt import Prompt
 from tokenlane.routing.decision import Query
 from tokenlane.routing.lease import LocalBoard
 from tokenlane.routing.router import Router
@@ -84,7 +83,7 @@ def decision_us(tokens: int = 100_000, replicas: int = 8, count: int = 500) -> f
     hashes = random.Random(1).randbytes(8 * (tokens // BLOCK_TOKENS))
     for slot in range(replicas):
         router.learn(slot, hashes[: len(hashes) * (slot + 1) // (8 * replicas) * 8])
-    query = Query.of(Prompt((bytes(4 * tokens),), hashes, BLOCK_TOKENS, tokens))
+    query = Query(hashes, BLOCK_TOKENS, tokens, tokens)
     among = router.eligible("m", 0.0)
     return _each_us(lambda: router.decide(query, among), count)
 

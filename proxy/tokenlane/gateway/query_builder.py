@@ -72,16 +72,19 @@ class QueryBuilder:
         session = session_of(headers, self._session_headers)
         parent = self.parent(headers)
         head = head_tokens(request, block_tokens) if self._reads_head else 0
+        inexact: Reason | None = None
         if prompt is not None:
-            return Query.of(prompt, self._draw(), session, head, parent, tenant, silent)
-        tokens = prompt_size_bytes(request) // TEXT_BYTES_PER_TOKEN
-        text = head_bytes(request, TEXT_LIMIT_BYTES)
-        blocks = text_hashes(text, block_tokens, salt(model or "", request))
-        reason = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
-        draw = self._draw()
+            blocks, block_tokens, tokens = prompt.blocks, prompt.block_tokens, prompt.tokens
+            first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else tokens
+        else:
+            tokens = first_tokens = prompt_size_bytes(request) // TEXT_BYTES_PER_TOKEN
+            text = head_bytes(request, TEXT_LIMIT_BYTES)
+            blocks = text_hashes(text, block_tokens, salt(model or "", request))
+            inexact = Reason.NO_TOKENIZER if why_not == "no-tokenizer" else Reason.BAIL
         return Query(
-            blocks, block_tokens, tokens, tokens, draw, reason, session, head, parent, tenant
-        )
+            blocks, block_tokens, tokens, first_tokens, self._draw(), inexact,
+            session, head, parent, tenant, silent,
+        )  # fmt: skip
 
     def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
         """Build the query of a request whose prompt is not read: only its size is known."""

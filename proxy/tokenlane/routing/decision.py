@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from tokenlane.fleet_state import Load
-from tokenlane.prompt import Prompt
 
 
 class Reason(StrEnum):
@@ -32,10 +31,6 @@ class Reason(StrEnum):
     NO_TOKENS = "no-tokens"  # neither ids nor text
 
 
-# Reasons that say how the prompt was known; they outrank the policy's own.
-INEXACT = frozenset({Reason.NO_TOKENIZER, Reason.BAIL, Reason.NO_TOKENS})
-
-
 NO_SLOTS: Final[frozenset[int]] = frozenset()
 
 
@@ -46,7 +41,8 @@ class Query:
     prompt_tokens: tokens in all its prompts; an estimate when `inexact` is set.
     first_tokens: tokens of the prompt that `blocks` belongs to.
     draw: random bits, for policies that draw.
-    inexact: one of INEXACT, or None when the ids are the replica's own.
+    inexact: how the prompt was known (NO_TOKENIZER, BAIL, NO_TOKENS), which outranks the policy's
+    reason; None when the ids are the replica's own.
     session: a number for the session the client named, 0 for none.
     head_tokens: about where the prompt's common beginning ends, 0 where it is not known.
     parent: a number for who waits for it and others, 0 for nobody.
@@ -80,33 +76,6 @@ class Query:
         self.parent: Final = parent
         self.tenant: Final = tenant
         self.silent: Final = silent
-
-    @classmethod
-    def of(
-        cls,
-        prompt: Prompt,
-        draw: int = 0,
-        session: int = 0,
-        head_tokens: int = 0,
-        parent: int = 0,
-        tenant: str = "",
-        silent: frozenset[int] = NO_SLOTS,
-    ) -> "Query":
-        """The query of a request whose ids are known."""
-        first_tokens = len(prompt.sequences[0]) // 4 if prompt.sequences else prompt.tokens
-        return Query(
-            prompt.blocks,
-            prompt.block_tokens,
-            prompt.tokens,
-            first_tokens,
-            draw,
-            None,
-            session,
-            head_tokens,
-            parent,
-            tenant,
-            silent,
-        )
 
 
 class History(Protocol):
