@@ -240,7 +240,7 @@ class Router:
         if slot not in self._slots:  # removed meanwhile
             return
         self.index.insert(slot, blocks, tenant, now)
-        if self.truth.known(slot):
+        if slot in self.truth.replicas:
             self.pending.insert(slot, blocks, now, hint=True)
 
     def cached(self, change: CacheChange) -> None:

@@ -13,7 +13,7 @@ from tokenlane.routing.hashset import HashSet
 
 
 class Rank:
-    """One data-parallel rank's cache."""
+    """One data-parallel rank's cache: what is on the GPU, and what in other memory."""
 
     __slots__ = ("gpu", "host", "standing")
 
@@ -21,19 +21,6 @@ class Rank:
         self.gpu = HashSet()
         self.host = HashSet()
         self.standing = Standing.NONE
-
-    def match(self, blocks: bytes, hashes: memoryview, guess: int = 0) -> int:
-        """Leading blocks on the GPU. guess: how many that may be."""
-        return self.gpu.first_unknown(blocks, hashes, 0, guess)
-
-    def match_host(self, blocks: bytes, hashes: memoryview, matched: int) -> int:
-        """Leading blocks on the GPU or, behind the `matched` ones, in other memory."""
-        return self.host.first_unknown(blocks, hashes, matched)
-
-    def clear(self) -> None:
-        """Nothing is held."""
-        self.gpu = HashSet()
-        self.host = HashSet()
 
 
 class _Replica:
@@ -64,17 +51,13 @@ class Truth:
             replica.ranks = [Rank() for _ in range(change.ranks)]
         rank = replica.ranks[change.rank]
         if change.cleared:
-            rank.clear()
+            rank.gpu, rank.host = HashSet(), HashSet()
         rank.standing = change.standing
         replica.standing = _least([one.standing for one in replica.ranks])
         rank.gpu.discard_all(change.removed)
         rank.host.discard_all(change.host_removed)
         rank.gpu.add_all(change.stored)
         rank.host.add_all(change.host_stored)
-
-    def known(self, slot: int) -> bool:
-        """Whether the replica has said anything."""
-        return slot in self.replicas
 
     def standing(self, slot: int, block_tokens: int) -> Standing:
         """How far the replica's account may be believed for hashes of such blocks."""
@@ -91,8 +74,8 @@ class Truth:
         may hold."""
         best = pending
         for rank in self._ranks(slot):
-            matched = max(rank.match(blocks, hashes, guess), pending)
-            beyond = rank.match_host(blocks, hashes, matched) - matched
+            matched = max(rank.gpu.first_unknown(blocks, hashes, 0, guess), pending)
+            beyond = rank.host.first_unknown(blocks, hashes, matched) - matched
             best = max(best, matched + int(beyond * self.host_worth))
         return best
 
@@ -101,7 +84,7 @@ class Truth:
         ranks = self._ranks(slot)
         if len(ranks) < 2:
             return []
-        return [rank.match(blocks, hashes) for rank in ranks]
+        return [rank.gpu.first_unknown(blocks, hashes, 0) for rank in ranks]
 
     def remove(self, slot: int) -> None:
         """The replica is gone for good."""
