@@ -7,6 +7,7 @@ Invariants:
 """
 
 import json
+from dataclasses import KW_ONLY, dataclass
 
 # What decoding the bytes of others raises. msgspec's errors and those of UTF-8 are ValueErrors;
 # brackets in brackets and numbers beyond the machine's raise the rest.
@@ -40,6 +41,7 @@ class ConfigProblems(ConfigError):
         return self._problems
 
 
+@dataclass(eq=False, repr=False)
 class RequestError(TokenlaneError):
     """The request cannot be served, and this is the answer to it.
 
@@ -48,27 +50,18 @@ class RequestError(TokenlaneError):
     close: the connection cannot be used any further (framing is lost).
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = "invalid_request_error",
-        code: str | int | None = None,
-        param: str | None = None,
-        retry_after_s: int | None = None,
-        close: bool = False,
-        headers: tuple[tuple[bytes, bytes], ...] = (),
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-        self.code = code
-        self.param = param
-        self.retry_after_s = retry_after_s
-        self.close = close
-        self.headers = headers
+    status: int
+    message: str
+    _: KW_ONLY
+    kind: str = "invalid_request_error"
+    code: str | int | None = None
+    param: str | None = None
+    retry_after_s: int | None = None
+    close: bool = False
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
 
     def copy(self) -> "RequestError":
         """Return the same, to be raised where this one is kept: raised itself, it would keep the
