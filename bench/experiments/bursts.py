@@ -4,8 +4,9 @@
 
 Each second 20 prompts of 100,000 fresh tokens arrive at once; beside them small chat requests at
 100/s and the health endpoints, all open loop: a latency counts from the time at which the request
-was due. The twin is the same gateway, but encodes where it stands. The gateway has one core, the
-canned replicas and the load generator the other. `quiet` is the gateway without bursts.
+was due. The twin is the same gateway, but encodes where it stands, with `tokenizers`: so the
+gateway is measured with that encoder too, and as shipped, with a quicker one. The gateway has one
+core, the canned replicas and the load generator the other. `quiet` is the gateway without bursts.
 """
 
 import time
@@ -33,10 +34,14 @@ from bench.tools.finding import Finding, Plot, Series, Table
 from bench.tools.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
 from bench.tools.scrape import difference, samples
 from bench.tools.statistics import Cell
-from bench.tools.systems import Proxy, gateway, inline_twin
+from bench.tools.systems import ON_LOOP, REFERENCE, Proxy, tuned
 
 LINGER_S = 10.0
 STEADY = ("small", "health", "livez")
+# Settings of `tokens` by run. The last two differ by the place of encoding alone.
+AS_SHIPPED = "tokenlane"
+SAME_ENCODER, TWIN = "tokenlane with tokenizers", "inline twin"
+RUNS: dict[str, dict[str, Any]] = {AS_SHIPPED: {}, SAME_ENCODER: REFERENCE, TWIN: ON_LOOP}
 
 
 def plan(proxy: Proxy, seconds_s: int, burst: int, size_chars: int) -> Plan:
@@ -104,14 +109,13 @@ def run(seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
     size_chars = chars_for(tokens)
     outcomes: dict[str, Outcome] = {}
     with Canned(free_ports(4), load_core) as canned:
-        with gateway(canned.urls, core) as ours:
-            quiet = plan(ours, min(5, seconds_s), 0, 0)
-            outcomes["quiet"] = measure("quiet", ours, quiet, cores)
-            busy = plan(ours, seconds_s, burst, size_chars)
-            outcomes["tokenlane"] = measure("tokenlane", ours, busy, cores)
-        with inline_twin(canned.urls, core) as twin:
-            busy = plan(twin, seconds_s, burst, size_chars)
-            outcomes["inline twin"] = measure("inline twin", twin, busy, cores)
+        for name, settings in RUNS.items():
+            with tuned(name, canned.urls, core, settings) as proxy:
+                if name == AS_SHIPPED:
+                    quiet = plan(proxy, min(5, seconds_s), 0, 0)
+                    outcomes["quiet"] = measure("quiet", proxy, quiet, cores)
+                busy = plan(proxy, seconds_s, burst, size_chars)
+                outcomes[name] = measure(name, proxy, busy, cores)
     return {
         "bench": "bursts",
         "machine": machine.facts(),

@@ -25,11 +25,10 @@ from bench.tools.command_line import Options, main
 from bench.tools.finding import Finding, Plot, Series, Shape, Table, few, times
 from bench.tools.processes import free_ports, need_tools, say, two_cores
 from bench.tools.statistics import Cell
+from bench.tools.systems import ON_LOOP, REFERENCE
 from bench.tools.watched import Watched, watched
 
 TOKENS, TURNS, KNOWN = 2_000, 8, 16
-REFERENCE = {"fast_engines": False}
-ON_LOOP = REFERENCE | {"thread_hop_s": 1e9}
 NO_CACHE = {"cache_limit_bytes": 0}
 # Queues as short as the phases are: else nothing would overflow before the load is over.
 NARROW = REFERENCE | {"queue_wait_limit_s": 0.1, "queue_limit_jobs": 32}

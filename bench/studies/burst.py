@@ -17,7 +17,7 @@ import msgspec
 from bench.loads import workload
 from bench.loads.openloop import Plan
 from bench.loads.phases import Phase, given, phase, plain_flow
-from bench.studies.ablation import NO_CACHE, ON_LOOP, REFERENCE
+from bench.studies.ablation import NO_CACHE
 from bench.tools import machine
 from bench.tools.canned import Canned
 from bench.tools.command_line import Options, main
@@ -25,6 +25,7 @@ from bench.tools.demo_model import MODEL_FOLDER
 from bench.tools.finding import Beside, Finding, Shape, Table, bars, few, milliseconds, times
 from bench.tools.processes import free_ports, need_tools, say, two_cores
 from bench.tools.statistics import Cell, median
+from bench.tools.systems import ON_LOOP, REFERENCE
 from bench.tools.watched import Watched, watched
 from tokenlane.protocols.prompt_fields import ChatFields
 from tokenlane.tokens.tokenizer import Tokenizer

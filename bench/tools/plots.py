@@ -14,6 +14,7 @@ from bench.tools.statistics import cell
 
 COLORS = {
     "tokenlane": "#1668b8",
+    "tokenlane with tokenizers": "#63a0d4",
     "as shipped": "#1668b8",
     "aiohttp": "#9a9a9a",
     "nginx direct": "#d0d0d0",

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,10 @@ from bench.tools.processes import BenchError, Process, free_ports, module, pause
 
 ROUTERS = ("sglang_router", "vllm_router")
 ROUTERS_PYTHON = ".venv-routers/bin/python"
+# Settings of `tokens`: the usual encoder (`tokenizers`); and with it, every prompt encoded on the
+# loop. To the ladder a hop to a thread costs more than any job then, so every job is a short one.
+REFERENCE: dict[str, Any] = {"fast_engines": False}
+ON_LOOP: dict[str, Any] = REFERENCE | {"thread_hop_s": 1e9}
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -124,17 +129,16 @@ def gateway(
 
 
 @contextmanager
-def inline_twin(urls: Sequence[str], core: int | None) -> Iterator[Proxy]:
-    """The same gateway, but it encodes every prompt where it stands, on the loop.
-
-    To the ladder a hop to a thread costs more than any job: so every job is a short one. Its
-    encoder is the usual one (`tokenizers`).
-    """
-    with tempfile.NamedTemporaryFile("w", prefix="bench-twin-", suffix=".yaml") as config:
-        config.write("tokens:\n  thread_hop_s: 1.0e+9\n  fast_engines: false\n")
+def tuned(
+    name: str, urls: Sequence[str], core: int | None, tokens: dict[str, Any]
+) -> Iterator[Proxy]:
+    """The same gateway with these settings of `tokens` over the defaults."""
+    with tempfile.NamedTemporaryFile(prefix="bench-tuned-", suffix=".yaml") as config:
+        config.write(msgspec.json.encode({"tokens": tokens}))  # JSON is YAML
         config.flush()
-        with gateway(urls, core, "--config", config.name, name="inline-twin") as twin:
-            yield twin
+        log_name = name.replace(",", "").replace(" ", "-")
+        with gateway(urls, core, "--config", config.name, name=log_name) as proxy:
+            yield proxy
 
 
 def wait_ready(process: Process, admin_port: int, tries: int = 100) -> None:

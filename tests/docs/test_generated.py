@@ -44,11 +44,18 @@ def test_links_are_turned() -> None:
 
 
 def test_the_readme_tells_the_figures_of_its_plot() -> None:
-    told = re.search(r"take ([\d.]+) ms .* and ([\d.]+) s .*docs/img/why.png", README)
+    told = re.search(r"take ([\d.]+ ms) .* and ([\d.]+ s) .*docs/img/why.png", README)
     found = why.figures()
-    shown = f"{found['tokenlane'][1]:.1f}", f"{found['inline twin'][1] / 1000:.1f}"
+    shown = why.shown(found[why.GATEWAY][1]), why.shown(found[why.TWIN][1])
     assert told is not None
     assert told.groups() == shown
+
+
+def test_the_readme_compares_places_to_tokenize_with_the_same_encoder() -> None:
+    why_it_is = README.partition("## Why")[2].partition("docs/img/why.png")[0]
+    assert "`tokenizers`" in why_it_is
+    assert "`tokenizers`" in why.GATEWAY
+    assert why.TWIN.endswith("the same")
 
 
 def test_the_plot_beside_other_routers_wants_them_all() -> None:

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
+from bench.experiments import bursts
 from bench.studies.ablation import RUNGS
 from bench.studies.burst import MODES
 from tokenlane.config.settings import TokenSettings
 
 
-@pytest.mark.parametrize("tokens", [*RUNGS.values(), *MODES.values()])
+@pytest.mark.parametrize("tokens", [*RUNGS.values(), *MODES.values(), *bursts.RUNS.values()])
 def test_every_rung_is_made_of_settings_there_are(tokens: dict[str, object]) -> None:
     assert isinstance(msgspec.convert(tokens, TokenSettings), TokenSettings)
