@@ -5,7 +5,8 @@
 FILE is a public trace of arrivals, CSV with TIMESTAMP and ContextTokens (such as Azure's of 2023):
 the stretch around its busiest second is replayed, time compressed, every prompt new and of its
 length. Without it a made sequence of the same burstiness. The same requests evenly spread stand
-beside it: what differs is the arrival process alone; and so does a gateway that tokenizes inline.
+beside it: what differs is the arrival process alone. So do a gateway that tokenizes inline, with
+`tokenizers`, and one with that encoder that does not: those two differ by the place alone.
 """
 
 import math
@@ -16,7 +17,6 @@ from bench.loads.arrival_times import Arrival, busiest, made, read, window
 from bench.loads.openloop import Plan
 from bench.loads.phases import Phase, given, phase, plain_flow
 from bench.loads.prompts import chars_for
-from bench.studies.ablation import RUNGS
 from bench.tools import machine
 from bench.tools.canned import Canned
 from bench.tools.command_line import Options, main
@@ -24,9 +24,15 @@ from bench.tools.finding import Finding, Plot, Series, Shape, Table, few, times
 from bench.tools.processes import free_ports, need_tools, say, two_cores
 from bench.tools.queueing import gaps_s, variation
 from bench.tools.statistics import Cell
+from bench.tools.systems import ON_LOOP, REFERENCE
 from bench.tools.watched import Watched, watched
 
 COMPRESSED = 4.0
+# Settings of `tokens`.
+SHIPPED, SAME_ENCODER, INLINE = "as shipped", "with tokenizers", "inline"
+GATEWAYS: dict[str, dict[str, Any]] = {SHIPPED: {}, SAME_ENCODER: REFERENCE, INLINE: ON_LOOP}
+# Whether the arrivals are spread evenly, by gateway.
+RUNS = ((SHIPPED, False), (SHIPPED, True), (SAME_ENCODER, False), (INLINE, False))
 
 
 def plan(
@@ -62,7 +68,7 @@ def row(name: str, got: Phase) -> list[Cell]:
 
 
 def run(options: Options) -> Finding:
-    """Bursty and even as shipped, bursty inline."""
+    """Bursty and even as shipped, bursty with the same encoder off the loop and on it."""
     need_tools("nginx", "taskset")
     cores = core, load_core = two_cores()
     facts = machine.facts()
@@ -75,10 +81,10 @@ def run(options: Options) -> Finding:
     asked = [Arrival(one.due_s / COMPRESSED, one.tokens) for one in kept]
     got: dict[str, Phase] = {}
     with Canned(free_ports(4), load_core) as canned:
-        for name, even in (("as shipped", False), ("as shipped", True), ("inline", False)):
+        for name, even in RUNS:
             label = f"{name}, {'even' if even else 'bursty'}"
             say(f"  arrivals, {label}: {len(asked)} requests")
-            with watched(name, canned.urls, core, options, RUNGS[name]) as gateway:
+            with watched(name, canned.urls, core, options, GATEWAYS[name]) as gateway:
                 made_plan = plan(gateway, asked, label, seconds_s, even=even)
                 got[label] = phase(gateway, made_plan, cores, seconds_s)
     return finding(facts, source, whole, kept, got, seconds_s)
@@ -95,11 +101,10 @@ def finding(
     """The table, the burstiness, and what it costs."""
     spread = variation(gaps_s([one.due_s for one in whole])) or 0.0
     _, peak = busiest(whole)
-    bursty, even, inline = (
-        got[name] for name in ("as shipped, bursty", "as shipped, even", "inline, bursty")
-    )
+    bursty, even = got[f"{SHIPPED}, bursty"], got[f"{SHIPPED}, even"]
+    ladder, inline = got[f"{SAME_ENCODER}, bursty"], got[f"{INLINE}, bursty"]
     p99 = [one.flows["prompts"].p99_ms for one in (bursty, even)]
-    plain = [one.flows["plain"].p99_ms for one in (bursty, inline)]
+    plain = [one.flows["plain"].p99_ms for one in (ladder, inline)]
     return Finding(
         name="arrivals",
         title=f"arrivals as bursty as real ones: {len(kept)} requests ({source}), up to {peak} "
@@ -126,9 +131,10 @@ def finding(
             Shape("the same requests wait longer when they come in bursts",
                   None if p99[0] is None or p99[1] is None else p99[0] > 1.5 * p99[1],
                   f"p99 of prompts {times(p99[0], p99[1])} of evenly spread"),
-            Shape("the ladder keeps bursts from those who need no tokenization",
+            Shape("the ladder keeps bursts from those who need no tokenization, with the same "
+                  "encoder",
                   None if plain[0] is None or plain[1] is None else plain[1] > 3 * plain[0],
-                  f"/health p99 inline {times(plain[1], plain[0])} of as shipped"),
+                  f"/health p99 inline {times(plain[1], plain[0])} of the ladder's"),
         ],
         remarks=[
             f"gaps between arrivals vary by {math.sqrt(spread):.1f} times their mean (Poisson: 1)",

@@ -76,7 +76,11 @@ def _cache(findings: Mapping[str, Finding]) -> list[str]:
 
 def _loop(findings: Mapping[str, Finding]) -> list[str]:
     said = []
-    for name, run in (("inline", "tokenizing where it stands"), ("as shipped", "as shipped")):
+    for name, run in (
+        ("inline", "tokenizing where it stands"),
+        ("+ permit", "the whole ladder, with the same encoder and short queues"),
+        ("as shipped", "as shipped"),
+    ):
         share = _number(findings, "ablation", f"{name} blocked")
         if share is not None:
             said.append(f"{run}, at its worst load: {blocking(share)}")

@@ -33,12 +33,15 @@ def test_nothing_measured_nothing_said() -> None:
 def test_all_of_it() -> None:
     limited = Finding(name="floor", title="", machine={},
                       remarks=["x: the load generator was at its limit (…)"])  # fmt: skip
+    blocked: dict[str, float | None] = {
+        "inline blocked": 0.5,
+        "+ permit blocked": 0.02,
+        "as shipped blocked": 0.0,
+    }
     said = verdict.lines(
         {
             "cache": finding("cache", {"hit_rate": 0.9}),
-            "ablation": finding(
-                "ablation", {"inline blocked": 0.5, "as shipped blocked": 0.0}, True, False, None
-            ),
+            "ablation": finding("ablation", blocked, True, False, None),
             "starvation": finding("starvation", {"cores_needed": 0.5}),
             "floor": limited,
         },
@@ -46,6 +49,7 @@ def test_all_of_it() -> None:
     )
     text = "\n".join(said)
     for part in ("caching works", "50.0% of the time in stalls above 5 ms: the loop is blocked",
+                 "the same encoder and short queues, at its worst load: 2.0%",
                  "the loop is free", "from 0.5 core(s) up", "1 of 2 curves",
                  "ablation (ablation 1)",
                  "at its limit in parts of: floor", "not measured here: arrivals"):  # fmt: skip
