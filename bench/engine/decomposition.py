@@ -84,7 +84,7 @@ def measure(
     with accelerator.busy() as busy:
         served = drive(plan, spenders)
     after = server.metrics(), scrape.samples(through.admin_port)
-    whole = [call for call in served.calls if call.whole]
+    whole = served.answered
     asked, answer = json.loads(bodies[0]), whole[-1].answer
     stages = request_stages.combined(
         fmean((call.done_s - call.began_s) * 1e3 for call in whole),

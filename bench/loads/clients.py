@@ -4,6 +4,7 @@ Invariants:
 - The first answer of each client is left out: all were asked at once, which no client did later.
 - The rate is that of the answers after the last of those, so that a queue that still fills up
   flatters nobody.
+- Only whole answers with 200 are in rates and latencies; the rest is counted as failed.
 """
 
 import subprocess
@@ -41,26 +42,31 @@ class Served(msgspec.Struct, frozen=True):
     calls: list[Call]
     settled: list[Call]
 
+    @property
+    def answered(self) -> list[Call]:
+        """All calls that were answered whole with 200."""
+        return [call for call in self.calls if call.served]
+
 
 def settled(calls: list[Call]) -> tuple[list[Call], float | None]:
     """Return the calls that ended after every client had its first answer, those aside, and how
-    many of them ended in a second."""
+    many of them were served in a second."""
     full_s = max((call.done_s for call in calls if not call.turn), default=0.0)
     later = [call for call in calls if call.turn and call.done_s > full_s]
     span_s = max((call.done_s for call in later), default=full_s) - full_s
-    whole = sum(call.whole for call in later)
-    return later, whole / span_s if span_s > 0 else None
+    count = sum(call.served for call in later)
+    return later, count / span_s if span_s > 0 else None
 
 
 def served(result: Result, cores: dict[str, float]) -> Served:
     """Return what a run says."""
     later, per_s = settled(result.calls)
-    spent_ms = [(call.done_s - call.began_s) * 1e3 for call in later if call.whole]
+    spent_ms = [(call.done_s - call.began_s) * 1e3 for call in later if call.served]
     return Served(
         per_s=per_s,
         p50_ms=quantile(spent_ms, 0.5),
         p99_ms=quantile(spent_ms, 0.99),
-        failed=sum(not call.whole or call.status != 200 for call in result.calls),
+        failed=sum(not call.served for call in result.calls),
         cores=cores | {"load": result.cpu_s / result.wall_s},
         calls=result.calls,
         settled=later,
@@ -88,9 +94,11 @@ def drive(plan: Plan, spenders: Mapping[str, Spender]) -> Served:
     cores = {name: one_s / wall_s for name, one_s in spent_s.items()}
     # The generator's own start and end are in this, so it is of all that time.
     cores["others"] = max(0.0, others_s) / (time.monotonic() - began_s)
-    if not any(call.status == 200 for call in result.calls):
+    if not any(call.served for call in result.calls):
         statuses = sorted({call.status for call in result.calls})
-        raise BenchError(f"no request was answered with 200, but with {statuses or 'nothing'}")
+        raise BenchError(
+            f"no request was answered whole with 200, but with {statuses or 'nothing'}"
+        )
     return served(result, cores)
 
 
@@ -108,10 +116,12 @@ def others_remark(runs: Iterable[Served]) -> str:
 
 
 def better(before: Served | None, now: Served) -> Served:
-    """Return the run with the higher rate: what else a machine does makes a run slower only."""
-    if before is None or (before.per_s or 0.0) < (now.per_s or 0.0):
+    """Return the run with fewer failures, of two with as many the one with the higher rate: what
+    else a machine does makes a run slower only."""
+    if before is None:
         return now
-    return before
+    ours, theirs = ((-one.failed, one.per_s or 0.0) for one in (now, before))
+    return now if ours > theirs else before
 
 
 def warm(port: int, path: str, bodies: list[bytes]) -> None:

@@ -53,6 +53,11 @@ class Call(msgspec.Struct, array_like=True):
     whole: bool
     answer: bytes = b""
 
+    @property
+    def served(self) -> bool:
+        """Whether it was answered whole with 200; a refusal is quick, and serves nobody."""
+        return self.whole and self.status == 200
+
 
 class Result(msgspec.Struct):
     """Answered requests in the order of their ends, and what the generator itself used."""

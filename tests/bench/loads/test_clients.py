@@ -30,10 +30,32 @@ def test_first_answers_are_not_counted() -> None:
 def test_one_answer_a_client_says_no_rate() -> None:
     made = clients.served(Result([call(0, 0, 1)], wall_s=1.0, cpu_s=0.0), {})
     assert (made.per_s, made.p50_ms) == (None, None)
-    quick = clients.served(Result([call(0, 0, 1), call(1, 1, 2, 500)], 2.0, 0.0), {})
-    assert quick.failed == 1
-    assert clients.better(made, quick) is quick
-    assert clients.better(quick, made) is quick
+
+
+def test_refusals_and_halves_are_failures_and_no_rate() -> None:
+    half = Call(1, 1, 1.1, 200, whole=False)
+    calls = [call(0, 0, 1), call(1, 1, 3), call(1, 1, 1.001, 503), half, call(2, 1, 5)]
+    made = clients.served(Result(calls, wall_s=5.0, cpu_s=0.5), {})
+    assert made.per_s == pytest.approx(2 / 4)
+    assert made.p50_ms == pytest.approx(2_000)
+    assert made.p99_ms == pytest.approx(4_000)
+    assert made.failed == 2
+    assert [one.done_s for one in made.answered] == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("failed", "per_s", "kept"),
+    [((0, 0), (10.0, 12.0), 1), ((0, 0), (12.0, 10.0), 0), ((0, 9), (10.0, 99.0), 0),
+     ((2, 1), (10.0, 9.0), 1), ((0, 0), (None, 9.0), 1), ((0, 0), (9.0, None), 0)],
+)  # fmt: skip
+def test_the_better_run_is_the_one_with_fewer_failures_then_the_quicker_one(
+    failed: tuple[int, int], per_s: tuple[float | None, float | None], kept: int
+) -> None:
+    before, now = (
+        clients.Served(per_s[n], 1.0, 1.0, failed[n], {}, calls=[], settled=[]) for n in (0, 1)
+    )
+    assert clients.better(before, now) is (before, now)[kept]
+    assert clients.better(None, now) is now
 
 
 class Echo(BaseHTTPRequestHandler):
