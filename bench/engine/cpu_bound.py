@@ -66,7 +66,7 @@ def step(
     machine_s, began_s = machine_used_s(), time.monotonic()
     result = generate(Plan([flow], linger_s=20.0), two_cores()[1])
     calls = result.calls["chats"]
-    whole = [call for call in calls if call.whole and call.status == 200]
+    whole = [call for call in calls if call.served]
     wall_s = max(call.done_s for call in calls)
     said = latency(calls, result.wall_s)
     spent_s = {name: one.cpu_s() - before_s[name] for name, one in spenders.items()}
@@ -75,7 +75,7 @@ def step(
     cores["others"] = max(0.0, others_s) / (time.monotonic() - began_s)
     return Step(
         rate, len(calls), len(whole) / max(wall_s, seconds_s), said.p50_ms, said.p99_ms,
-        said.failed + said.unanswered, cores | {"load": result.cpu_s / result.wall_s},
+        said.unserved, cores | {"load": result.cpu_s / result.wall_s},
         limit_remark(f"{rate:.3g}/s", result, ["chats"]), failure_remark(calls),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from bench.loads.generator import (
     lateness_s,
     limit_remark,
     silence_s,
+    waited_s,
 )
 from bench.loads.openloop import Flow, Plan, Result
 from bench.loads.prompts import chars_for
@@ -78,9 +79,7 @@ def outcome(name: str, result: Result, rungs: dict[str, float], others: float) -
         silence_s={flow: silence_s(result.calls[flow], end_s) for flow in STEADY},
         late_ms=max(lateness_s(result.calls[flow]) for flow in STEADY) * 1e3,
         rungs=rungs,
-        points=[
-            (call.due_s, (call.done_s if call.whole else end_s) - call.due_s) for call in small
-        ],
+        points=[(call.due_s, waited_s(call, end_s)) for call in small],
         remarks=[
             remark
             for remark in (limit_remark(name, result, STEADY), others_remark(name, others))

@@ -87,7 +87,7 @@ def measure(
         used_s / len(calls),
         seen.p50_ms or 0.0,
         seen.p99_ms or 0.0,
-        seen.failed + seen.unanswered,
+        seen.unserved,
         memory_bytes(proxy),
         [remark for remark in remarks if remark],
     )

@@ -1,7 +1,8 @@
 """Plans for the load generator, and what its results mean. Pure but for `generate`.
 
 A latency counts from the time at which the request was due. An answer that never came counts
-with the time it was waited for: leaving it out would flatter the one that stalls.
+with the time it was waited for: leaving it out would flatter the one that stalls. So does a
+refusal, to the end of the run: its quick answer would flatter the one that refuses.
 """
 
 import itertools
@@ -21,7 +22,8 @@ LATE_LIMIT_S = 0.005
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Of a flow. `unanswered` are in the quantiles with the time they were waited for."""
+    """Of a flow. `failed` were answered whole, but not with 200; `unanswered` not whole. Both are
+    in the quantiles with the time to the end of the run."""
 
     count: int
     failed: int
@@ -29,6 +31,11 @@ class Latency(msgspec.Struct, frozen=True):
     p50_ms: float | None
     p99_ms: float | None
     max_ms: float | None
+
+    @property
+    def unserved(self) -> int:
+        """How many were not answered whole with 200."""
+        return self.failed + self.unanswered
 
 
 def evenly(rate_per_s: float, duration_s: float, seed: int) -> list[float]:
@@ -55,12 +62,12 @@ def in_bursts(count: int, duration_s: int) -> list[float]:
 
 
 def waited_s(call: Call, end_s: float) -> float:
-    """From due to the end of the answer, or to the end of the run."""
-    return (call.done_s if call.whole else max(call.done_s, end_s)) - call.due_s
+    """From due to the end of a whole answer with 200, without one to the end of the run."""
+    return (call.done_s if call.served else max(call.done_s, end_s)) - call.due_s
 
 
 def latency(calls: Sequence[Call], end_s: float) -> Latency:
-    """Of whole answers, to their last byte."""
+    """Return what a run's calls of a flow waited, to the last byte of their answers."""
     values_ms = [waited_s(call, end_s) * 1e3 for call in calls]
     return Latency(
         count=len(calls),
@@ -91,7 +98,7 @@ def failure_remark(calls: Sequence[Call]) -> str | None:
     failed = Counter(
         f"{call.status or 'no answer'}{' cut short' if call.status and not call.whole else ''}"
         for call in calls
-        if call.status != 200 or not call.whole
+        if not call.served
     )
     said = ", ".join(f"{ending}: {count}" for ending, count in failed.most_common())
     return f"{failed.total()} of {len(calls)} requests failed ({said})" if failed else None

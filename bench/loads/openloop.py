@@ -65,6 +65,11 @@ class Call(msgspec.Struct):
     events: int = 0
     whole: bool = False
 
+    @property
+    def served(self) -> bool:
+        """Whether it was answered whole with 200; a refusal is quick, and serves nobody."""
+        return self.whole and self.status == 200
+
 
 class Result(msgspec.Struct):
     """Calls by flow, and what the generator itself used. started_s: time.monotonic() at 0."""

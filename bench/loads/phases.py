@@ -14,6 +14,8 @@ from bench.tools.scrape import difference, samples
 from bench.tools.watched import Late, Watched, late, settle
 
 RUNG_COUNT = "tokenlane_tokenize_seconds_count"
+# What tables call requests without a whole answer with 200.
+UNSERVED = "not answered with 200"
 
 
 class Phase(msgspec.Struct, frozen=True):
@@ -70,8 +72,8 @@ def phase(gateway: Watched, plan: Plan, cores: tuple[int, int], seconds_s: float
 
 
 def throughput(result: Result, seconds_s: float) -> dict[str, float]:
-    """Answers a second by flow, counted while load came."""
+    """Return whole answers with 200 a second by flow, counted while load came."""
     return {
-        name: sum(call.whole and call.done_s <= seconds_s for call in calls) / seconds_s
+        name: sum(call.served and call.done_s <= seconds_s for call in calls) / seconds_s
         for name, calls in result.calls.items()
     }

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bench.loads import workload
 from bench.loads.generator import evenly
 from bench.loads.openloop import Flow, Plan
-from bench.loads.phases import Phase, given, phase, plain_flow
+from bench.loads.phases import UNSERVED, Phase, given, phase, plain_flow
 from bench.loads.prompts import chars_for
 from bench.tools import machine
 from bench.tools.canned import Canned
@@ -106,14 +106,14 @@ def row(rung: str, load: Load, got: Phase) -> list[Cell]:
         plain.p50_ms,
         plain.p99_ms,
         sum(rate for name, rate in got.per_s.items() if name != "plain"),
-        sum(one.unanswered for one in chats),
+        sum(one.unserved for one in chats),
         ", ".join(f"{rung} {count:.0f}" for rung, count in got.rungs.items()),
     ]
 
 
 HEADER = [
     "ladder up to, load", "late p50 ms", "p99 ms", "max ms", "share of time late > 5 ms",
-    "/health p50 ms", "p99 ms", "chats/s", "unanswered", "rungs",
+    "/health p50 ms", "p99 ms", "chats/s", UNSERVED, "rungs",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from bench.loads import workload
 from bench.loads.arrival_times import Arrival, busiest, made, read, window
 from bench.loads.openloop import Plan
-from bench.loads.phases import Phase, given, phase, plain_flow
+from bench.loads.phases import UNSERVED, Phase, given, phase, plain_flow
 from bench.loads.prompts import chars_for
 from bench.tools import machine
 from bench.tools.canned import Canned
@@ -53,7 +53,7 @@ def plan(
 
 HEADER = [
     "gateway, arrivals", "prompt p50 ms", "p99 ms", "/health p50 ms", "p99 ms", "late p99 ms",
-    "late max ms", "unanswered", "rungs",
+    "late max ms", UNSERVED, "rungs",
 ]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def row(name: str, got: Phase) -> list[Cell]:
     prompts, plain = got.flows["prompts"], got.flows["plain"]
     return [
         name, prompts.p50_ms, prompts.p99_ms, plain.p50_ms, plain.p99_ms, got.late.p99_ms,
-        got.late.max_ms, prompts.unanswered,
+        got.late.max_ms, prompts.unserved,
         ", ".join(f"{rung} {n:.0f}" for rung, n in got.rungs.items()),
     ]  # fmt: skip
 

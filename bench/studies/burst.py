@@ -16,7 +16,7 @@ import msgspec
 
 from bench.loads import workload
 from bench.loads.openloop import Plan
-from bench.loads.phases import Phase, given, phase, plain_flow
+from bench.loads.phases import UNSERVED, Phase, given, phase, plain_flow
 from bench.studies.ablation import NO_CACHE
 from bench.tools import machine
 from bench.tools.canned import Canned
@@ -88,7 +88,7 @@ def bursts(gateway: Watched, count: int, repeats: int, size: int, cores: tuple[i
 
 HEADER = [
     "misses at once, mode", "frozen ms (median)", "max ms", "/health p50 ms", "p99 ms",
-    "a miss, p50 ms", "unanswered", "rungs",
+    "a miss, p50 ms", UNSERVED, "rungs",
 ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def row(mode: str, count: int, got: Burst) -> list[Cell]:
     plain, misses = got.phase.flows["plain"], got.phase.flows["misses"]
     return [
         f"{count}, {mode}", median(got.frozen_ms), max(got.frozen_ms), plain.p50_ms, plain.p99_ms,
-        misses.p50_ms, misses.unanswered,
+        misses.p50_ms, misses.unserved,
         ", ".join(f"{rung} {n:.0f}" for rung, n in got.phase.rungs.items()),
     ]  # fmt: skip
 

@@ -11,7 +11,8 @@ A request costs less of the core the busier that is: caches stay warm, turns of 
 So the load that is aimed at is a share of what a nearly full gateway serves, and each point's
 service time and utilisation are its own: CPU a request, and CPU a second. A request that met nobody
 waited for nobody: the wait is what the mean of all is above the mean of those, in the same run. The
-service time's variation is that of the latencies of an idle gateway.
+service time's variation is that of the latencies of an idle gateway. Only whole answers with 200
+count as served: the CPU of a run is theirs, and who was refused waited to the end of it.
 """
 
 import itertools
@@ -22,14 +23,22 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from bench.loads import workload
-from bench.loads.generator import evenly, generate, limit_remark, poisson, waited_s
-from bench.loads.openloop import Flow, Plan, Result
+from bench.loads.generator import (
+    evenly,
+    failure_remark,
+    generate,
+    limit_remark,
+    poisson,
+    waited_s,
+)
+from bench.loads.openloop import Call, Flow, Plan, Result
 from bench.loads.workload import CHAT
 from bench.tools import machine
 from bench.tools.canned import Canned
 from bench.tools.command_line import Options, main
 from bench.tools.finding import Beside, Finding, Plot, Series, Shape, Table, few, milliseconds
 from bench.tools.processes import (
+    BenchError,
     Process,
     core_used_s,
     free_ports,
@@ -62,8 +71,10 @@ class Door(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One run: latencies in ms, those of requests that met nobody, and seconds of CPU."""
+    """One run: how many requests were served, latencies of all in ms, those of requests that met
+    nobody, and seconds of CPU."""
 
+    served: int
     waited_ms: list[float]
     unmet_ms: list[float]
     cpu_s: float
@@ -80,13 +91,24 @@ def send(door: Door, due_s: list[float], connections: int, cores: tuple[int, int
     result: Result = generate(Plan([flow], linger_s=10.0), cores[1])
     cpu_s, core_s = door.process.cpu_s() - cpu_s, core_used_s(cores[0]) - core_s
     own_s = 0.0 if door.name == "direct" else cpu_s
+    calls = result.calls["chats"]
+    failures = failure_remark(calls)
     found = (limit_remark(door.name, result, ["chats"]),
+             failures and f"{door.name}: {failures}",
              others_remark(door.name, max(0.0, core_s - own_s) / result.wall_s))  # fmt: skip
-    waits_s = [(call.due_s, waited_s(call, result.wall_s)) for call in result.calls["chats"]]
+    return sample(door.name, calls, result.wall_s, cpu_s, [one for one in found if one])
+
+
+def sample(name: str, calls: list[Call], wall_s: float, cpu_s: float, remarks: list[str]) -> Sample:
+    """Return what a run's calls say. Raise BenchError where none was served."""
+    served = sum(call.served for call in calls)
+    if not served:
+        raise BenchError(f"{name} answered no request with 200")
+    waits_s = [(call.due_s, waited_s(call, wall_s)) for call in calls]
     unmet = met_nobody([(due_s, due_s + wait_s) for due_s, wait_s in waits_s])
     waited_ms = [wait_s * 1e3 for _, wait_s in waits_s]
     unmet_ms = list(itertools.compress(waited_ms, unmet))
-    return Sample(waited_ms, unmet_ms, cpu_s, result.wall_s, [one for one in found if one])
+    return Sample(served, waited_ms, unmet_ms, cpu_s, wall_s, remarks)
 
 
 class Added(NamedTuple):
@@ -132,18 +154,18 @@ def curve(
     rate_per_s, shortest_s = FIRST_PER_S, math.inf
     for _ in range(SEARCHES):
         filled = send(door, evenly(rate_per_s, max(0.2, seconds_s / 4), 6), 256, cores)
-        shortest_s = min(shortest_s, filled.cpu_s / len(filled.waited_ms))
+        shortest_s = min(shortest_s, filled.cpu_s / filled.served)
         rate_per_s = FILLED / shortest_s
     points = []
     for aim in aims:
         due_s = poisson(aim / shortest_s, seconds_s, int(aim * 100))
         got = send(door, due_s, 256, cores)
-        service_s = got.cpu_s / len(due_s)
-        reached = service_s * len(due_s) / seconds_s
+        service_s = got.cpu_s / got.served
+        reached = got.cpu_s / seconds_s
         kingman = kingman_s(reached, variation(gaps_s(due_s)) or 1.0, spread, service_s)
         points.append(
             Point(
-                aim, reached, len(due_s) / seconds_s, service_s * 1e3, waiting_ms(got),
+                aim, reached, got.served / seconds_s, service_s * 1e3, waiting_ms(got),
                 None if kingman is None else kingman * 1e3,
                 got.remarks,
             )

@@ -5,7 +5,8 @@
 Streams of 16 chunks at 700/s and new prompts of 2,000 tokens at 20/s, open loop, in front of a
 source that only streams. The quota is the kernel's (a cgroup) where one can be made, else the
 gateway is stopped and started by turns; the table says which. A request whose first token is not
-there within a second counts as timed out.
+there within a second counts as timed out, and so does one that is not answered whole with 200: it
+waits to the end of the run.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from bench.loads import workload
 from bench.loads.generator import evenly, generate, limit_remark
 from bench.loads.openloop import Call, Flow, Plan
-from bench.loads.phases import given
+from bench.loads.phases import UNSERVED, given
 from bench.loads.prompts import chars_for
 from bench.loads.workload import CHAT
 from bench.tools import machine
@@ -32,21 +33,44 @@ SHARES = (2.0, 1.0, 0.5, 0.25)
 
 
 class Level(NamedTuple):
-    """What one share of CPU gave. timed_out: of all requests."""
+    """What one share of CPU gave. timed_out: of all requests; unserved: how many were not answered
+    whole with 200."""
 
     cores: float
     requests: int
     first_p50_ms: float | None
     first_p99_ms: float | None
     timed_out: float
+    unserved: int
     late_p99_ms: float | None
     used_cores: float
     remarks: list[str]
 
 
 def first_ms(calls: Sequence[Call], end_s: float) -> list[float]:
-    """From due to the first byte of the body; to the end of the run where none came."""
-    return [((call.first_byte_s or end_s) - call.due_s) * 1e3 for call in calls]
+    """Return the times from due to the first byte of the body, to the end of the run where no whole
+    answer with 200 came."""
+    return [((call.first_byte_s if call.served else end_s) - call.due_s) * 1e3 for call in calls]
+
+
+def level(
+    cores: float,
+    calls: Sequence[Call],
+    end_s: float,
+    late_p99_ms: float | None,
+    used_cores: float,
+    remarks: list[str],
+) -> Level:
+    """Return what the calls of a run say."""
+    waited_ms = first_ms(calls, end_s)
+    timed_out = sum(
+        not call.served or ms > TIMEOUT_S * 1e3 for call, ms in zip(calls, waited_ms, strict=True)
+    )
+    return Level(
+        cores, len(calls), quantile(waited_ms, 0.5), quantile(waited_ms, 0.99),
+        timed_out / len(calls), sum(not call.served for call in calls), late_p99_ms, used_cores,
+        remarks,
+    )  # fmt: skip
 
 
 def measure(
@@ -71,15 +95,11 @@ def measure(
     quota.limit(None)
     settle(gateway)
     calls = [call for flow in result.calls.values() for call in flow]
-    waited_ms = first_ms(calls, result.wall_s)
     until_s = result.started_s + result.wall_s
+    beats = late(gateway.beats.late_s(result.started_s, until_s), result.wall_s)
     remark = limit_remark(f"{cores:g} cores", result, list(result.calls))
-    return Level(
-        cores, len(calls), quantile(waited_ms, 0.5), quantile(waited_ms, 0.99),
-        sum(one > TIMEOUT_S * 1e3 for one in waited_ms) / len(waited_ms),
-        late(gateway.beats.late_s(result.started_s, until_s), result.wall_s).p99_ms,
-        cpu_s / result.wall_s, [remark] if remark else [],
-    )  # fmt: skip
+    remarks = [remark] if remark else []
+    return level(cores, calls, result.wall_s, beats.p99_ms, cpu_s / result.wall_s, remarks)
 
 
 def run(options: Options) -> Finding:
@@ -112,7 +132,7 @@ def finding(facts: dict[str, Any], levels: list[Level], how: str) -> Finding:
     """The table, the curve, and from how many cores up nothing timed out."""
     rows: list[list[Cell]] = [
         [f"{one.cores:g}", one.requests, one.first_p50_ms, one.first_p99_ms, one.timed_out,
-         one.late_p99_ms, one.used_cores]
+         one.unserved, one.late_p99_ms, one.used_cores]
         for one in levels
     ]  # fmt: skip
     calm = [one.cores for one in levels if one.timed_out == 0]
@@ -130,8 +150,8 @@ def finding(facts: dict[str, Any], levels: list[Level], how: str) -> Finding:
                   "quota": how},
         tables=[
             Table(f"by {how}",
-                  ["cores", "requests", "TTFT p50 ms", "p99 ms", "timed out", "loop late p99 ms",
-                   "cores used"], rows)
+                  ["cores", "requests", "TTFT p50 ms", "p99 ms", "timed out", UNSERVED,
+                   "loop late p99 ms", "cores used"], rows)
         ],
         plots=[
             Plot(

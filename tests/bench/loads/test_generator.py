@@ -25,16 +25,23 @@ def test_bursts_are_due_at_once() -> None:
     assert generator.in_bursts(2, 3) == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
 
 
-def test_the_unanswered_count_with_the_time_they_were_waited_for() -> None:
+def test_the_unserved_count_with_the_time_they_were_waited_for() -> None:
     calls = [answered(0.0, 0.25), answered(1.0, 1.5, 503), Call(2.0, 2.0)]
     assert generator.latency(calls, end_s=12.0) == generator.Latency(
         count=3,
         failed=1,
         unanswered=1,
-        p50_ms=500.0,
-        p99_ms=10_000.0,
-        max_ms=10_000.0,
+        p50_ms=10_000.0,
+        p99_ms=11_000.0,
+        max_ms=11_000.0,
     )
+
+
+def test_a_refusal_is_no_quick_answer() -> None:
+    calls = [answered(0.0, 0.2), *(answered(0.1, 0.101, 503) for _ in range(9))]
+    seen = generator.latency(calls, end_s=5.0)
+    assert (seen.p50_ms, seen.unserved) == (4_900.0, 9)
+    assert generator.waited_s(Call(0.0, 0.0, 0.1, 0.2, 200), 5.0) == 5.0  # it was cut short
 
 
 def test_failures_are_told_by_how_they_ended() -> None:

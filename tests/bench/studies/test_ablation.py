@@ -36,6 +36,13 @@ def test_a_rung_is_judged_by_the_loads_it_takes_jobs_of() -> None:
     assert frees(names, (CALM,), got)[0] is True
 
 
+def test_the_table_counts_all_that_was_not_answered_with_200() -> None:
+    flows = {"plain": Latency(9, 0, 0, 1, 1, 1), "misses": Latency(9, 2, 3, 1, 1, 1)}
+    one = msgspec.structs.replace(phase(0.0), flows=flows)
+    line = dict(zip(ablation.HEADER, ablation.row("inline", CALM, one), strict=True))
+    assert line["not answered with 200"] == 5
+
+
 @pytest.mark.parametrize(("ladder_p99_ms", "holds"), [(200.0, False), (50.0, True)])
 def test_the_ladder_is_compared_with_the_same_encoder(ladder_p99_ms: float, holds: bool) -> None:
     p99_ms = {"inline": 1_000.0, "+ permit": ladder_p99_ms, "as shipped": 1.0}
