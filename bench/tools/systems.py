@@ -18,7 +18,12 @@ from bench.tools.demo_model import MODEL, MODEL_FOLDER
 from bench.tools.paths import ROOT
 from bench.tools.processes import BenchError, Process, free_ports, module, pause, python_path, say
 
-ROUTERS = ("sglang_router", "vllm_router")
+# The routers of others, and flags that each needs: SGLang's writes 905 bytes of log for each
+# request otherwise, which no other proxy here does.
+ROUTERS: dict[str, tuple[str, ...]] = {
+    "sglang_router": ("--log-level", "warn"),
+    "vllm_router": (),
+}
 ROUTERS_PYTHON = ".venv-routers/bin/python"
 # Settings of `tokens`: the usual encoder (`tokenizers`); and with it, every prompt encoded on the
 # loop. To the ladder a hop to a thread costs more than any job then, so every job is a short one.
@@ -76,15 +81,20 @@ def routers() -> list[str]:
     return asked.stdout.split()
 
 
-@contextmanager
-def router(package: str, urls: Sequence[str], core: int) -> Iterator[Proxy]:
-    """One of `routers` in front of these replicas, with the policy that looks at prompts."""
-    port, metrics_port = free_ports(2)
-    argv = [
+def router_command(package: str, urls: Sequence[str], port: int, metrics_port: int) -> list[str]:
+    """Return the command of one of `routers`, with the policy that looks at prompts."""
+    return [
         str(ROOT / ROUTERS_PYTHON), "-m", f"{package}.launch_router", "--host", "127.0.0.1",
         "--port", str(port), "--prometheus-port", str(metrics_port), "--policy", "cache_aware",
-        "--worker-urls", *urls,
+        *ROUTERS[package], "--worker-urls", *urls,
     ]  # fmt: skip
+
+
+@contextmanager
+def router(package: str, urls: Sequence[str], core: int) -> Iterator[Proxy]:
+    """One of `routers` in front of these replicas."""
+    port, metrics_port = free_ports(2)
+    argv = router_command(package, urls, port, metrics_port)
     with Process(package, argv, core=core) as process:
         process.wait_listening(port, 60)
         asked = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "ready?"}]})
