@@ -1,55 +1,64 @@
-"""The plot of tokenlane beside other routers, out of a finding of `throughput`:
+"""The plot of tokenlane beside other routers, out of the first table of docs/performance.md:
 
-    make bench-routers
-    python -m bench throughput --full --json bench/results/throughput.json
-    python -m scripts.peers bench/results/throughput.json       (docs/img/peers.png)
+    python -m scripts.peers       (docs/img/peers.png)
 
 Invariants:
+- It shows all rows of that table, those that are dear for tokenlane too.
 - Axes are linear and begin at 0; each bar carries its figure.
-- A finding without the other routers is refused: it compares nothing.
 """
 
-import json
-import sys
+import re
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "img" / "peers.png"
-LOADS = ("300 B", "16 KiB", "390 KB")
 OWN = "tokenlane"
-OTHERS = frozenset({"sglang-router", "vllm-router"})
-# Bars that a stranger need not read: another build of ours.
-LEFT_OUT = frozenset({"tokenlane-plain"})
+# What is drawn by column of the table; plain Python is another build of ours.
+COLUMNS = {
+    "gateway, compiled": OWN,
+    "aiohttp proxy": "aiohttp",
+    "a pipe": "pipe",
+    "SGLang's router": "sglang-router",
+    "vLLM's router": "vllm-router",
+}
+# The rows, in the order of the table, as a panel names them.
+ROWS = {
+    "300 B, seen before": "300 B, seen before",
+    "300 B, all new": "300 B, all new",
+    "16 KiB English, 12 shared and 4 new": "16 KiB English",
+    "16 KiB program text, likewise": "16 KiB program text",
+    "390 KB English, next turns of conversations of 100": "390 KB English",
+    "390 KB program text, likewise": "390 KB program text",
+}
 
 
-def costs(finding: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the CPU of a request in µs, by load and router.
-
-    Raise SystemExit where the finding lacks a load or one of the other routers.
-    """
-    drawn = {plot["title"]: plot for plot in finding["plots"]}
+def costs() -> dict[str, dict[str, float]]:
+    """Return the CPU of a request in µs, by row of the table and router."""
+    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| bodies \| gateway, compiled .*?\n\n", text, re.MULTILINE | re.DOTALL)
+    assert table is not None
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[0].splitlines()]
+    header, _, *rows = [cells for cells in lines if cells]
     found = {}
-    for load in LOADS:
-        plot = drawn.get(f"CPU of a request, {load} bodies")
-        names = plot["labels"] if plot else []
-        if missing := {OWN, *OTHERS} - set(names):
-            raise SystemExit(f"{load}: the finding lacks {', '.join(sorted(missing))}")
-        values = [value for _, value in plot["series"][0]["points"]] if plot else []
-        bars = zip(names, values, strict=True)
-        found[load] = {name: value for name, value in bars if name not in LEFT_OUT}
+    for row in rows:
+        by_column = dict(zip(header, row, strict=True))
+        found[by_column["bodies"]] = {
+            name: float(by_column[column].replace(",", "")) for column, name in COLUMNS.items()
+        }
+    assert list(found) == list(ROWS), found
     return found
 
 
 def draw(found: dict[str, dict[str, float]], to: Path) -> None:
-    """Draw one panel of bars for each load."""
+    """Draw one panel of bars for each row; the two of a size stand below each other."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, len(found), figsize=(9.0, 2.4))
-    for axes, (load, bars) in zip(panels, found.items(), strict=True):
+    figure, grid = plt.subplots(2, 3, figsize=(9.0, 4.6))
+    panels = grid.T.flatten()
+    for axes, (row, bars) in zip(panels, found.items(), strict=True):
         names = list(bars)
         places = [-place for place in range(len(names))]
         colors = ["#2e6f6e" if name == OWN else "#b8c4c4" for name in names]
@@ -58,7 +67,7 @@ def draw(found: dict[str, dict[str, float]], to: Path) -> None:
             axes.text(value, place, f" {value:,.0f}", va="center", fontsize=8)
         axes.set_yticks(places, names, fontsize=8)
         axes.set_xlim(0, 1.25 * max(bars.values()))
-        axes.set_xlabel(f"CPU µs a request, {load} bodies", fontsize=8)
+        axes.set_xlabel(f"CPU µs a request, {ROWS[row]}", fontsize=8)
         axes.tick_params(axis="x", labelsize=8)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
@@ -67,4 +76,4 @@ def draw(found: dict[str, dict[str, float]], to: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(costs(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))), PICTURE)
+    draw(costs(), PICTURE)

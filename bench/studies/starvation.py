@@ -47,6 +47,29 @@ class Level(NamedTuple):
     remarks: list[str]
 
 
+class Stretch(NamedTuple):
+    """A run under one quota. name: makes its prompts new."""
+
+    name: str
+    cores: float
+    seconds_s: float
+
+
+def stretches(options: Options) -> list[Stretch]:
+    """Return the runs in their order; the first warms the gateway up and is not counted."""
+    seconds_s = options.pick(0.5, 4.0, 15.0)
+    shares = options.pick((0.5,), SHARES, SHARES)
+    warm_up = Stretch("warm-up", 2.0, 0.5)
+    return [warm_up, *(Stretch(f"{cores:g} cores", cores, seconds_s) for cores in shares)]
+
+
+def prompts(name: str, count: int) -> list[bytes]:
+    """Return new prompts of a run, which no run of another name has."""
+    talk = workload.Conversations()
+    size = chars_for(PROMPT_TOKENS)
+    return [talk.body(size, PROMPT_TURNS, f"{name} {n}", stream=True) for n in range(count)]
+
+
 def first_ms(calls: Sequence[Call], end_s: float) -> list[float]:
     """Return the times from due to the first byte of the body, to the end of the run where no whole
     answer with 200 came."""
@@ -73,16 +96,13 @@ def level(
     )  # fmt: skip
 
 
-def measure(
-    gateway: Watched, quota: Quota, cores: float, seconds_s: float, load_core: int
-) -> Level:
+def measure(gateway: Watched, quota: Quota, stretch: Stretch, load_core: int) -> Level:
     """The load under one quota; the gateway is at rest before and after."""
+    _, cores, seconds_s = stretch
     quota.limit(None)
     settle(gateway)
-    talk = workload.Conversations()
-    size = chars_for(PROMPT_TOKENS)
     due_s = evenly(PROMPTS_PER_S, seconds_s, 2)
-    bodies = [talk.body(size, PROMPT_TURNS, f"{cores} {n}", stream=True) for n in range(len(due_s))]
+    bodies = prompts(stretch.name, len(due_s))
     streams_s = evenly(STREAMS_PER_S, seconds_s, 1)
     flows = [
         Flow("streams", gateway.port, CHAT, streams_s, "stream", 200, 300),
@@ -119,11 +139,11 @@ def run(options: Options) -> Finding:
             watched("tokenlane", urls, None, options) as gateway,
             quota_of(gateway.proxy.process) as quota,
         ):
-            measure(gateway, quota, 2.0, 0.5, load_core)
-            for cores in options.pick((0.5,), SHARES, SHARES):
-                say(f"  starvation, {cores:g} cores by {quota.how}")
-                seconds_s = options.pick(0.5, 4.0, 15.0)
-                levels.append(measure(gateway, quota, cores, seconds_s, load_core))
+            warm_up, *counted = stretches(options)
+            measure(gateway, quota, warm_up, load_core)
+            for stretch in counted:
+                say(f"  starvation, {stretch.name} by {quota.how}")
+                levels.append(measure(gateway, quota, stretch, load_core))
             how = quota.how
     return finding(facts, levels, how)
 

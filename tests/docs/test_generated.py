@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from scripts import peers, site, why
 from scripts.reference import markdown
 from tests.deploy.rules import alerts
@@ -58,17 +56,19 @@ def test_the_readme_compares_places_to_tokenize_with_the_same_encoder() -> None:
     assert why.TWIN.endswith("the same")
 
 
-def test_the_plot_beside_other_routers_wants_them_all() -> None:
-    def finding(*routers: str) -> dict[str, object]:
-        bars = {"points": [(place, 40.0) for place, _ in enumerate(routers)]}
-        titles = (f"CPU of a request, {load} bodies" for load in peers.LOADS)
-        return {"plots": [{"title": one, "labels": [*routers], "series": [bars]} for one in titles]}
+def test_the_plot_beside_other_routers_has_the_dear_rows_too() -> None:
+    found = peers.costs()
+    assert any("all new" in row for row in found)
+    assert sum("program text" in row for row in found) == 2
+    assert all(set(bars) == set(peers.COLUMNS.values()) for bars in found.values())
 
-    whole = peers.costs(finding("tokenlane", "tokenlane-plain", "sglang-router", "vllm-router"))
-    assert list(whole) == list(peers.LOADS)
-    assert whole["300 B"] == dict.fromkeys(("tokenlane", "sglang-router", "vllm-router"), 40.0)
-    with pytest.raises(SystemExit, match="300 B: the finding lacks sglang-router, vllm-router"):
-        peers.costs(finding("tokenlane"))
+
+def test_the_readme_tells_the_figures_of_the_plot_beside_others() -> None:
+    told = re.search(r"!\[300 bytes, (.*): (\d+) µs .* (\d+) in SG.* (\d+) in v.*peers.png", README)
+    assert told is not None
+    bars = peers.costs()[f"300 B, {told[1]}"]
+    shown = [f"{bars[name]:.0f}" for name in ("tokenlane", "sglang-router", "vllm-router")]
+    assert list(told.groups()[1:]) == shown
 
 
 def test_alerts_name_their_heading_in_the_runbook() -> None:

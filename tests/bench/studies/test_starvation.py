@@ -4,6 +4,7 @@ import pytest
 
 from bench.loads.openloop import Call
 from bench.studies import starvation
+from bench.tools.command_line import Options
 
 
 def call(due_s: float, first_s: float, status: int = 200, *, whole: bool = True) -> Call:
@@ -27,6 +28,15 @@ def test_what_is_not_served_timed_out(odd: Call, timed_out: float, unserved: int
     assert (made.timed_out, made.unserved) == (timed_out, unserved)
     needed = starvation.finding({}, [made], "by a quota").numbers["cores_needed"]
     assert needed == (None if timed_out else 0.5)
+
+
+def test_no_prompt_is_sent_twice() -> None:
+    sent = [
+        body
+        for stretch in starvation.stretches(Options())
+        for body in starvation.prompts(stretch.name, 12)
+    ]
+    assert len(set(sent)) == len(sent) == 12 * 5
 
 
 def test_a_refusal_is_no_quick_first_token() -> None:
