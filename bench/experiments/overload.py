@@ -54,9 +54,9 @@ def _at(values: list[float], share: float) -> float:
 
 def row(factor: float, calls: list[Call], seconds: float) -> Row:
     """What became of the calls of a run."""
-    good = [call for call in calls if call.status == 200 and call.done_s - call.due_s <= GOOD_S]
+    good = [call for call in calls if call.served and call.done_s - call.due_s <= GOOD_S]
     shed = [call.done_s - call.fired_s for call in calls if call.status in (429, 503)]
-    served = sum(call.status == 200 for call in calls)
+    served = sum(call.served for call in calls)
     return Row(
         factor,
         len(calls) / seconds,

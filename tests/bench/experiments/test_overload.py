@@ -24,5 +24,11 @@ def test_a_row() -> None:
     assert made.others == 2
 
 
+def test_an_answer_cut_off_after_its_200_is_no_goodput() -> None:
+    cut = Call(0.0, 0.0, 0.01, 0.02, 200, whole=False)
+    made = row(1.0, [call(0.0, 0.1, 200), cut], 1.0)
+    assert (made.goodput_per_s, made.shed_per_s, made.others) == (1.0, 0.0, 1)
+
+
 def test_the_fleet_is_set_to_300() -> None:
     assert round(CAPACITY_PER_S) == 300
