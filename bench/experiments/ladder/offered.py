@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.experiments.ladder.beat import beating, ms
@@ -31,11 +31,17 @@ async def under_load(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str, A
         long = [new_long() for _ in range(number)]
         short = [new_short() for _ in range(int(seconds_s * 50))]
         rungs: Counter[str] = Counter()
-        waits: list[float] = []
+
+        async def ask_long(body: bytes, rungs: Counter[str] = rungs) -> None:
+            outcome = await ids_of(service, body)
+            rungs[outcome.rung.value] += 1
+
+        async def ask_short(body: bytes) -> None:
+            await ids_of(service, body)
+
         with beating() as beats:
-            await asyncio.gather(
-                _arrivals(service, long, seconds_s, rungs, None),
-                _arrivals(service, short, seconds_s, None, waits),
+            _, waits = await asyncio.gather(
+                arrivals(ask_long, long, seconds_s), arrivals(ask_short, short, seconds_s)
             )
         answered = sum(rungs.values())
         rows.append(
@@ -72,27 +78,26 @@ async def _capacity_per_s(service: TokenService, make: Callable[[], bytes]) -> f
     return rates[-1]
 
 
-async def _arrivals(
-    service: TokenService,
+async def arrivals(
+    ask: Callable[[bytes], Awaitable[None]],
     bodies: list[bytes],
     seconds_s: float,
-    rungs: Counter[str] | None,
-    waits: list[float] | None,
-) -> None:
-    """Bodies at even times, whether or not earlier ones are done."""
-    began_s = time.monotonic()
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> list[float]:
+    """Send bodies at even times, whether or not earlier ones are done, and return their waits. A
+    wait counts from when the body was due: while the loop is held its task does not even begin."""
+    began_s = now_s()
+    waits: list[float] = []
 
-    async def one(body: bytes) -> None:
-        asked_s = time.monotonic()
-        outcome = await ids_of(service, body)
-        if rungs is not None:
-            rungs[outcome.rung.value] += 1
-        if waits is not None:
-            waits.append(time.monotonic() - asked_s)
+    async def one(body: bytes, due_s: float) -> None:
+        await ask(body)
+        waits.append(now_s() - due_s)
 
     async with asyncio.TaskGroup() as group:
         for number, body in enumerate(bodies):
             due_s = began_s + seconds_s * number / len(bodies)
-            if (left_s := due_s - time.monotonic()) > 0:
-                await asyncio.sleep(left_s)
-            group.create_task(one(body))
+            if (left_s := due_s - now_s()) > 0:
+                await sleep(left_s)
+            group.create_task(one(body, due_s))
+    return waits
