@@ -5,7 +5,8 @@
 200 SSE streams at a time, 128 chunks each, 10 ms apart, from a source that only streams; a new
 one starts whenever one ends, at times fixed in advance. The proxy under test has one core, the
 source and the load generator the other. CPU is that of the proxy's whole process tree; the
-added time to the first token is its quantile less the same quantile without a proxy.
+added time to the first token is its quantile less the same quantile without a proxy. A stream that
+was refused, or whose first token never came, waited for it to the end of the run.
 """
 
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bench.loads.generator import evenly, generate, lateness_s, limit_remark
-from bench.loads.openloop import Flow, Plan
+from bench.loads.openloop import Call, Flow, Plan
 from bench.tools import machine
 from bench.tools.client import fetch
 from bench.tools.command_line import Options, main
@@ -63,6 +64,16 @@ def plan(port: int, streams: int, seconds_s: float, seed: int) -> Plan:
     return Plan([flow], linger_s=CHUNKS * GAP_S + 5)
 
 
+def ttft_ms(calls: list[Call], end_s: float) -> list[float]:
+    """Return what streams waited for their first token: one that came and was then broken off is
+    counted as `broken`."""
+    return [
+        ((call.first_byte_s if call.status == 200 and call.first_byte_s else end_s) - call.due_s)
+        * 1e3
+        for call in calls
+    ]
+
+
 def measure(
     proxy: Proxy, source: Process, source_port: int, what: Plan, cores: tuple[int, int]
 ) -> Run:
@@ -76,17 +87,17 @@ def measure(
     others = max(0.0, core_used_s(cores[0]) - core_before_s - own_s) / result.wall_s
     late_ms = msgspec.json.decode(fetch(source_port, "/bench/stats").body, type=dict[str, float])
     calls = result.calls["streams"]
-    ttft_ms = [(call.first_byte_s - call.due_s) * 1e3 for call in calls if call.first_byte_s]
+    waited_ms = ttft_ms(calls, result.wall_s)
     chunks = sum(call.events for call in calls)
-    if not ttft_ms:
+    if not chunks:
         raise BenchError(f"{proxy.name} answered no stream: {proxy.process.tail()}")
     return Run(
         proxy=proxy.name,
         streams=len(calls),
-        broken=sum(1 for call in calls if not call.whole or call.events != CHUNKS + 1),
+        broken=sum(1 for call in calls if not call.served or call.events != CHUNKS + 1),
         chunk_us=used_s / chunks * 1e6,
-        ttft_p50_ms=quantile(ttft_ms, 0.5) or 0.0,
-        ttft_p99_ms=quantile(ttft_ms, 0.99) or 0.0,
+        ttft_p50_ms=quantile(waited_ms, 0.5) or 0.0,
+        ttft_p99_ms=quantile(waited_ms, 0.99) or 0.0,
         proxy_share=used_s / result.wall_s,
         client_share=result.cpu_s / result.wall_s,
         source_share=source_s / result.wall_s,
