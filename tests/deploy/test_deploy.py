@@ -80,6 +80,17 @@ def test_compose_mounts_what_there_is() -> None:
     assert (folder / build["context"] / build["dockerfile"]).is_file()
 
 
+def test_composes_store_starts_without_capabilities() -> None:
+    """The image's own entrypoint, as root, becomes another user, which needs capabilities."""
+    store = read(DEPLOY / "compose" / "compose.yaml")["services"]["store"]
+    assert store["cap_drop"] == ["ALL"]
+    assert int(store["user"].partition(":")[0]) > 0
+    assert "command" not in store
+    chart = (CHART / "templates" / "valkey.yaml").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ +command: (\[valkey-server.*\])$", chart, re.MULTILINE)
+    assert store["entrypoint"] == yaml.safe_load(command)
+
+
 def test_composes_gateway_has_settings_that_serve() -> None:
     folder = DEPLOY / "compose"
     folders = {"tokens.folders": [f"demo={demo_folder()}"]}
