@@ -1,17 +1,18 @@
 """Recording rules and alerts, as promtool sees them: each alert fires when it should, and only
-then. Series are in promtool's words: `start+step x times`, one value a minute."""
+then. rule_cases.py says when it should."""
 
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
 from scripts.dashboard.boards import BOARDS
+from tests.deploy.rule_cases import CASES, LONG_STALLS, MORE_CASES, Case, up
 from tests.deploy.rules import FOLDER, alerts, recorded
 from tests.deploy.scope import metrics_in
 from tokenlane.telemetry.metrics.families import BY_NAME
@@ -21,171 +22,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 GATEWAY = 'instance="g:8081",job="tokenlane"'
-
-
-class Case(NamedTuple):
-    """`bad` makes the alert fire after `minutes`; `good` does not. name{labels} -> values, one for
-    each `interval`."""
-
-    bad: dict[str, str]
-    good: dict[str, str]
-    minutes: int = 10
-    interval: str = "1m"
-
-
-def requests(
-    ok: str, failed: str = "0x60", status: str = "502", outcome: str = "ok"
-) -> dict[str, str]:
-    name = "tokenlane_requests_total"
-    return {
-        f'{name}{{status="200",outcome="ok"}}': ok,
-        f'{name}{{status="{status}",outcome="{outcome}"}}': failed,
-    }
-
-
-def late(total: str, in_time: str, le: str) -> dict[str, str]:
-    """Heartbeats of worker 0, and how many of them came within `le` seconds."""
-    name = "tokenlane_loop_stall_seconds"
-    return {
-        f'{name}_count{{worker="0"}}': total,
-        f'{name}_bucket{{worker="0",le="{le}"}}': in_time,
-        f'{name}_bucket{{worker="0",le="+Inf"}}': total,
-    }
-
-
-def up(*replicas: str) -> dict[str, str]:
-    """A gateway, and whether each of its replicas is up."""
-    found = {f'tokenlane_replica_up{{replica="{at}"}}': one for at, one in enumerate(replicas)}
-    return {"tokenlane_build_info{}": "1x60", **found}
-
-
-def caches(hits: str, misses: str) -> dict[str, str]:
-    name = "tokenlane_token_cache"
-    return {
-        f'{name}_hits_total{{cache="request"}}': hits,
-        f'{name}_misses_total{{cache="request"}}': misses,
-    }
-
-
-def slow(name: str, labels: str, within: str, of: str, le: str) -> dict[str, str]:
-    """A histogram of which `within` of `of` observations are below `le`, the rest below +Inf."""
-    rest = {"10": "30", "0.1": "0.25"}[le]
-    return {
-        f'{name}_bucket{{{labels}le="{le}"}}': within,
-        f'{name}_bucket{{{labels}le="{rest}"}}': of,
-        f'{name}_bucket{{{labels}le="+Inf"}}': of,
-    }
-
-
-def replicas(name: str, **upto: str) -> dict[str, str]:
-    """A histogram of three replicas, a scrape every 5 s. upto: where most of a replica's
-    observations are, if not below 0.025."""
-    found = {}
-    for replica in ("a", "b", "c"):
-        labels = f'model="m",replica="{replica}"'
-        for le in ("0.01", "0.025", "0.1", "0.15", "0.25", "0.5", "+Inf"):
-            within = float(le) >= float(upto.get(replica, "0.025"))
-            found[f'{name}_bucket{{{labels},le="{le}"}}'] = "0+20x24" if within else "0+1x24"
-        found[f"{TTFT}_count{{{labels}}}"] = "0+20x24"
-    return found
-
-
-TTFT = "tokenlane_time_to_first_token_seconds"
-TPOT = "tokenlane_time_per_output_token_seconds"
-QUEUE = "tokenlane_tokenize_queue_seconds"
-CASES = {
-    "TokenlaneDown": Case({"up{}": "0x60"}, {"up{}": "1x60"}),
-    "TokenlaneNoReplicaUp": Case(
-        up("0x60", "0x60"), up("0x60", "1x60")
-    ),
-    "TokenlaneReplicaDown": Case(
-        {'tokenlane_replica_up{replica="a"}': "0x60"},
-        {'tokenlane_replica_up{replica="a"}': "1x8 0 1x50"},
-    ),
-    "TokenlaneNoWorkerReady": Case(
-        {'tokenlane_workers{state="starting"}': "2x60"},
-        {'tokenlane_workers{state="starting"}': "1x60", 'tokenlane_workers{state="ready"}': "1x60"},
-    ),
-    "TokenlaneWorkerRestarts": Case(
-        {"tokenlane_worker_restarts_total{}": "0+1x60"},
-        {"tokenlane_worker_restarts_total{}": "0x8 1x60"},
-    ),
-    "TokenlaneConfigRefused": Case(
-        {"tokenlane_config_last_reload_successful{}": "0x60"},
-        {"tokenlane_config_last_reload_successful{}": "1x60"},
-    ),
-    "TokenlaneFailures": Case(
-        requests("0+90x60", "0+10x60"), requests("0+99x60", "0+1x60")
-    ),
-    "TokenlaneTruncatedAnswers": Case(
-        requests("0+97x60", "0+3x60", "200", "truncated"),
-        requests("0+97x60", "0+3x60", "499", "client_gone"),
-        15,
-    ),
-    "TokenlaneRetries": Case(
-        {**requests("0+100x60"), 'tokenlane_retries_total{reason="busy"}': "0+20x60"},
-        {**requests("0+100x60"), 'tokenlane_retries_total{reason="busy"}': "0+5x60"},
-        20,
-    ),
-    "TokenlaneSlowFirstToken": Case(
-        slow(TTFT, "", "0+90x60", "0+100x60", "10"),
-        slow(TTFT, "", "0+100x60", "0+100x60", "10"),
-        20,
-    ),
-    "TokenlaneReplicaSlow": Case(
-        {**replicas(TPOT, b="0.15"), **replicas(TTFT)},
-        {**replicas(TPOT), **replicas(TTFT, b="0.1")},
-        1, "5s",
-    ),
-    "TokenlaneLoopBlocked": Case(
-        late("0+12000x60", "0+11000x60", "0.005"), late("0+12000x60", "0+11990x60", "0.005")
-    ),
-    "TokenlaneLoopFrozen": Case(
-        late("0+12000x60", "0+11999x60", "0.25"), late("0+12000x60", "0+12000x60", "0.25")
-    ),
-    "TokenlanePoolNeeded": Case(
-        {**late("0+12000x60", "0+11000x60", "0.005"), **caches("0+20x60", "0+80x60")},
-        {**late("0+12000x60", "0+11000x60", "0.005"), **caches("0+80x60", "0+20x60")},
-    ),
-    "TokenlaneCacheHitRateLow": Case(
-        {**caches("0+20x90", "0+80x90"), 'tokenlane_prompt_tokens_total{model="m"}': "0+600000x90"},
-        {**caches("0+20x90", "0+80x90"), 'tokenlane_prompt_tokens_total{model="m"}': "0+600x90"},
-        60,
-    ),
-    "TokenlaneTokenizeQueue": Case(
-        slow(QUEUE, 'rung="threads",', "0+90x60", "0+100x60", "0.1"),
-        slow(QUEUE, 'rung="threads",', "0+100x60", "0+100x60", "0.1"),
-        15,
-    ),
-    "TokenlaneBails": Case(
-        {
-            'tokenlane_tokenize_bails_total{reason="busy"}': "0+20x60",
-            'tokenlane_tokenize_seconds_count{rung="cache"}': "0+100x60",
-        },
-        {
-            'tokenlane_tokenize_bails_total{reason="no-tokenizer"}': "0+20x60",
-            'tokenlane_tokenize_seconds_count{rung="cache"}': "0+100x60",
-        },
-        20,
-    ),
-    # Appears at once with all it will ever count, as when a replica is asked at its start.
-    "TokenlaneTokenMismatch": Case(
-        {'tokenlane_prompt_token_mismatches_total{model="m",replica="a"}': "_x4 9x60"},
-        {'tokenlane_prompt_token_mismatches_total{model="m",replica="a"}': "9x60"},
-        18,
-    ),
-    "TokenlanePredictionsOff": Case(
-        {
-            'tokenlane_predicted_cached_tokens_total{model="m"}': "0+150x60",
-            'tokenlane_actual_cached_tokens_total{model="m"}': "0+100x60",
-        },
-        {
-            'tokenlane_predicted_cached_tokens_total{model="m"}': "0+110x60",
-            'tokenlane_actual_cached_tokens_total{model="m"}': "0+100x60",
-        },
-        30,
-    ),
-}  # fmt: skip
 
 
 def promtool(*words: str) -> str:
@@ -317,12 +153,28 @@ def test_every_recorded_series_is_asked_for() -> None:
 
 @pytest.mark.slow
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
-    run_tests([fires(name, case, case.bad) for name, case in CASES.items()], tmp_path)
+    cases = [*CASES.items(), *MORE_CASES]
+    run_tests([fires(name, case, case.bad) for name, case in cases], tmp_path)
 
 
 @pytest.mark.slow
 def test_alerts_are_quiet_when_they_should_be(tmp_path: Path) -> None:
-    run_tests([quiet(name, case) for name, case in CASES.items()], tmp_path)
+    run_tests([quiet(name, case) for name, case in [*CASES.items(), *MORE_CASES]], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_blocked_loop_is_one_alert(tmp_path: Path) -> None:
+    """Beats and time say so both: the worker is named, and nobody is called twice."""
+    seen = CASES["TokenlaneLoopBlocked"].bad | {
+        'tokenlane_loop_stall_cause_seconds_total{cause="inspect"}': "0+30x60"
+    }
+    once = fires("TokenlaneLoopBlocked", LONG_STALLS, seen)
+    query = 'ALERTS{alertname="TokenlaneLoopBlocked",alertstate="firing"}'
+    once["promql_expr_test"][0] |= {
+        "expr": f"count by (worker) ({query})",
+        "exp_samples": [{"labels": '{worker="0"}', "value": 1}],
+    }
+    run_tests([once], tmp_path)
 
 
 @pytest.mark.slow

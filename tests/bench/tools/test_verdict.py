@@ -1,9 +1,12 @@
 """The verdict speaks in the known thresholds, and of what was measured only."""
 
+import re
+
 import pytest
 
 from bench.tools import verdict
 from bench.tools.finding import Finding, Shape
+from tests.deploy.rules import alerts
 
 
 def finding(name: str, numbers: dict[str, float | None], *shapes: bool | None) -> Finding:
@@ -23,6 +26,14 @@ def test_hit_rates(rate: float, word: str) -> None:
 @pytest.mark.parametrize(("share", "word"), [(0.009, "free"), (0.011, "blocked")])
 def test_blocking(share: float, word: str) -> None:
     assert word in verdict.blocking(share)
+
+
+def test_the_bench_is_as_strict_as_the_alerts_or_stricter() -> None:
+    expr = alerts()["TokenlanePoolNeeded"]["expr"]
+    beats, time, hits = (float(one) for one in re.findall(r"[<>] ([\d.]+)", expr))
+    assert hits == verdict.HITS_POOL
+    assert min(beats, time) >= verdict.BLOCKING_SHARE
+    assert alerts()["TokenlaneLoopBlocked"]["expr"].split() == expr.split()[1:11]
 
 
 def test_nothing_measured_nothing_said() -> None:
