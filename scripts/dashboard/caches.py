@@ -1,7 +1,7 @@
 """The third board: what replicas hold, how that is known, and who is left out."""
 
 from scripts.dashboard.glance import GLANCE
-from scripts.dashboard.panel import Board, Panel, Query, Row, rate, total
+from scripts.dashboard.panel import Board, Panel, Query, Row, rate, told, told_rate, total
 
 _HELD = Row(
     "What replicas hold",
@@ -9,7 +9,7 @@ _HELD = Row(
         Panel(
             "KV blocks by their events",
             "short",
-            (Query(total("tokenlane_kv_blocks", "replica, medium"), "{{replica}} {{medium}}"),),
+            (Query(told("tokenlane_kv_blocks", "replica, medium"), "{{replica}} {{medium}}"),),
             "In the replica's own block size. Nothing here: the replica publishes no events.",
         ),
         Panel(
@@ -17,7 +17,7 @@ _HELD = Row(
             "short",
             (
                 Query(
-                    total("tokenlane_kv_event_standing_info", "replica, standing"),
+                    told("tokenlane_kv_event_standing_info", "replica, standing"),
                     "{{replica}}: {{standing}}",
                 ),
             ),
@@ -44,26 +44,31 @@ _EVENTS = Row(
         Panel(
             "Events",
             "cps",
-            (Query(rate("tokenlane_kv_events_total", "replica, type"), "{{replica}} {{type}}"),),
+            (
+                Query(
+                    told_rate("tokenlane_kv_events_total", "replica, type"), "{{replica}} {{type}}"
+                ),
+            ),
             "unread: their format is not known. Many removals: the cache is too small.",
         ),
         Panel(
             "Lag",
             "s",
-            (Query(total("tokenlane_kv_event_lag_seconds", "replica, rank"), "{{replica}}"),),
-            "From a message's making to its use, by both machines' clocks.",
+            (Query(told("tokenlane_kv_event_lag_seconds", "replica, rank"), "{{replica}}"),),
+            "From a message's making to its use, by both machines' clocks, at the slowest gateway.",
         ),
         Panel(
             "Gaps",
             "short",
             (
-                Query(total("tokenlane_kv_event_gaps_total", "replica"), "gaps {{replica}}"),
+                Query(told("tokenlane_kv_event_gaps_total", "replica"), "gaps {{replica}}"),
                 Query(
-                    total("tokenlane_kv_event_messages_lost_total", "replica"),
+                    told("tokenlane_kv_event_messages_lost_total", "replica"),
                     "lost {{replica}}",
                 ),
             ),
-            "Since the gateway started. A gap that a replay closes costs nothing.",
+            "Since the gateway started, of the gateway with most. A gap that a replay closes costs "
+            "nothing.",
         ),
     ),
 )

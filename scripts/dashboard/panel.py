@@ -74,6 +74,21 @@ def rate(name: str, by: str = "", matchers: str = "") -> str:
     return _sum(by, f"rate({name}{where(matchers)}[{WINDOW}])")
 
 
+def _once(by: str, of: str) -> str:
+    return f"max by ({by}) (sum by (instance, {by}) ({of}))"
+
+
+def told(name: str, by: str) -> str:
+    """A gauge that each gateway reads of the same replica, summed over its ranks: several gateways
+    read the same, so it is the highest of them and not their sum."""
+    return _once(by, f"{name}{where()}")
+
+
+def told_rate(name: str, by: str) -> str:
+    """The growth per second of a counter that each gateway keeps of the same replica, likewise."""
+    return _once(by, f"rate({name}{where()}[{WINDOW}])")
+
+
 def quantile(share: float, name: str, by: str = "") -> str:
     """A quantile of a histogram's recent observations."""
     labels = f"{by}, le" if by else "le"

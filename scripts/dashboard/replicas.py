@@ -1,6 +1,6 @@
 """The rows of those beside the gateway: its replicas, and other gateways."""
 
-from scripts.dashboard.panel import Panel, Query, Row, rate, total, where
+from scripts.dashboard.panel import Panel, Query, Row, rate, told, total, where
 
 _MEDIANS = "instance_model_replica:tokenlane_{}_seconds:p50_rate30s"
 _BY_REPLICA = "model, replica"
@@ -59,8 +59,8 @@ REPLICAS = Row(
             "Running and waiting, as replicas say",
             "short",
             (
-                Query(total("tokenlane_replica_running_requests", "replica"), "runs {{replica}}"),
-                Query(total("tokenlane_replica_waiting_requests", "replica"), "waits {{replica}}"),
+                Query(told("tokenlane_replica_running_requests", "replica"), "runs {{replica}}"),
+                Query(told("tokenlane_replica_waiting_requests", "replica"), "waits {{replica}}"),
             ),
             "vllm:num_requests_running and _waiting, all their clients together.",
         ),

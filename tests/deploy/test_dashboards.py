@@ -39,6 +39,28 @@ def test_panel_asks_for_what_is_exported(panel: Panel) -> None:
             assert re.search(rf"by \([^)]*\b{label}\b", query.expr) or ":" in query.expr
 
 
+# What every gateway reads of the same replica.
+TOLD_BY_REPLICAS = {
+    "tokenlane_replica_running_requests", "tokenlane_replica_waiting_requests",
+    "tokenlane_replica_kv_usage_ratio", "tokenlane_replica_front_end_starved",
+    "tokenlane_kv_blocks", "tokenlane_kv_events_total", "tokenlane_kv_event_gaps_total",
+    "tokenlane_kv_event_messages_lost_total", "tokenlane_kv_event_lag_seconds",
+    "tokenlane_kv_event_standing_info",
+}  # fmt: skip
+
+
+def test_what_replicas_tell_is_not_multiplied_by_the_number_of_gateways() -> None:
+    exprs = [
+        query.expr
+        for board in BOARDS.values()
+        for panel in board.panels()
+        for query in panel.queries
+        if metrics_in(query.expr) & TOLD_BY_REPLICAS
+    ]
+    assert set().union(*map(metrics_in, exprs)) >= TOLD_BY_REPLICAS
+    assert [expr for expr in exprs if not expr.startswith("max by (replica")] == []
+
+
 @pytest.mark.parametrize("panel", PANELS)
 def test_panel_explains_itself(panel: Panel) -> None:
     assert panel.help.endswith(".")

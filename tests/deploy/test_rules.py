@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from scripts.dashboard.boards import BOARDS
+from scripts.dashboard.panel import told, told_rate
 from tests.deploy.rule_cases import CASES, LONG_STALLS, MORE_CASES, Case, up
 from tests.deploy.rules import FOLDER, alerts, recorded
 from tests.deploy.scope import metrics_in
@@ -124,6 +125,28 @@ def test_autoscalers_get_the_worst_worker_and_all_that_waits(tmp_path: Path) -> 
         for file, sample in samples.items()
     ]
     asked = {"interval": "1m", "input_series": series(values), "promql_expr_test": tests}
+    run_tests([asked], tmp_path)
+
+
+@pytest.mark.slow
+def test_boards_show_what_a_replica_tells_two_gateways_once(tmp_path: Path) -> None:
+    # Of each gateway, and of each rank; then of all together.
+    ranks = [',rank="0"', ',rank="1"']
+    shown = (
+        ("tokenlane_replica_running_requests", [""], told, "replica", "8x60", 8),
+        ("tokenlane_kv_blocks", ranks, told, "replica", "500x60", 1_000),
+        ("tokenlane_kv_events_total", ranks, told_rate, "replica", "0+60x60", 2),
+    )
+    values: dict[str, str] = {}
+    tests = []
+    for name, labels, query, by, samples, value in shown:
+        for at in ("a", "b"):
+            values |= {f'{name}{{instance="{at}",replica="r"{one}}}': samples for one in labels}
+        expr = query(name, by).replace("$instance", ".*").replace("$__rate_interval", "5m")
+        sample = {"labels": '{replica="r"}', "value": value}
+        tests.append({"expr": expr, "eval_time": "10m", "exp_samples": [sample]})
+    given = [{"series": name, "values": value} for name, value in values.items()]
+    asked = {"interval": "1m", "input_series": given, "promql_expr_test": tests}
     run_tests([asked], tmp_path)
 
 
