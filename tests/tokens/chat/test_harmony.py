@@ -1,6 +1,7 @@
 """The text of gpt-oss's chats. Against vLLM's own code: tests/vllm/test_harmony.py."""
 
 import json
+import time
 from datetime import datetime
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_plain_chat() -> None:
 
 
 def test_tools_and_their_results() -> None:
-    schema = {
+    schema: dict[str, Any] = {
         "type": "object", "required": ["a"],
         "properties": {"a": {"type": "integer", "description": "One"}, "b": {"type": "string"}},
     }  # fmt: skip
@@ -57,6 +58,38 @@ def test_tools_and_their_results() -> None:
         "<|start|>functions.find<|channel|>commentary to=assistant<|message|>found<|end|>"
         "<|start|>assistant"
     )
+
+
+def typed(schema: Any) -> str:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    return text(USER, tools=[tool])
+
+
+@pytest.mark.parametrize("of", ["items", "properties"])
+def test_a_tool_is_nested_so_deeply(of: str) -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(32):
+        schema = (
+            {"type": "array", "items": schema}
+            if of == "items"
+            else {"type": "object", "properties": {"a": schema}}
+        )
+    assert ("string" + "[]" * 32 if of == "items" else "a?: string,") in typed(schema)
+    with pytest.raises(Unrenderable, match="tool-shape"):
+        typed({"type": "array", "items": schema})
+
+
+def test_names_cost_what_they_are_long() -> None:
+    """Looked up one by one, they take 7 s."""
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {f"p{at}": {} for at in range(20_000)},
+        "required": [f"q{at}" for at in range(20_000)] + [["p1"], {}, 1, None, "p1"],
+    }
+    began_s = time.thread_time()
+    told = typed(schema)
+    assert time.thread_time() - began_s < 2
+    assert "\np1: any,\np2?: any,\n" in told
 
 
 def test_thoughts_before_the_last_answer_are_dropped() -> None:

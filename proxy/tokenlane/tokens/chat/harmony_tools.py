@@ -1,7 +1,7 @@
 """Tools as gpt-oss sees them: TypeScript types, as openai-harmony makes them from JSON schemas.
 
 Schemas with what is not known to be rendered alike (`oneOf`, defaults that are lists or objects)
-raise Unrenderable.
+raise Unrenderable, and so do those that are nested deeply.
 """
 
 import re
@@ -14,6 +14,8 @@ _NAMES: Final = re.compile("[A-Za-z0-9_.-]+")
 _PLAIN: Final = {
     "string": "string", "number": "number", "integer": "number", "boolean": "boolean",
 }  # fmt: skip
+# Each level indents all that is within it.
+_MOST_LEVELS: Final = 32
 
 
 def section(tools: list[dict[str, Any]]) -> str:
@@ -26,8 +28,11 @@ def section(tools: list[dict[str, Any]]) -> str:
         if _NAMES.fullmatch(name) is None:
             raise Unrenderable("tool-shape")
         lines += [f"// {line}" for line in _lines(function.get("description") or "")]
-        taken = "" if schema is None else f"_: {_type(schema, '')}"
-        lines.append(f"type {name} = ({taken}) => any;\n")
+        taken: list[str] = []
+        if schema is not None:
+            taken.append("_: ")
+            _add_type(taken, schema, "", 0)
+        lines.append(f"type {name} = ({''.join(taken)}) => any;\n")
     return "# Tools\n\n" + "\n".join([*lines, "} // namespace functions"])
 
 
@@ -38,39 +43,47 @@ def _lines(told: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def _type(schema: Any, indent: str) -> str:
-    if not isinstance(schema, dict) or "oneOf" in schema:
+def _add_type(out: list[str], schema: Any, indent: str, level: int) -> None:
+    if level > _MOST_LEVELS or not isinstance(schema, dict) or "oneOf" in schema:
         raise Unrenderable("tool-shape")
     kind = schema.get("type")
     if isinstance(kind, list):
         kinds = ["number" if one == "integer" else one for one in kind if isinstance(one, str)]
         if kinds:
-            return " | ".join(kinds)
+            out.append(" | ".join(kinds))
+            return
     if kind == "object":
-        return _object(schema, indent)
-    if kind == "array":
-        if "items" not in schema:
-            return "Array<any>"
-        return f"{_type(schema['items'], indent)}[]"
-    if kind == "string" and (choices := _choices(schema)):
-        return " | ".join(f'"{choice}"' for choice in choices)
-    return _PLAIN.get(kind, "any") if isinstance(kind, str) else "any"
+        _add_object(out, schema, indent, level)
+    elif kind == "array" and "items" in schema:
+        _add_type(out, schema["items"], indent, level + 1)
+        out.append("[]")
+    elif kind == "array":
+        out.append("Array<any>")
+    elif kind == "string" and (choices := _choices(schema)):
+        out.append(" | ".join(f'"{choice}"' for choice in choices))
+    else:
+        out.append(_PLAIN.get(kind, "any") if isinstance(kind, str) else "any")
 
 
-def _object(schema: dict[str, Any], indent: str) -> str:
+def _add_object(out: list[str], schema: dict[str, Any], indent: str, level: int) -> None:
     told = schema.get("description")
-    out = [f"{indent}// {told}\n"] if isinstance(told, str) else []
+    if isinstance(told, str):
+        out.append(f"{indent}// {told}\n")
     out.append("{\n")
     properties, required = schema.get("properties"), schema.get("required")
     required = required if isinstance(required, list) else []
+    needed = frozenset([name for name in required if isinstance(name, str)])
     for name, one in properties.items() if isinstance(properties, dict) else ():
-        kind = _type(one, indent + "    ")
-        if one.get("nullable") is True and "null" not in kind:
-            kind += " | null"
-        mark = "" if name in required else "?"
+        if not isinstance(one, dict):
+            raise Unrenderable("tool-shape")
         out += [f"{indent}//{line}\n" for line in _comments(one)]
-        out.append(f"{indent}{name}{mark}: {kind},{_default(one)}\n")
-    return "".join([*out, indent, "}"])
+        out.append(f"{indent}{name}{'' if name in needed else '?'}: ")
+        start = len(out)
+        _add_type(out, one, indent + "    ", level + 1)
+        if one.get("nullable") is True and not any("null" in part for part in out[start:]):
+            out.append(" | null")
+        out.append(f",{_default(one)}\n")
+    out += (indent, "}")
 
 
 def _comments(schema: dict[str, Any]) -> Iterator[str]:
