@@ -7,6 +7,7 @@ from tokenlane.protocols.prompt_fields import (
     ABSENT,
     ChatFields,
     Unrenderable,
+    decoded,
     flag,
     truncation,
     value,
@@ -30,6 +31,18 @@ def test_fields_are_slices_of_the_body_and_unknown_ones_are_left_out() -> None:
 def test_what_only_other_parsers_read_is_unknown(text: str) -> None:
     with pytest.raises(Unrenderable):
         value(raw(text))
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[1,{"a":', "},2]")])
+def test_nesting_has_a_limit(opening: str, closing: str) -> None:
+    levels = 64 // opening.replace("{", "[").count("[")
+    most = opening * levels + '"[[{{"' + closing * levels
+    assert value(raw(most)) == decoded(raw(most))
+    assert value(raw(f"[{','.join(['[{}]'] * 200)}]")) == [[{}]] * 200
+    for deeper in (f"[{most}]", f'[[],"",{{"a":1,"b":{most}}}]'):
+        assert decoded(raw(deeper))
+        with pytest.raises(Unrenderable, match="json"):
+            value(raw(deeper))
 
 
 def test_flags() -> None:

@@ -98,6 +98,8 @@ def test_the_demo_template_knows_tools(demo: Tokenizer) -> None:
     assert f"<|im_start|>user{answers}<|im_end|>\n" in text
 
 
+# Indented by a template, it would be 240 times as long.
+DEEP = json.loads('{"a":' * 480 + "1" + "}" * 480)
 UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"chat_template": "{{ x }}"}, "request-template"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, "template-kwargs"),
@@ -111,6 +113,12 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
     ({"kv_transfer_params": {"prompt_token_ids": [1]}}, "forwarded-ids"),
     ({"kv_transfer_params": msgspec.Raw(b'{"prompt\\u005ftoken_ids":[1]}')}, "forwarded-ids"),
     ({"truncate_prompt_tokens": -1}, "truncation"),
+    ({"chat_template_kwargs": {"enable_thinking": DEEP}}, "json"),
+    ({"tools": [{"function": {"name": "f", "parameters": DEEP}}]}, "json"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "", "a": DEEP}]}]},
+        "json",
+    ),
 ]
 
 

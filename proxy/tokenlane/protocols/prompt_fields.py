@@ -9,7 +9,8 @@ Invariants:
   request is sent as text, and the replica decides.
 """
 
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -17,6 +18,10 @@ from tokenlane.errors import RequestError, TokenlaneError
 from tokenlane.protocols.json_values import FEW_BYTES, are_few
 
 ABSENT = msgspec.Raw(b"")
+# Templates print tools and arguments indented, and each level indents all that is within it. No
+# schema of a tool comes near.
+_MOST_LEVELS: Final = 64
+_NESTED: Final = frozenset((dict, list))
 
 
 class Unrenderable(TokenlaneError):
@@ -101,10 +106,38 @@ Conversation = ChatFields | MessagesFields | ResponsesFields
 
 
 def value(raw: msgspec.Raw) -> Any:
-    """Return the JSON value of a slice, None if it is absent. Raise Unrenderable("json") for what
-    only other parsers accept (NaN, numbers out of range, nesting past the recursion limit, halves
-    of surrogate pairs) and for more values than are made here, and RequestError 400 for what is
-    not UTF-8, which no parser accepts."""
+    """As `decoded`, and raise Unrenderable("json") for what is nested deeply, too."""
+    made = decoded(raw)
+    # Shorter ones have no room for so many pairs of brackets.
+    if memoryview(raw).nbytes > 2 * _MOST_LEVELS and is_deep(made):
+        raise Unrenderable("json")
+    return made
+
+
+def is_deep(made: Any) -> bool:
+    """Return whether lists and objects are nested in more levels than are rendered here."""
+    level = [made]
+    for _ in range(_MOST_LEVELS + 1):
+        # The last level, mostly all texts or all ids, is looked at without bytecode for each.
+        if _NESTED.isdisjoint(map(type, level)):
+            return False
+        level = list(
+            chain.from_iterable(
+                [
+                    one.values() if type(one) is dict else one
+                    for one in level
+                    if type(one) is dict or type(one) is list
+                ]
+            )
+        )
+    return True
+
+
+def decoded(raw: msgspec.Raw) -> Any:
+    """Return the JSON value of a slice, None if it is absent; for callers that see to its nesting.
+    Raise Unrenderable("json") for what only other parsers accept (NaN, numbers out of range,
+    nesting past the recursion limit, halves of surrogate pairs) and for more values than are made
+    here, and RequestError 400 for what is not UTF-8, which no parser accepts."""
     size_bytes = memoryview(raw).nbytes
     if not size_bytes:
         return None

@@ -97,7 +97,7 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
         request = inspect(Kind.CHAT, short)
         assert isinstance(request, ChatBody)
         messages = bytes(request.messages)
-        told_messages = told(prompt_fields.value(request.messages)) if len(messages) > 2 else None
+        told_messages = told(prompt_fields.decoded(request.messages)) if len(messages) > 2 else None
     except (RequestError, Unrenderable):
         return None
     end = start + len(messages)

@@ -167,7 +167,7 @@ class Tokenizer:
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
-        given, converted = prompt_fields.value(request.messages), request is not asked
+        given, converted = prompt_fields.decoded(request.messages), request is not asked
         shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
             return Rendering(self._rendered(request, given, converted=converted)[0])
@@ -268,7 +268,7 @@ class Tokenizer:
             raise Unrenderable("multimodal")
         if prompt_fields.value(request.suffix) is not None:
             raise Unrenderable("suffix")
-        given = prompt_fields.value(request.prompt)
+        given = prompt_fields.decoded(request.prompt)
         if isinstance(given, str):
             return (given,)
         if not isinstance(given, list) or not given:

@@ -1,5 +1,6 @@
 """Messages as vLLM converts them. Each row was checked against vLLM 0.32's own parser."""
 
+import json
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ def user(content: Any, **more: Any) -> dict[str, Any]:
 def call(arguments: str, **more: Any) -> dict[str, Any]:
     return {"type": "function", "id": "1", "function": {"name": "f", "arguments": arguments}} | more
 
+
+DEEP = json.loads("[" * 65 + "]" * 65)
 
 CONVERTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("text", user("hi"), user("hi")),
@@ -164,6 +167,12 @@ UNKNOWN: list[tuple[str, Any, str]] = [
     ("old function call", {"role": "assistant", "function_call": {}}, "message-shape"),
     ("deep arguments",
      {"role": "assistant", "tool_calls": [call("[" * 100_000)]}, "json"),
+    ("arguments nested more than is rendered",
+     {"role": "assistant", "tool_calls": [call('{"a":' * 65 + "1" + "}" * 65)]}, "json"),
+    ("a call nested more than is rendered",
+     {"role": "assistant", "tool_calls": [call("{}", more=DEEP)]}, "json"),
+    ("a part nested more than is rendered",
+     user([{"type": "text", "text": "a", "more": DEEP}]), "json"),
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
-from tokenlane.tokens.chat import harmony
+from tokenlane.tokens.chat import harmony, harmony_tools
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}
 USER = {"role": "user", "content": "Hi"}
@@ -61,8 +61,7 @@ def test_tools_and_their_results() -> None:
 
 
 def typed(schema: Any) -> str:
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    return text(USER, tools=[tool])
+    return harmony_tools.section([{"function": {"name": "f", "parameters": schema}}])
 
 
 @pytest.mark.parametrize("of", ["items", "properties"])

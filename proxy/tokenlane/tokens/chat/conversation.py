@@ -14,7 +14,7 @@ import json
 from typing import Any, Literal
 
 from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.prompt_fields import Unrenderable, is_deep
 
 ContentFormat = Literal["string", "openai"]
 Message = dict[str, Any]
@@ -52,6 +52,8 @@ def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
             "Cannot apply chat template to an empty conversation. Provide at least one message.",
             param="messages",
         )
+    if is_deep(messages):
+        raise Unrenderable("json")
     return [
         _plain(message, content_format) or _message(message, content_format) for message in messages
     ]
@@ -210,6 +212,8 @@ def _call(call: Any) -> dict[str, Any]:
         arguments = None
     except RecursionError:
         raise Unrenderable("json") from None
+    if is_deep(arguments):
+        raise Unrenderable("json")
     ordered = _ordered(function, FUNCTION_KEYS)
     ordered["arguments"] = arguments if isinstance(arguments, dict) else {}
     return {**_ordered(call, CALL_KEYS), "function": ordered}

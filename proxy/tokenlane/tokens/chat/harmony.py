@@ -40,7 +40,7 @@ def text(request: ChatFields) -> str:
     if not isinstance(prompt_fields.value(request.chat_template_kwargs), dict | None):
         raise Unrenderable("template-kwargs")
     prompt_fields.documents(request.documents)
-    messages = prompt_fields.value(request.messages)
+    messages = prompt_fields.decoded(request.messages)
     if messages == []:
         raise Unrenderable("message-shape")
     conversation.conversation(messages, "openai")  # refuses anything but a conversation

@@ -54,7 +54,7 @@ def plain(
     wrong with it: a job then reports what."""
     began_s = time.perf_counter()
     try:
-        shape = shape_of(chat, prompt_fields.value(chat.messages), converted=False)
+        shape = shape_of(chat, prompt_fields.decoded(chat.messages), converted=False)
         residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
