@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tokenlane.errors import ConfigError, RequestError
+from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.chat.template import CONTINUE_MARK, Template
 
 
@@ -67,6 +68,11 @@ def test_what_a_template_raises_is_a_bad_request(source: str) -> None:
     with pytest.raises(RequestError) as refused:
         render(source)
     assert refused.value.status == 400
+
+
+def test_a_template_that_calls_itself_without_end_is_left_to_the_replica() -> None:
+    with pytest.raises(Unrenderable, match="json"):
+        render("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}")
 
 
 def test_a_refusal_quotes_the_template_and_never_the_request() -> None:

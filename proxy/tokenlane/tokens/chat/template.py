@@ -3,7 +3,8 @@
 Invariants:
 - Sandboxed and immutable: a template cannot reach the process or change the messages.
 - Whatever a template raises is the request's fault (400), as with vLLM. The message is passed on
-  only where it is text of the template itself, never where it may hold bytes of the request.
+  only where it is text of the template itself, never where it may hold bytes of the request. How
+  deeply a template may call itself is this process's limit, and says nothing of the request.
 - A template that asks for the time (`strftime_now`) is not a function of the request: `volatile`.
 """
 
@@ -20,6 +21,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokenlane.errors import ConfigError, RequestError
+from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.chat.content_formats import content_format
 from tokenlane.tokens.chat.conversation import Message, plain
 from tokenlane.tokens.chat.holes import Text
@@ -146,7 +148,7 @@ class Template:
         fast: FastTemplate | None = None,
     ) -> str:
         """Return the prompt's text, by `fast` where it can. Raise RequestError(400) where the
-        template refuses."""
+        template refuses, Unrenderable where it calls itself too deeply."""
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 400,
@@ -180,6 +182,8 @@ class Template:
             return text
         try:
             return self._compiled.render(messages=messages, **variables)
+        except RecursionError:
+            raise Unrenderable("json") from None
         except Exception as error:  # noqa: BLE001 - a template can raise anything, see the head
             raise RequestError(400, self._reason(error), param="messages") from None
 
