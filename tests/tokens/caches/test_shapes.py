@@ -203,6 +203,20 @@ def test_a_shape_is_tried_a_few_times_only() -> None:
     assert made == 4
 
 
+@pytest.mark.parametrize(("added", "tries"), [(1_200, 1), (1_201, 0)])
+def test_what_would_be_too_large_is_not_made(added: int, tries: int) -> None:
+    cache, one, made = ShapeCache(Budget(5_000, 1_200)), Shape((b"", ("user",)), ["x" * 3_000]), 0
+
+    def counted(*_: object) -> Residual:
+        nonlocal made
+        made += 1
+        return Residual(("y", 0))
+
+    for _ in range(2):
+        cache.learn(one, "y" * added + one.texts[0], counted, hasty=False)
+    assert made == tries
+
+
 def test_it_holds_no_more_than_its_budget() -> None:
     cache = ShapeCache(Budget(1_500, 1_200))
     for number in range(10):

@@ -99,6 +99,10 @@ class ShapeCache(BoundedCache[Name, _Known]):
                     self._items[shape.name] = known
                     self.budget.grow(self, known.size_bytes)
                 return None
+            # What the template adds to the texts would be kept; to make it takes 100 times as long
+            # as to see that it is too much.
+            if not self.takes(len(text) - sum(map(len, shape.texts))):
+                return None
             if known.tries == _MOST_TRIES or (hasty and len(shape.texts) > _FEW_MESSAGES):
                 return None
             known.tries += 1

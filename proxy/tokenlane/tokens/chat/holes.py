@@ -28,11 +28,18 @@ class Text:
 
     def __init__(self, *parts: str | int) -> None:
         merged: list[str | int] = []
+        run: list[str] = []
         for part in parts:
-            if isinstance(part, str) and merged and isinstance(merged[-1], str):
-                merged[-1] += part
-            elif part != "":
-                merged.append(part)
+            if not isinstance(part, int):
+                if part:
+                    run.append(part)
+                continue
+            if run:
+                merged.append("".join(run))
+                run = []
+            merged.append(part)
+        if run:
+            merged.append("".join(run))
         self.parts = tuple(merged)
 
     def _unknown(self, *_: object) -> NoReturn:
