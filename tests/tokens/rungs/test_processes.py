@@ -20,11 +20,13 @@ from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.job import Tokenized, TokenJob
-from tokenlane.tokens.model_tokenizers import ModelTokenizers
-from tokenlane.tokens.rungs import job_frames
-from tokenlane.tokens.rungs.job_frames import LENGTHS, Made
+from tokenlane.tokens.ladder import Speed
+from tokenlane.tokens.model_tokenizers import LoadedModel, ModelTokenizers
+from tokenlane.tokens.rungs import job_frames, process_main
+from tokenlane.tokens.rungs.job_frames import LENGTHS, Asked, Made
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.service import TokenService
 
@@ -85,6 +87,31 @@ async def test_refusals_come_back_as_they_were() -> None:
         outcome = await tokens.prompt("demo", body_of(image))
         assert (outcome.prompt, outcome.rung) == (None, Rung.BAIL)
         assert outcome.reason == "multimodal"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"messages":[{"role":"user","content":"hi"}],"tool_choice":NaN}',
+        b'{"messages":[{"role":"user","content":"hi"}],"kv_transfer_params":{"a":1e400}}',
+        b'{"messages":[{"role":"user","content":"hi"}],"tools":[NaN]}',
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        b'{"prompt":"one","truncation_side":NaN}',
+    ],
+)
+def test_json_that_only_other_parsers_read_ends_as_in_this_process(
+    raw: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = inspect(Kind.CHAT if b"messages" in raw else Kind.COMPLETION, raw)
+    assert isinstance(body, ChatBody | CompletionBody)
+    model = LoadedModel(demo_tokenizer(), Speed(), TokenCaches.of(CacheBudgets.of(TokenSettings())))
+    job = TokenJob(model, body, key=b"", size_bytes=len(raw), block_tokens=16)
+    head, payload = job_frames.asked(1, job)
+    asked = msgspec.msgpack.decode(head[LENGTHS.size :], type=Asked)
+    here, there = job.run(), process_main._tokenized(asked, payload, model)
+    assert there.prompt == here.prompt
+    assert repr(there.error) == repr(here.error)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("dispatch", ["p2c", "round-robin"])

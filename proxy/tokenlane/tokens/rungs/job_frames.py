@@ -6,20 +6,23 @@ Invariants:
 """
 
 import struct
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import BODIES, Kind, OtherBody, Prompted
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.prompt_fields import ABSENT, Unrenderable
 from tokenlane.tokens.job import Tokenized, TokenJob
 
 LENGTHS = struct.Struct("<II")
 KINDS: dict[Kind, type[Prompted]] = {
     kind: body for kind, body in BODIES.items() if not issubclass(body, OtherBody)
 }
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(dict[str, memoryview]).decode
 
 
 class Start(msgspec.Struct):
@@ -34,7 +37,7 @@ class JobReady(msgspec.Struct):
 
 
 class Asked(msgspec.Struct):
-    """A job; its payload is the body as JSON, as far as it was read."""
+    """A job; its payload is those of the body's fields that are raw JSON, as msgpack."""
 
     number: int
     model: str
@@ -73,7 +76,23 @@ def asked(number: int, job: TokenJob) -> tuple[bytes, bytes]:
         job.salt,
         job.limit_tokens,
     )
-    return frame(header, msgspec.json.encode(job.body))
+    return frame(header, _encode(_raw_fields(job.body)))
+
+
+def _raw_fields(body: Prompted) -> dict[str, memoryview]:
+    """Return what a job reads. Nothing is parsed: a field that the job never reads must not end
+    it."""
+    return {
+        name: memoryview(raw)
+        for name, raw in msgspec.structs.asdict(body).items()
+        if isinstance(raw, msgspec.Raw) and raw is not ABSENT
+    }
+
+
+def body(kind: Kind, payload: bytes) -> Prompted:
+    """Return the body of a job's frame, as far as a job reads it."""
+    fields: dict[str, Any] = {name: msgspec.Raw(raw) for name, raw in _decode(payload).items()}
+    return KINDS[kind](**fields)
 
 
 def made(number: int, result: Tokenized) -> tuple[bytes, bytes]:

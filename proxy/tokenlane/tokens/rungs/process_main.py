@@ -24,12 +24,10 @@ from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.model_tokenizers import LoadedModel
-from tokenlane.tokens.rungs.job_frames import KINDS, LENGTHS, Asked, JobReady, Start, frame, made
+from tokenlane.tokens.rungs.job_frames import LENGTHS, Asked, JobReady, Start, body, frame, made
 from tokenlane.tokens.tokenizer import Tokenizer
 
 _NICENESS = 10
-
-_decoders = {kind: msgspec.json.Decoder(body) for kind, body in KINDS.items()}
 
 
 def _exactly(stream: BinaryIO, size_bytes: int) -> bytes:
@@ -64,13 +62,9 @@ def serve(sock: socket.socket) -> None:
 
 
 def _tokenized(asked: Asked, payload: bytes, model: LoadedModel) -> Tokenized:
-    try:
-        body = _decoders[asked.kind].decode(payload)
-    except Exception as problem:  # noqa: BLE001 - it is the result
-        return Tokenized.failed(problem, 0.0)
     job = TokenJob(
         model,
-        body,
+        body(asked.kind, payload),
         key=b"",
         size_bytes=asked.size_bytes,
         block_tokens=asked.block_tokens,
