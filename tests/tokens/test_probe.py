@@ -35,8 +35,8 @@ def template_why(source: str, other: str) -> str:
 
 def test_the_corpus_is_the_same_every_time() -> None:
     assert probe_corpus.texts(["<a>", "<b>"]) == probe_corpus.texts(["<a>", "<b>"])
-    chats = list(probe_corpus.chats(["x"], ["y"]))
-    assert repr(chats) == repr(list(probe_corpus.chats(["x"], ["y"])))
+    chats = list(probe_corpus.chats(["x"], ["y"], ["z"]))
+    assert repr(chats) == repr(list(probe_corpus.chats(["x"], ["y"], ["z"])))
     assert {message["role"] for chat in chats for message in chat.messages} >= {
         "system", "developer", "user", "assistant", "tool",
     }  # fmt: skip
@@ -81,6 +81,20 @@ def test_an_engine_that_leaves_most_texts_is_no_help() -> None:
 def test_another_template_is_told_apart(other: str, why: str) -> None:
     assert template_why(TURNS, other).startswith(why)
     assert bool(template_why(TURNS, other)) == bool(why)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "{{ d.title }}: {{ d.text }}",
+        "{{ d['title'] | default('?') }}",
+        "{% if d.snippet is defined %}{{ d.snippet }}{% endif %}",
+    ],
+)
+def test_documents_are_tried(shown: str) -> None:
+    source = TURNS + "{% for d in documents or [] %}" + shown + "{% endfor %}"
+    assert template_why(source, source) == ""
+    assert template_why(source, TURNS).startswith("another text")
 
 
 def test_findings_are_kept_by_what_they_are_about(tmp_path: Path) -> None:

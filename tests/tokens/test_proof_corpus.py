@@ -1,6 +1,7 @@
 """What replicas are asked: everything that a proof has to have, another each time."""
 
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_tokenizer
+from tests.tokens.models import folder_with
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import IdKind
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens import proof_corpus
 from tokenlane.tokens.proof_corpus import RUN_TOKENS, categories, requests, runs, texts
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 def all_texts(seed: int) -> str:
@@ -42,12 +45,13 @@ def test_runs_go_through_the_vocabulary_once(seed: int) -> None:
     assert sum(abs(b - a) == 1 for run in inside for a, b in pairwise(run)) == 0
 
 
-def rendered(kind: IdKind) -> list[dict[str, Any]]:
+def rendered(kind: IdKind, tokenizer: Tokenizer | None = None) -> list[dict[str, Any]]:
+    tokenizer = tokenizer or demo_tokenizer()
     good = []
-    for fields in requests(demo_tokenizer(), kind, Random(3)):
+    for fields in requests(tokenizer, kind, Random(3)):
         try:
             fields_of = msgspec.json.decode(msgspec.json.encode(fields), type=ChatFields)
-            demo_tokenizer().chat_ids(fields_of)
+            tokenizer.chat_ids(fields_of)
         except (RequestError, Unrenderable):
             continue
         good.append(fields)
@@ -70,3 +74,14 @@ def test_every_variable_of_the_template_is_tried() -> None:
     assert {"enable_thinking": True} in tried
     assert not list(requests(demo_tokenizer(), IdKind.DIALECT, Random(1)))
     assert proof_corpus.RUN_TOKENS == 1024
+
+
+def test_documents_are_tried_where_the_template_reads_them(tmp_path: Path) -> None:
+    source = (
+        "{% for d in documents or [] %}{{ d.title }}: {{ d.text }}{% endfor %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    tokenizer = Tokenizer.load("m", folder_with(tmp_path / "m", chat_template=source))
+    tried = [one["documents"] for one in rendered(IdKind.OPTIONS, tokenizer) if "documents" in one]
+    assert [len(documents) for documents in tried] == [1, 2]
+    assert not any("documents" in one for one in rendered(IdKind.OPTIONS))

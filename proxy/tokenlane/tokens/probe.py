@@ -112,11 +112,13 @@ def _template_differs(template: Template, specials: dict[str, str], fast: FastTe
     words = sorted(
         {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     )
+    keys = {node.attr for node in tree.find_all(nodes.Getattr)}
+    keys |= {word for word in words if word.isidentifier()}
     own = {*specials, "messages", "tools", "documents", "add_generation_prompt"}
     functions = {"raise_exception", "strftime_now"}
     variables = sorted(template.variables - own - functions)
     rendered = given_up = 0
-    for at, chat in enumerate(probe_corpus.chats(words, variables)):
+    for at, chat in enumerate(probe_corpus.chats(words, variables, sorted(keys))):
         try:
             messages, given = _inputs(template, specials, chat)
         except (RequestError, Unrenderable):
@@ -140,7 +142,9 @@ def _inputs(
     if not template.knows_developer:
         messages = conversation.developer_as_system(messages)
     tools = conversation.tool_list(chat.tools)
-    return messages, {**specials, "tools": tools, "documents": None, **chat.variables}
+    return messages, {
+        **specials, "tools": tools, "documents": chat.documents, **chat.variables,
+    }  # fmt: skip
 
 
 def _outcome(

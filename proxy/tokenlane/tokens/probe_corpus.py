@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-VERSION = 5
+VERSION = 6
 
 SPACES = " \t\n\r\x0b\x0c\x1c\x85\xa0\u1680\u2003\u2028\u202f\u3000\u200b\ufeff"
 _FRAGMENTS = (
@@ -96,14 +96,17 @@ class Chat(NamedTuple):
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
+    documents: list[dict[str, str]] | None
     variables: dict[str, Any]
     add_generation_prompt: bool
     continue_final_message: bool
 
 
-def chats(words: list[str], variables: list[str], count: int = 500) -> Iterator[Chat]:
+def chats(
+    words: list[str], variables: list[str], keys: list[str], count: int = 500
+) -> Iterator[Chat]:
     """Yield conversations; words: strings that the template compares with; variables: names that it
-    reads."""
+    reads; keys: of objects, which documents may have."""
     draw = random.Random(f"chats {VERSION}")
     words = [
         *words, *(word for word in _FRAGMENTS if word != "\ufffd"), "", "", " ", "\n", "\x1c \x1f",
@@ -116,6 +119,9 @@ def chats(words: list[str], variables: list[str], count: int = 500) -> Iterator[
         yield Chat(
             messages=_messages(draw, words),
             tools=[_tool(draw, words) for _ in range(draw.randint(1, 3))]
+            if draw.random() < 0.4
+            else None,
+            documents=[_document(draw, words, keys) for _ in range(draw.randint(0, 4))]
             if draw.random() < 0.4
             else None,
             variables={name: draw.choice(values) for name in variables if draw.random() < 0.4},
@@ -206,3 +212,10 @@ def _tool(draw: random.Random, words: list[str]) -> dict[str, Any]:
             "type": "object", "properties": properties, "required": required,
         }  # fmt: skip
     return {"type": "function", "function": function}
+
+
+def _document(draw: random.Random, words: list[str], keys: list[str]) -> dict[str, str]:
+    """Draw a document: clients agree on a title and a text, and a template may read other keys."""
+    names = [name for name in ("title", "text") if draw.random() < 0.8]
+    names += [name for name in keys if draw.random() < 0.4]
+    return {name: _text(draw, words) for name in names}

@@ -191,6 +191,10 @@ def _options(tokenizer: Tokenizer, said: list[str], draw: Random) -> Iterator[di
     }
     for effort in ("none", "low", "high"):
         yield {"messages": messages, "reasoning_effort": effort}
+    if "documents" in tokenizer.variables:
+        found = [{"title": said[2], "text": said[3]}, {"title": said[4], "text": said[5]}]
+        for documents in (found[:1], found):
+            yield {"messages": messages, "documents": documents}
     known = STEERING | OVERRULED | {"documents", "raise_exception", "strftime_now"}
     names = sorted(tokenizer.variables - known - tokenizer.specials.keys())
     for name in draw.sample(names, min(len(names), _VARIABLE_LIMIT)):
