@@ -150,10 +150,41 @@ def test_fast_texts_are_the_texts(source: str) -> None:
         ("{{ x is iterable }}", None),
         ("{{ x }}", "\ud800"),
         ("{{ 'a' + x }}", 1),
+        # Null, where it would be taken for nothing.
+        ("{% for a in x.a %}{% endfor %}", {"a": None}),
+        ("{% for t in x %}{% for a in t['a'].b %}{% endfor %}{% endfor %}", [{"a": {"b": None}}]),
+        ("{% for k, v in x.items() %}{% for a in v %}{% endfor %}{% endfor %}", {"a": None}),
+        ("{% for a in x['b' ~ 'c'] %}{% endfor %}", {"bc": None}),
+        ("{% set y = x.a or x.b %}{% for a in y %}{% endfor %}", {"b": None}),
+        ("{% set y = {'a': x.b} %}{% for a in y.a %}{% endfor %}", {"b": None}),
+        ("{% set n = namespace() %}{% set n.a = x.b %}{{ n.a | join }}", {"b": None}),
+        ("{% macro f(a) %}{% for b in a %}{% endfor %}{% endmacro %}{{ f(x.b) }}", {"b": None}),
+        ("{% for a in x.get('a', []) %}{% endfor %}", {"a": None}),
+        ("{{ x.a | default([]) | reverse | join }}", {"a": None}),
+        ("{{ ['a', 'b'] | join(x.by) }}", {"by": None}),
     ],
 )
 def test_the_reference_is_asked(source: str, value: Any) -> None:
     assert both(source, [], x=value)[1] is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages[1:] %}{{ m.content }}{% endfor %}{{ x.a }}",
+        "{% set n = namespace() %}{% for m in messages if m.a %}{% set n.i = 1 %}{% endfor %}",
+        "{% if tools %}{% for t in tools %}{{ t }}{% endfor %}{% endif %}",
+        "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c }}{% endfor %}{% endfor %}",
+        "{% macro f(a) %}{% for b in a %}{{ b }}{% endfor %}{% endmacro %}{{ f(x.b) }}{{ x.a }}",
+        "{% for k, v in x.items() %}{{ k }}{{ v }}{% endfor %}",
+    ],
+)
+def test_a_null_elsewhere_is_rendered_fast(source: str) -> None:
+    """As tools have them in good order, `"default": null` above all."""
+    expected, found = both(
+        source, [{"content": "a"}, {"content": "b"}], tools=None, x={"a": None, "b": ["c"]}
+    )
+    assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -169,6 +200,21 @@ def test_the_reference_is_asked(source: str, value: Any) -> None:
         "{% set n = messages[0].n %}{{ n > 1 }}",
         "{% set ns = namespace(n=0) %}{% set ns.n = x %}{{ ns.n > 1 }}",
         "{% for n in x %}{{ n > 1 }}{% endfor %}",
+        "{% set n = namespace(i=0) %}{% for d in x if n.i != 2 %}{% set n.i = 2 %}{% endfor %}",
+        "{% macro f(a) %}{{ a }}{% endmacro %}{% for d in x if f(d) %}{{ d }}{% endfor %}",
+        "{% macro f(a, b=a) %}{{ b }}{% endmacro %}{{ f(1) }}",
+        "{% macro f(a) %}{{ varargs }}{% endmacro %}{{ f(1) }}",
+        "{% macro f(a) %}{{ kwargs }}{% endmacro %}{{ f(1) }}",
+        "{{ 'abc'[2:0:-1] }}", "{{ x[1:] }}", "{{ x.a[:1] }}", "{{ x.split('a')[1][1:] }}",
+        "a\r\n{{ x }}", "{{ 'a\rb' }}", "\x1c{%- if x %}a{% endif %}",
+        "{% raw %}\n a{% endraw %}", "{%- raw -%} a{% endraw %}",
+        "{% set n = namespace(a=1) %}{{ n }}", "{% set n = namespace(a=1) %}{{ n.items() }}",
+        "{% set n = namespace(a=1) %}{% set m = n %}", "{{ namespace(a=1) }}",
+        "{% set n = namespace({'a': 1}) %}",
+        "{% if x | selectattr('a') %}a{% endif %}", "{% set y = x | map('trim') %}{{ y | join }}",
+        "{{ x | map('join') | list }}", "{{ x | reverse or 'a' }}", "{{ f(*x) }}",
+        "{% set y = none %}{% if x %}{% set y = x %}{% endif %}{% for a in y %}{% endfor %}",
+        "{% for a in x.get('a') %}{% endfor %}", "{{ x.get('a') | list | length }}",
     ],
 )  # fmt: skip
 def test_constructs_that_may_differ_are_refused(source: str) -> None:
@@ -185,9 +231,9 @@ SOURCE = (
     "{{ x }}|{{ x | string }}|{{ x ~ 'a' }}|{{ x is string }}{{ x is mapping }}{{ x is number }}"
     "{{ x is none }}{{ x is boolean }}{{ x == 1 }}{{ x == y }}{% if x %}t{% endif %}|"
     "{% if x is mapping %}{% for k, v in x.items() %}{{ k }}{{ v }}{% endfor %}{{ x | length }}"
-    "{% elif x is string %}{{ x | trim }}{{ x.strip() }}{{ x.split('a')[-1] }}{{ x[1:] }}"
+    "{% elif x is string %}{{ x | trim }}{{ x.strip() }}{{ x.split('a')[-1] }}{{ (x or '')[1:] }}"
     "{{ x | upper }}"
-    "{% elif x is iterable %}{{ x[0] }}{{ x[::-1] | tojson }}{{ x | join(',') }}{% endif %}"
+    "{% elif x is iterable %}{{ x[0] }}{{ (x or [])[::-1] | tojson }}{{ x | join(',') }}{% endif %}"
     "{% if x is not none %}{{ x | tojson }}{% endif %}"
 )
 

@@ -9,9 +9,12 @@ Invariants:
 Known differences, and so refused here: it compares values of different types (`none < 1`), finds
 methods where Jinja2 looks for keys (`"items" in x`, `x.pop`), lets methods change what they are
 called on, has other ideas of lines (`splitlines`, `indent`) and of a word (`title`), follows
-another version of Unicode (`s.upper()`), and knows functions that Jinja2 does not (`now`).
+another version of Unicode (`s.upper()`), and knows functions that Jinja2 does not (`now`). It
+chooses a loop's items before the first one's turn, shows namespaces as objects, does not know a
+macro's other arguments where it takes a default, and counts a slice's steps from its other end.
 """
 
+import re
 from collections.abc import Iterator
 
 from jinja2 import nodes
@@ -29,20 +32,31 @@ METHODS = frozenset(
 )
 FUNCTIONS = frozenset(("namespace", "raise_exception", "range", "strftime_now"))
 # Known to only one of the engines, or different in each.
-OTHER_NAMES = frozenset("caller cycler debug dict joiner lipsum now randrange self".split())
+OTHER_NAMES = frozenset(
+    "caller cycler debug dict joiner kwargs lipsum now randrange self varargs".split()
+)
+_RAW = re.compile(r"\{%[-+]?\s*raw\b")
 # Blocks that only run their content.
 STATEMENTS = (
     nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign, nodes.AssignBlock,
     nodes.Macro, nodes.Break, nodes.Continue,
 )  # fmt: skip
 DICT_NAMES = frozenset(dir(dict))
+# Jinja2 walks through their results once, and takes an empty one for true.
+ITERATORS = frozenset("items map reject rejectattr reverse select selectattr".split())
+WALKERS = ITERATORS | {"first", "join", "list"}
 # `x["items"]` finds the method in both engines where there is no such key.
 DICT_READERS = frozenset(("get", "items", "keys", "values"))
 NUMBERS = (nodes.Add, nodes.Sub, nodes.Mul, nodes.FloorDiv, nodes.Mod, nodes.Neg)
 
 
-def refusal(tree: nodes.Template) -> str:
+def refusal(source: str, tree: nodes.Template) -> str:
     """Return the first construct that is not known to be alike, "" if there is none."""
+    # Jinja2 makes the first a line feed, within strings too, and takes the others for whitespace.
+    if not frozenset("\r\x1c\x1d\x1e\x1f").isdisjoint(source):
+        return "a control character"
+    if _RAW.search(source):  # Jinja2 keeps the line feed behind it
+        return "the block raw"
     return next(_refusals(tree), "")
 
 
@@ -66,12 +80,48 @@ def _refusals(tree: nodes.Template) -> Iterator[str]:
             isinstance(shown, nodes.List | nodes.Tuple | nodes.Dict) for shown in found.nodes
         ):
             yield "a literal shown"
+    yield from _scope_refusals(tree, macros)
     called = {id(call.node) for call in tree.find_all(nodes.Call)}
     numbers = _numbers(tree)
     for node in tree.find_all(nodes.Expr):
         problem = _problem(node, called, macros, numbers)
         if problem:
             yield problem
+
+
+def _scope_refusals(tree: nodes.Template, macros: set[str]) -> Iterator[str]:
+    spaces, made = set[str](), set[int]()
+    for assign in tree.find_all(nodes.Assign):
+        match assign:
+            case nodes.Assign(
+                target=nodes.Name(name=space),
+                node=nodes.Call(node=nodes.Name(name="namespace") as maker, args=[]),
+            ):
+                spaces.add(space)
+                made.add(id(maker))
+    called = {id(call.node) for call in tree.find_all(nodes.Call)}
+    made |= {id(read.node) for read in tree.find_all(nodes.Getattr) if id(read) not in called}
+    made |= {id(read.node) for read in tree.find_all(nodes.Getitem)}
+    # By another name it could be shown, or change a loop's filter.
+    for name in tree.find_all(nodes.Name):
+        if name.name in {*spaces, "namespace"} and name.ctx == "load" and id(name) not in made:
+            yield "a namespace as a value"
+    walked = {id(loop.iter) for loop in tree.find_all(nodes.For)}
+    walked |= {id(one.node) for one in tree.find_all(nodes.Filter) if one.name in WALKERS}
+    for one in tree.find_all(nodes.Filter):
+        if one.name in ITERATORS and id(one) not in walked:
+            yield "an iterator as a value"
+    for macro in tree.find_all(nodes.Macro):
+        if any(_names(default) for default in macro.defaults):
+            yield "a default that names another value"
+    for loop in tree.find_all(nodes.For):
+        # Jinja2 filters item by item, so what the body sets counts for the items that follow.
+        if loop.test is not None and _names(loop.test) & (spaces | macros):
+            yield "a loop's filter that its body may change"
+
+
+def _names(node: nodes.Node) -> set[str]:
+    return {one.name for one in (node, *node.find_all(nodes.Name)) if isinstance(one, nodes.Name)}
 
 
 def _problem(node: nodes.Node, called: set[int], macros: set[str], numbers: set[str]) -> str:
@@ -90,6 +140,8 @@ def _problem(node: nodes.Node, called: set[int], macros: set[str], numbers: set[
             return "" if name in METHODS else f"the method {name}"
         case nodes.Getattr(attr=name) if name in DICT_NAMES or name.startswith("_"):
             return f"the attribute {name}"
+        case nodes.Slice(start=start, stop=stop, step=step):
+            return "a slice" if step is not None and (start or stop) is not None else ""
         case nodes.Getitem(arg=nodes.Const(value=str(name))):
             other = DICT_NAMES - DICT_READERS
             return f"the key {name}" if name in other or name.startswith("_") else ""
@@ -114,12 +166,14 @@ def _filter_alike(node: nodes.Filter) -> bool:
         # The filter or test that the filter applies.
         names = [one.value for one in node.args if isinstance(one, nodes.Const)]
         at = 0 if node.name in ("map", "select", "reject") else 1
-        known = FILTERS - {"list"} if node.name == "map" else TESTS
+        known = FILTERS - {"join", "list", "reverse"} if node.name == "map" else TESTS
         return len(names) == len(node.args) and (len(names) <= at or names[at] in known)
     return node.name in FILTERS
 
 
 def _call_problem(node: nodes.Call, macros: set[str]) -> str:
+    if node.dyn_args or node.dyn_kwargs:
+        return "a call"
     match node.node:
         case nodes.Name(name=name):
             return "" if name in FUNCTIONS or name in macros else f"the function {name}"

@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tokenlane.tokens.chat import constructs
+from tokenlane.tokens.chat.nulls import ANYWHERE, Nulls
 from tokenlane.tokens.engines import Refused, tried
 
 _INT64 = 1 << 63
@@ -24,9 +25,11 @@ class FastTemplate:
     def __init__(self, source: str, reference: ImmutableSandboxedEnvironment) -> None:
         """reference: the environment whose filters, tests and functions count. Raise Refused."""
         tree = reference.parse(source)
-        problem = constructs.refusal(tree)
+        nulls = Nulls(tree)
+        problem = constructs.refusal(source, tree) or nulls.problem
         if problem:
             raise Refused(f"not known to be alike: {problem}")
+        self._null_keys = nulls.keys
         self._strips = constructs.strips(tree)
         try:
             from minijinja import Environment  # noqa: PLC0415 - may be missing
@@ -47,7 +50,9 @@ class FastTemplate:
 
     def render(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str | None:
         """Return the prompt's text; None where the reference has to be asked."""
-        if not _plain([messages, variables], controls=not self._strips):
+        # Of variables only `tools` and `documents` are null, which `Nulls` leaves to the probe.
+        given = [messages, *(value for value in variables.values() if value is not None)]
+        if not _plain(given, controls=not self._strips, null_keys=self._null_keys):
             return None
         try:
             text = tried(self._engine.render_template, "chat", messages=messages, **variables)
@@ -75,9 +80,10 @@ def _careful(function: Callable[..., Any], *, within: bool) -> Callable[..., Any
     return careful
 
 
-def _plain(values: list[Any], *, controls: bool) -> bool:
+def _plain(values: list[Any], *, controls: bool, null_keys: frozenset[str]) -> bool:
     """Return whether all of JSON values are of kinds that both engines print and compare alike: no
-    floats, no long integers; controls: separators like U+001C are alike, too."""
+    floats, no long integers, no null under `null_keys`; controls: separators like U+001C are alike,
+    too."""
     waiting = values
     while waiting:
         value = waiting.pop()
@@ -88,7 +94,10 @@ def _plain(values: list[Any], *, controls: bool) -> bool:
             ):
                 return False
         elif kind is dict:
-            waiting.extend(value.values())
+            held = value.values()
+            waiting.extend(held)
+            if None in held and any(value.get(key, key) is None for key in null_keys):
+                return False
             if not controls:
                 waiting.extend(value)
         elif kind is list:
@@ -96,6 +105,9 @@ def _plain(values: list[Any], *, controls: bool) -> bool:
         elif kind is int:
             if not -_INT64 <= value < _INT64:
                 return False
-        elif kind is not bool and value is not None:
+        elif value is None:
+            if ANYWHERE in null_keys:
+                return False
+        elif kind is not bool:
             return False
     return True
