@@ -35,7 +35,7 @@ def test_what_only_other_parsers_read_is_unknown(text: str) -> None:
 
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[1,{"a":', "},2]")])
 def test_nesting_has_a_limit(opening: str, closing: str) -> None:
-    levels = 64 // opening.replace("{", "[").count("[")
+    levels = 32 // opening.replace("{", "[").count("[")
     most = opening * levels + '"[[{{"' + closing * levels
     assert value(raw(most)) == decoded(raw(most))
     assert value(raw(f"[{','.join(['[{}]'] * 200)}]")) == [[{}]] * 200

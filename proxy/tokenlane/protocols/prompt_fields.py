@@ -20,7 +20,7 @@ from tokenlane.protocols.json_values import FEW_BYTES, are_few
 ABSENT = msgspec.Raw(b"")
 # Templates print tools and arguments indented, and each level indents all that is within it. No
 # schema of a tool comes near.
-_MOST_LEVELS: Final = 64
+_MOST_LEVELS: Final = 32
 _NESTED: Final = frozenset((dict, list))
 
 

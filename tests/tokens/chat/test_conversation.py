@@ -28,7 +28,7 @@ def call(arguments: str, **more: Any) -> dict[str, Any]:
     return {"type": "function", "id": "1", "function": {"name": "f", "arguments": arguments}} | more
 
 
-DEEP = json.loads("[" * 65 + "]" * 65)
+DEEP = json.loads("[" * 33 + "]" * 33)
 
 CONVERTED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("text", user("hi"), user("hi")),
@@ -168,7 +168,7 @@ UNKNOWN: list[tuple[str, Any, str]] = [
     ("deep arguments",
      {"role": "assistant", "tool_calls": [call("[" * 100_000)]}, "json"),
     ("arguments nested more than is rendered",
-     {"role": "assistant", "tool_calls": [call('{"a":' * 65 + "1" + "}" * 65)]}, "json"),
+     {"role": "assistant", "tool_calls": [call('{"a":' * 33 + "1" + "}" * 33)]}, "json"),
     ("a call nested more than is rendered",
      {"role": "assistant", "tool_calls": [call("{}", more=DEEP)]}, "json"),
     ("a part nested more than is rendered",

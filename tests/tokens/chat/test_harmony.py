@@ -64,20 +64,6 @@ def typed(schema: Any) -> str:
     return harmony_tools.section([{"function": {"name": "f", "parameters": schema}}])
 
 
-@pytest.mark.parametrize("of", ["items", "properties"])
-def test_a_tool_is_nested_so_deeply(of: str) -> None:
-    schema: Any = {"type": "string"}
-    for _ in range(32):
-        schema = (
-            {"type": "array", "items": schema}
-            if of == "items"
-            else {"type": "object", "properties": {"a": schema}}
-        )
-    assert ("string" + "[]" * 32 if of == "items" else "a?: string,") in typed(schema)
-    with pytest.raises(Unrenderable, match="tool-shape"):
-        typed({"type": "array", "items": schema})
-
-
 def test_names_cost_what_they_are_long() -> None:
     """Looked up one by one, they take 7 s."""
     schema: dict[str, Any] = {

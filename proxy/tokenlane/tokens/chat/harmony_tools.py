@@ -1,7 +1,7 @@
 """Tools as gpt-oss sees them: TypeScript types, as openai-harmony makes them from JSON schemas.
 
 Schemas with what is not known to be rendered alike (`oneOf`, defaults that are lists or objects)
-raise Unrenderable, and so do those that are nested deeply.
+raise Unrenderable. How deeply they are nested is bounded where requests are decoded.
 """
 
 import re
@@ -14,8 +14,6 @@ _NAMES: Final = re.compile("[A-Za-z0-9_.-]+")
 _PLAIN: Final = {
     "string": "string", "number": "number", "integer": "number", "boolean": "boolean",
 }  # fmt: skip
-# Each level indents all that is within it.
-_MOST_LEVELS: Final = 32
 
 
 def section(tools: list[dict[str, Any]]) -> str:
@@ -31,7 +29,7 @@ def section(tools: list[dict[str, Any]]) -> str:
         taken: list[str] = []
         if schema is not None:
             taken.append("_: ")
-            _add_type(taken, schema, "", 0)
+            _add_type(taken, schema, "")
         lines.append(f"type {name} = ({''.join(taken)}) => any;\n")
     return "# Tools\n\n" + "\n".join([*lines, "} // namespace functions"])
 
@@ -43,8 +41,8 @@ def _lines(told: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def _add_type(out: list[str], schema: Any, indent: str, level: int) -> None:
-    if level > _MOST_LEVELS or not isinstance(schema, dict) or "oneOf" in schema:
+def _add_type(out: list[str], schema: Any, indent: str) -> None:
+    if not isinstance(schema, dict) or "oneOf" in schema:
         raise Unrenderable("tool-shape")
     kind = schema.get("type")
     if isinstance(kind, list):
@@ -53,9 +51,9 @@ def _add_type(out: list[str], schema: Any, indent: str, level: int) -> None:
             out.append(" | ".join(kinds))
             return
     if kind == "object":
-        _add_object(out, schema, indent, level)
+        _add_object(out, schema, indent)
     elif kind == "array" and "items" in schema:
-        _add_type(out, schema["items"], indent, level + 1)
+        _add_type(out, schema["items"], indent)
         out.append("[]")
     elif kind == "array":
         out.append("Array<any>")
@@ -65,7 +63,7 @@ def _add_type(out: list[str], schema: Any, indent: str, level: int) -> None:
         out.append(_PLAIN.get(kind, "any") if isinstance(kind, str) else "any")
 
 
-def _add_object(out: list[str], schema: dict[str, Any], indent: str, level: int) -> None:
+def _add_object(out: list[str], schema: dict[str, Any], indent: str) -> None:
     told = schema.get("description")
     if isinstance(told, str):
         out.append(f"{indent}// {told}\n")
@@ -79,7 +77,7 @@ def _add_object(out: list[str], schema: dict[str, Any], indent: str, level: int)
         out += [f"{indent}//{line}\n" for line in _comments(one)]
         out.append(f"{indent}{name}{'' if name in needed else '?'}: ")
         start = len(out)
-        _add_type(out, one, indent + "    ", level + 1)
+        _add_type(out, one, indent + "    ")
         if one.get("nullable") is True and not any("null" in part for part in out[start:]):
             out.append(" | null")
         out.append(f",{_default(one)}\n")
