@@ -93,6 +93,9 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
         (read(Kind.COMPLETION, prompt="a", truncate_prompt_tokens=3), "truncation"),
         (read(Kind.COMPLETION, prompt="a", suffix="b"), "suffix"),
         (read(Kind.RESPONSES, input="hi", previous_response_id="resp_1"), "stored-response"),
+        (read(Kind.RESPONSES, input=[
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]),
+         "tool-shape"),
         # Where a template puts a system message in the middle, only the template knows.
         (read(Kind.MESSAGES, messages=[*HI, {"role": "system", "content": "s"}]),
          "no-chat-template"),

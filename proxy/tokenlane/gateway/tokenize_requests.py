@@ -83,7 +83,11 @@ def _refuse_truncation(request: ChatFields | CompletionBody) -> None:
 
 def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
     if isinstance(request, ResponsesBody):
-        return openai_responses.as_chat(request)
+        chat = openai_responses.as_chat(request)
+        # `/tokenize` sorts the keys of calls, and responses do not.
+        if any("tool_calls" in turn for turn in prompt_fields.value(chat.messages)):
+            raise Unrenderable("tool-shape")
+        return chat
     if not isinstance(request, MessagesBody):
         assert isinstance(request, ChatFields)
         return request

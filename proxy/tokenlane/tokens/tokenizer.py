@@ -168,19 +168,21 @@ class Tokenizer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
         given, converted = prompt_fields.decoded(request.messages), request is not asked
+        responses = isinstance(asked, ResponsesFields)
         shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
-            return Rendering(self._rendered(request, given, converted=converted)[0])
+            made = self._rendered(request, given, converted=converted, responses=responses)
+            return Rendering(made[0])
         residual = shapes.residual(shape)
         if residual is not None:
             return Rendering(residual.filled(shape.texts), shape, residual)
-        text, make = self._rendered(request, given, converted=converted)
+        text, make = self._rendered(request, given, converted=converted, responses=responses)
         if make is not None:
             residual = shapes.learn(shape, text, make, hasty=hasty)
         return Rendering(text, shape, residual)
 
     def _rendered(
-        self, request: ChatFields, given: Any, *, converted: bool
+        self, request: ChatFields, given: Any, *, converted: bool, responses: bool
     ) -> tuple[str, MakeResidual | None]:
         """Return the text of these messages, and what makes the residual of it, where there can be
         one."""
@@ -188,6 +190,8 @@ class Tokenizer:
         tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
         turns = conversation.conversation(given, template.content_format)
+        if responses:
+            turns = openai_responses.names_first(turns)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)
         variables = template_variables(request, template.variables, tools, self.specials)

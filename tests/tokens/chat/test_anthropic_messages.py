@@ -143,6 +143,9 @@ UNKNOWN: list[tuple[str, dict[str, Any]]] = [
     ("tool-shape", {"tools": [{"name": "f"}]}),
     ("tool-shape", {"tools": {}}),
     ("field-shape", {"thinking": {"type": "some"}}),
+    ("field-shape", {"thinking": {"type": "enabled"}}),
+    ("field-shape", {"thinking": {"type": "enabled", "budget_tokens": 1023}}),
+    ("field-shape", {"thinking": {"type": "adaptive", "display": []}}),
     ("field-shape", {"output_config": {"effort": "huge"}}),
 ]
 

@@ -156,6 +156,8 @@ UNKNOWN: list[tuple[str, Any, str]] = [
     ("role of a list", {"role": [], "content": "a"}, "message-shape"),
     ("no object", "a", "message-shape"),
     ("odd name", user("a", name=5), "message-shape"),
+    ("neither content nor calls",
+     {"role": "assistant", "content": None, "tool_calls": None}, "message-shape"),
     ("calls of a user", user("a", tool_calls=[call("{}")]), "tool-shape"),
     ("call without id", {"role": "assistant", "tool_calls": [{"type": "function"}]}, "tool-shape"),
     (

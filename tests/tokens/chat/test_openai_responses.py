@@ -3,15 +3,18 @@
 `tests/vllm/test_dialects.py` holds the same against real vLLM.
 """
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.support import demo_tokenizer
+from tests.tokens.models import folder_with
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import ResponsesFields, Unrenderable
 from tokenlane.tokens.chat import openai_responses
+from tokenlane.tokens.tokenizer import Tokenizer
 
 
 def read(body: dict[str, Any]) -> ResponsesFields:
@@ -67,6 +70,9 @@ CHATS: list[tuple[Any, list[Any]]] = [
         ],
     ),
     ([CALL], [{"role": "assistant", "tool_calls": [MADE_CALL]}]),
+    ([USER | {"name": "a", "task": "t"}], [USER | {"name": "a", "task": "t"}]),
+    ([USER | {"name": 5, "task": None, "tools": [{}]}], [USER]),
+    ([SAID | {"name": "a"}], [{"role": "assistant", "content": "so"}]),
 ]
 
 
@@ -101,6 +107,11 @@ UNKNOWN: list[tuple[str, dict[str, Any]]] = [
     ("message-shape", {"input": [CALL | {"name": None}]}),
     ("message-shape", {"input": [ANSWER | {"output": []}]}),
     ("message-shape", {"instructions": 5}),
+    ("message-shape", {"input": [ANSWER | {"id": 5}]}),
+    ("message-shape", {"input": [THOUGHT | {"id": None}]}),
+    ("content-part", {"input": [THOUGHT | {"content": [{"type": "summary_text", "text": "a"}]}]}),
+    ("content-part", {"input": [THOUGHT | {"content": [], "summary": THOUGHT["content"]}]}),
+    ("tool-shape", {"input": [{"role": "developer", "content": "a", "tools": [{}]}]}),
     ("content-part", {"input": [{"type": "web_search_call"}]}),
     ("content-part", {"input": [{k: v for k, v in SAID.items() if k != "type"}]}),
     ("content-part", {"input": [THOUGHT | {"encrypted_content": "x"}]}),
@@ -132,3 +143,21 @@ def test_a_response_has_the_ids_of_its_chat() -> None:
     )
     asked = read({"input": "hi", "instructions": "Be brief."})
     assert tokenizer.chat_ids(asked) == tokenizer.chat_ids(plain)
+
+
+def test_a_template_prints_a_call_with_its_name_first(tmp_path: Path) -> None:
+    """In a chat its arguments come first: vLLM sorts the keys there alone."""
+    shown = (
+        "{% for m in messages %}{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}{% endfor %}"
+    )
+    tokenizer = Tokenizer.load("m", folder_with(tmp_path, chat_template=shown))
+    assert tokenizer.chat_text(read({"input": [CALL]})) == (
+        '{"id": "c1", "function": {"name": "f", "arguments": {}}, "type": "function"}'
+    )
+    messages = [{"role": "assistant", "tool_calls": [MADE_CALL]}]
+    asked = msgspec.json.decode(
+        msgspec.json.encode({"messages": messages}), type=prompt_fields.ChatFields
+    )
+    assert tokenizer.chat_text(asked) == (
+        '{"id": "c1", "function": {"arguments": {}, "name": "f"}, "type": "function"}'
+    )

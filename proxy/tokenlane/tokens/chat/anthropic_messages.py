@@ -25,6 +25,8 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 # What a chat's tool says, in vLLM's order.
 TOOL_KEYS = ("name", "description", "parameters", "strict", "defer_loading")
 THINKING = frozenset({"enabled", "disabled", "adaptive"})
+LEAST_BUDGET_TOKENS = 1024
+DISPLAYS = (None, "summarized", "omitted", "updates")
 Block = dict[str, Any]
 
 
@@ -230,4 +232,12 @@ def _thinking(given: Any) -> str | None:
     kind = given.get("type") if isinstance(given, dict) else None
     if not isinstance(kind, str) or kind not in THINKING:
         raise Unrenderable("field-shape")
+    if kind == "enabled" and not _is_budget(given.get("budget_tokens")):
+        raise Unrenderable("field-shape")
+    if given.get("display") not in DISPLAYS:
+        raise Unrenderable("field-shape")
     return kind
+
+
+def _is_budget(given: Any) -> bool:
+    return isinstance(given, int) and given >= LEAST_BUDGET_TOKENS

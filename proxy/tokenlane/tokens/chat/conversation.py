@@ -142,7 +142,7 @@ def _content(message: Message, role: str) -> list[dict[str, Any]]:
     content = message["content"]
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    elif content is None and role == "assistant":
+    elif content is None and role == "assistant" and message.get("tool_calls", ()) is not None:
         return []
     elif not isinstance(content, list):
         raise Unrenderable("message-shape")

@@ -15,6 +15,8 @@ from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 Item = dict[str, Any]
 PLAIN_ROLES = frozenset({"user", "system", "developer"})
+# What vLLM lets through to the template, of those roles alone.
+KEPT_KEYS = ("name", "task")
 
 
 def as_chat(request: ResponsesFields) -> ChatFields:
@@ -58,6 +60,8 @@ def _add(item: Any, messages: list[Message]) -> None:
     # One that is not complete is continued, where it is the last.
     if not isinstance(item, dict) or item.get("status", "completed") != "completed":
         raise Unrenderable("message-shape")
+    if not isinstance(item.get("id", ""), str):
+        raise Unrenderable("message-shape")
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
     match item.get("type", "message"):
         case "message":
@@ -65,7 +69,10 @@ def _add(item: Any, messages: list[Message]) -> None:
             if role == "assistant":
                 _merge(messages, last, "content", _said(item))
             elif isinstance(role, str) and role in PLAIN_ROLES:
-                messages.append({"role": role, "content": _content(item.get("content"))})
+                if role == "developer" and item.get("tools") is not None:
+                    raise Unrenderable("tool-shape")
+                kept = {key: item[key] for key in KEPT_KEYS if isinstance(item.get(key), str)}
+                messages.append({"role": role, "content": _content(item.get("content")), **kept})
             else:
                 raise Unrenderable("message-shape")
         case "reasoning":
@@ -142,7 +149,8 @@ def _thought(item: Item) -> str:
     if not parts:
         return ""
     first = parts[0] if isinstance(parts, list) else None
-    if not isinstance(first, dict) or first.get("type") not in ("reasoning_text", "summary_text"):
+    kind = "reasoning_text" if content else "summary_text"
+    if not isinstance(first, dict) or first.get("type") != kind:
         raise Unrenderable("content-part")
     return _text(first, "text")
 
@@ -152,6 +160,16 @@ def _call(item: Item) -> dict[str, Any]:
         raise Unrenderable("tool-shape")
     function = {"name": _text(item, "name"), "arguments": _text(item, "arguments")}
     return {"id": _text(item, "call_id"), "function": function, "type": "function"}
+
+
+def names_first(turns: list[Message]) -> list[Message]:
+    """Return what a response's template sees: vLLM sorts the keys of calls in chats alone, and a
+    template may print a call as it is."""
+    for turn in turns:
+        for call in turn.get("tool_calls", ()):
+            function = call["function"]
+            call["function"] = {"name": function["name"], "arguments": function["arguments"]}
+    return turns
 
 
 def _tools(tools: Any) -> list[dict[str, Any]]:
