@@ -1,5 +1,7 @@
 """The short rung and its openings: what it finishes, what it hands over, what it keeps."""
 
+import time
+from itertools import count
 from sys import getsizeof
 from typing import Any
 
@@ -101,25 +103,22 @@ def test_however_fast_other_texts_were_a_long_one_is_not_encoded_on_the_loop(wor
         assert len(kept) == 0
 
 
-class Heard(Speed):
-    """A speed that keeps what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoded_chars: list[int] = []
-
-    def learn_encode(self, size_bytes: int, seconds: float) -> None:
-        assert seconds > 0
-        self.encoded_chars.append(size_bytes)
-
-
-def test_the_speed_is_learned_from_openings_too() -> None:
-    kept, speed = opening_cache(), Heard()
-    for number in range(3):
-        short.run(job_of(chat(f"question {number}"), speed=speed, caches=empty(kept)), limits())
-    first, opening, *rests = speed.encoded_chars
-    assert opening + rests[0] == first
-    assert rests == [rests[0]] * 2
+def test_the_speed_is_learned_from_openings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that goes on by a second whenever it is read."""
+    monkeypatch.setattr(time, "perf_counter", count().__next__)
+    kept, speed, alike = opening_cache(), Speed(), Speed()
+    value = chat("question")
+    body = body_of(value)
+    assert isinstance(body, ChatBody)
+    whole_chars = len(demo_tokenizer().chat_text(body))
+    short.run(job_of(value, speed=speed, caches=empty(kept)), limits())
+    alike.learn_encode(whole_chars, 1.0)
+    assert speed.encode_bytes_per_s == alike.encode_bytes_per_s
+    short.run(job_of(value, speed=speed, caches=empty(kept)), limits())
+    ((opening,),) = kept._items.values()
+    alike.learn_encode(opening.chars, 1.0)
+    alike.learn_encode(whole_chars - opening.chars, 1.0)
+    assert speed.encode_bytes_per_s == alike.encode_bytes_per_s
 
 
 @pytest.mark.parametrize(
