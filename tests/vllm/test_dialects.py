@@ -112,7 +112,8 @@ def _items(rng: random.Random) -> Iterator[Body]:
         parts = [
             {"type": "input_text", "text": prompts.text(rng)} for _ in range(rng.randint(1, 2))
         ]
-        item = {"role": "user", "content": rng.choice((text, parts))}
+        item: Body = {"role": "user", "content": rng.choice((text, parts))}
+        item |= {"name": "anna", "task": "t"} if rng.random() < 0.3 else {}
         yield item | ({"type": "message"} if rng.random() < 0.5 else {})
 
 

@@ -1,7 +1,9 @@
-"""A tokenizer that puts a token of its own before each text, on real vLLM: which of its endpoints
-put it before what their template made."""
+"""A model of another kind on real vLLM: its tokenizer puts a token of its own before each text, and
+its template prints calls and names. Which endpoints put the token before what their template made,
+and what a template sees of a response."""
 
 import json
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,26 @@ from tokenlane.protocols import prompt_fields
 from tokenlane.tokens.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi there"}]
+SHOWN = """
+{%- for m in messages %}{{ m.name }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}
+{%- endfor %}"""
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
+TALK = [
+    {"role": "user", "content": "hi", "name": "anna", "task": "t"},
+    CALL,
+    {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("marked")
-    return write_model(made / "tiny", marked_folder(made / "tokenizer"))
+    marked = marked_folder(made / "tokenizer")
+    file = marked / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["chat_template"] += SHOWN
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return write_model(made / "tiny", marked)
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +73,21 @@ def test_prompts_have_as_many_tokens_as_here(server: Server, folder: Path, repor
         counted[path] = usage.get("prompt_tokens", usage.get("input_tokens"))
     assert counted == {path: len(ids) // 4 for path, ids in ours.items()}
     report.add("special tokens of a tokenizer: endpoints that count as the gateway", len(counted))
+
+
+def test_a_template_sees_of_a_response_what_it_sees_here(
+    server: Server, folder: Path, report: Report
+) -> None:
+    """Calls with their name first, and the names of who speaks; counted where vLLM renders
+    nothing for others."""
+    tokenizer = Tokenizer.load("tiny", folder)
+    made = msgspec.Raw(msgspec.json.encode(TALK))
+    ids = tokenizer.chat_ids(prompt_fields.ResponsesFields(input=made))
+    body = {"model": "tiny", "input": TALK}
+    status, told = server.request("POST", "/v1/responses/render", body)
+    if status == 200:
+        assert json.loads(told)["token_ids"] == array("I", ids).tolist()
+    status, told = server.request("POST", "/v1/responses", {**body, "max_output_tokens": 1})
+    assert status == 200, told
+    assert json.loads(told)["usage"]["input_tokens"] == len(ids) // 4
+    report.add("responses: calls and names shown as here", 1)
