@@ -28,8 +28,6 @@ from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer
 
-# Statuses that concern this prompt alone: another one may work.
-_OF_THE_PROMPT = frozenset((400, 413, 422))
 # Whitespace that some tokenizers clean up when they turn ids into text.
 _TIDIED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
@@ -129,7 +127,7 @@ class IdQuestions:
             raise CannotSayError(f"{path}: no connection can be opened") from None
         except UpstreamError as error:
             raise CannotSayError(f"{path}: {error.reason}") from None
-        if status in _OF_THE_PROMPT:
+        if status in tokenize_requests.OF_THE_PROMPT:
             return None
         if status != 200:
             raise CannotSayError(f"{path}: status {status}")

@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 _REST_S = 10.0
 # A hop to a thread costs more than this much JSON.
 _INLINE_LIMIT_BYTES = 8 * 1024
-# Statuses that concern this prompt alone: another one may work.
-_OF_THE_PROMPT = frozenset((400, 413, 422))
 _Given = ParamSpec("_Given")
 _Made = TypeVar("_Made")
 
@@ -95,7 +93,7 @@ class ReplicaTokenizer:
                 raise Unrenderable("replica-full") from None
             except UpstreamError as error:
                 raise self._rest(replica, "replica-failed", error.reason) from None
-        if status in _OF_THE_PROMPT:
+        if status in tokenize_requests.OF_THE_PROMPT:
             raise Unrenderable("replica-refused")
         if status != 200:
             raise self._rest(replica, "replica-refused", f"status {status}")

@@ -121,14 +121,9 @@ def is_deep(made: Any) -> bool:
         # The last level, mostly all texts or all ids, is looked at without bytecode for each.
         if _NESTED.isdisjoint(map(type, level)):
             return False
+        nested = [one for one in level if type(one) in _NESTED]
         level = list(
-            chain.from_iterable(
-                [
-                    one.values() if type(one) is dict else one
-                    for one in level
-                    if type(one) is dict or type(one) is list
-                ]
-            )
+            chain.from_iterable(one.values() if type(one) is dict else one for one in nested)
         )
     return True
 

@@ -167,30 +167,32 @@ class Tokenizer:
         if self._own_renderer:
             raise Unrenderable("own-renderer")
         request = self.as_chat(asked)
-        given, converted = prompt_fields.decoded(request.messages), request is not asked
-        responses = isinstance(asked, ResponsesFields)
+        given = prompt_fields.decoded(request.messages)
+        converted = request is not asked
         shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
-            made = self._rendered(request, given, converted=converted, responses=responses)
-            return Rendering(made[0])
+            return Rendering(self._rendered(asked, request, given)[0])
         residual = shapes.residual(shape)
         if residual is not None:
             return Rendering(residual.filled(shape.texts), shape, residual)
-        text, make = self._rendered(request, given, converted=converted, responses=responses)
+        text, make = self._rendered(asked, request, given)
         if make is not None:
             residual = shapes.learn(shape, text, make, hasty=hasty)
         return Rendering(text, shape, residual)
 
     def _rendered(
-        self, request: ChatFields, given: Any, *, converted: bool, responses: bool
+        self, asked: Conversation, request: ChatFields, given: Any
     ) -> tuple[str, MakeResidual | None]:
         """Return the text of these messages, and what makes the residual of it, where there can be
-        one."""
+        one. request: the chat that was made of what was asked."""
         prompt_fields.refuse_overrides(request)
-        tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
+        may_be_empty = request is not asked
+        tools = conversation.tool_list(
+            prompt_fields.value(request.tools), may_be_empty=may_be_empty
+        )
         template = self._template(with_tools=tools is not None)
         turns = conversation.conversation(given, template.content_format)
-        if responses:
+        if isinstance(asked, ResponsesFields):
             turns = openai_responses.names_first(turns)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)

@@ -62,9 +62,13 @@ def serve(sock: socket.socket) -> None:
 
 
 def _tokenized(asked: Asked, payload: bytes, model: LoadedModel) -> Tokenized:
+    try:
+        request = body(asked.kind, payload)
+    except Exception as problem:  # noqa: BLE001 - it is the result
+        return Tokenized.failed(problem, 0.0)
     job = TokenJob(
         model,
-        body(asked.kind, payload),
+        request,
         key=b"",
         size_bytes=asked.size_bytes,
         block_tokens=asked.block_tokens,
