@@ -30,6 +30,7 @@ from tokenlane.config.settings import Settings
 from tokenlane.fleet_state import FleetState
 from tokenlane.telemetry.metrics import families
 
+IN_CHUNKS = stream(b"{}").replace(b"text/event-stream", b"application/json")
 SHADOW = {"shadows": {"demo": {"to": "new", "ratio": 1.0}}}
 
 
@@ -158,6 +159,17 @@ async def test_a_copy_goes_to_the_shadow_and_its_answer_nowhere() -> None:
     assert copy.values(b"x-tokenlane-shadow") == [b"1"]
     assert copy.values(b"x-own") == [b"1"]
     assert old.asked[0].values(b"x-tokenlane-shadow") == []
+
+
+@pytest.mark.parametrize(("answer", "learned"), [(stream(), True), (IN_CHUNKS, False)])
+async def test_a_copys_stream_tells_how_fast_its_replica_prefills(
+    answer: bytes, learned: bool
+) -> None:
+    async with Upstream(answering(ok())) as old, Upstream(answering(answer)) as new:
+        async with gateway(settings=settings(SHADOW), state=fleet(old, new)) as bench:
+            await ask(bench, "demo", "words " * 20_000)
+            await until(lambda: bench.metric(families.SHADOWS, "new", "ok") == 1)
+            assert (bench.gateway.router.progress.rate(1) > 0) == learned
 
 
 async def test_a_copy_has_text_where_the_request_went_as_ids() -> None:

@@ -2,7 +2,9 @@
 
 import socket
 
-from tests.raw import CHAT, Upstream, answering, chat, ok, post
+import pytest
+
+from tests.raw import CHAT, Upstream, answering, chat, ok, post, stream
 from tests.routing.test_router import Bench
 from tests.support import gateway
 from tokenlane.gateway.attempt import AnswerHeaders
@@ -14,6 +16,9 @@ ABORTED = ok(
     b'"finish_reason":"abort"}],"usage":{"prompt_tokens":1000,"completion_tokens":0}}'
 )
 
+# Its head comes before its body, as whole answers often do.
+IN_CHUNKS = stream(b"{}").replace(b"text/event-stream", b"application/json")
+
 
 def test_the_lines_of_replicas_that_are_gone_are_dropped() -> None:
     bench, headers = Bench(1), AnswerHeaders()
@@ -24,6 +29,22 @@ def test_the_lines_of_replicas_that_are_gone_are_dropped() -> None:
         assert lines.startswith(b"x-tokenlane-replica: %b\r\n" % name)
         assert headers.of(name, decision, "ids") == lines
     assert len(headers._known) <= 5_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "learned"),
+    [
+        (stream(), True),
+        (IN_CHUNKS, False),
+        (IN_CHUNKS.replace(b"200 OK", b"400 Bad Request"), False),
+        (IN_CHUNKS.replace(b"200 OK", b"500 Internal Server Error"), False),
+    ],
+    ids=["stream", "whole", "400", "500"],
+)
+async def test_only_streams_tell_how_fast_a_replica_prefills(answer: bytes, learned: bool) -> None:
+    async with Upstream(answering(answer)) as upstream, gateway(upstream.url) as bench:
+        await bench.ask(post(CHAT, chat("words " * 20_000, stream=learned)))
+        assert (bench.gateway.router.progress.rate(0) > 0) == learned
 
 
 async def test_a_replica_that_got_nothing_is_booked_nothing() -> None:

@@ -64,7 +64,8 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 class Scene:
     """An answer on its way from a replica to a client. seen: its state at each write to the client.
-    may_retry: it is held back while another replica might do better."""
+    computed: what was told when its prompt was. may_retry: it is held back while another replica
+    might do better."""
 
     def __init__(self, *, may_retry: bool = True, minor: int = 1) -> None:
         self.server = HttpServer(self._handle, ServerSettings(), guarded=True)
@@ -79,6 +80,7 @@ class Scene:
         self.up.connection_made(cast(asyncio.Transport, self.replica))
         self.task = self.down._task
         self.seen: list[int] = []
+        self.computed: list[float] = []
         self.lost = False
         self.relay = Relay(
             self.down._exchange,
@@ -89,7 +91,7 @@ class Scene:
             kept=False,
             marked=True,
             told=False,
-            on_computed=lambda: None,
+            on_computed=self.computed.append,
             on_made=None,
         )
         self.up.send("POST", [b""], self.relay)
@@ -275,6 +277,28 @@ async def test_a_client_that_had_stopped_to_read_before_pauses_its_replica(may_r
     assert scene.replica_waits()
     scene.resume()
     assert not scene.replica_waits()
+    await scene.end()
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ([STREAM_HEAD, chunk(ROLE)], []),
+        ([STREAM_HEAD, chunk(ROLE), chunk(TOKEN), chunk(TOKEN)], ["first token"]),
+        ([STREAM_HEAD.replace(b"200 OK", b"400 No"), chunk(ROLE), chunk(TOKEN)], [0.0]),
+        ([JSON_HEAD, b"{}"], [0.0]),
+        ([JSON_HEAD.replace(b"200 OK", b"500 No"), b"{}"], [0.0]),
+        ([ok()], []),  # it has ended, which says as much
+    ],
+    ids=["head", "token", "refused-stream", "json", "error", "whole"],
+)
+async def test_only_a_streams_first_token_tells_when_its_prompt_was_computed(
+    steps: list[Step], told: list[float | str]
+) -> None:
+    scene = Scene()
+    await after(steps, scene)
+    assert scene.computed == [one if one == 0.0 else scene.relay.first_token_s for one in told]
+    assert ("first token" in told) == (scene.relay.first_token_s > 0.0)
     await scene.end()
 
 

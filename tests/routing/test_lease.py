@@ -8,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tokenlane.fleet_state import Load
 from tokenlane.routing.lease import Lease, LocalBoard
+from tokenlane.routing.progress import Progress
 
 SLOTS = (0, 1, 2)
 
@@ -88,6 +89,19 @@ def test_a_lease_is_entered_once() -> None:
     with Lease(board, 0, 1) as lease, pytest.raises(RuntimeError), lease:
         pass
     assert board.load(0).requests == 0
+
+
+def test_an_answer_without_a_first_token_frees_the_queue_and_teaches_nothing() -> None:
+    board, progress = LocalBoard(), Progress()
+    for at in range(20):
+        with Lease(board, 0, 1000, progress=progress, now=float(at)) as lease:
+            lease.first_byte(at + 0.5)
+    with Lease(board, 0, 50_000, progress=progress, now=30.0) as lease:
+        lease.first_byte()
+        assert board.load(0) == Load(requests=1, queued_tokens=0)
+        with Lease(board, 0, 4000, progress=progress, now=30.0):
+            assert progress.left([0], [4000], 31.0) == [2000]
+    assert progress.rate(0) == pytest.approx(2000)
 
 
 def test_repr_shows_live_counts() -> None:

@@ -193,7 +193,7 @@ class Attempts:
         lines: bytes,
         attempt: Attempt,
         record: RequestRecord,
-        on_computed: Callable[[], None],
+        on_computed: Callable[[float], None],
     ) -> Relay:
         """Return the relay that takes the replica's answer and passes it on."""
         route = ROUTES[record.route]
@@ -269,9 +269,9 @@ class Attempts:
         )
 
 
-def _computed(lease: Lease, permit: Permit | None) -> None:
+def _computed(lease: Lease, permit: Permit | None, first_token_s: float) -> None:
     # Not the record: it refers to the relay, which refers to this, and a cycle is work for the
     # garbage collector.
-    lease.first_byte(time.monotonic())
+    lease.first_byte(first_token_s)
     if permit is not None:
         permit.computed()

@@ -36,22 +36,23 @@ class _Unread(AwaitableSink):
     def __init__(self, lease: Lease) -> None:
         super().__init__()
         self._lease = lease
-        self._computed = False
+        self._streams = self._computed = False
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """Take head and body at once."""
         self.status = head.status
-        self._began()
         self.on_end()
+
+    def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
+        """Take the head."""
+        self.status = head.status
+        self._streams = head.stream and head.status == 200
 
     def on_body(self, framed: bytes, payload: list[bytes]) -> None:
         """Take more of the body."""
         if not self._computed:
-            self._began()
-
-    def _began(self) -> None:
-        self._computed = True
-        self._lease.first_byte(time.monotonic())
+            self._computed = True
+            self._lease.first_byte(time.monotonic() if self._streams else 0.0)
 
 
 class ShadowTraffic:

@@ -39,10 +39,10 @@ class Relay:
     long as it pays. kept: a 404 says that another replica keeps what the request names. told: it is
     an answer told again, which says nothing of the replica, and whose tokens were counted when it
     was made. marked: a stream that is whole ends as its dialect's do.
-    on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its
-    head before the prefill), else at the head. on_made: told a response's name before the client.
-    state: of relay_states. done: set once it is one of the ends. error: what led to a failure.
-    Times are time.monotonic() seconds, 0.0 where it did not happen.
+    on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its head
+    before the prefill) with its time, else at the head with 0.0. on_made: told a response's name
+    before the client. state: of relay_states. done: set once it is one of the ends. error: what led
+    to a failure. Times are time.monotonic() seconds, 0.0 where it did not happen.
     """
 
     head: ResponseHead | None = None
@@ -70,7 +70,7 @@ class Relay:
         kept: bool,
         marked: bool,
         told: bool,
-        on_computed: Callable[[], None],
+        on_computed: Callable[[float], None],
         on_made: Callable[[str], object] | None,
     ) -> None:
         self._exchange = exchange
@@ -121,13 +121,13 @@ class Relay:
         self.first_byte_s = time.monotonic()
         self.head = head
         self._length_bytes = length_bytes
-        if head.stream and not self._told:
+        if head.stream and head.status == 200 and not self._told:
             chat = self._dialect is Dialect.CHAT
             self._scanner = EventScanner() if chat else NamedEventScanner(self._dialect, self._made)
             if not self._may_retry:
                 self._begin()
             return
-        self._on_computed()
+        self._on_computed(0.0)
         long = length_bytes is None or length_bytes > _HELD_LIMIT_BYTES
         if long and not self._is_held_whole(head.status):
             self._begin()
@@ -146,7 +146,7 @@ class Relay:
                 self.last_token_s = self._connection.heard_s
                 if not self.first_token_s:
                     self.first_token_s = self.last_token_s
-                    self._on_computed()
+                    self._on_computed(self.first_token_s)
                     if self.state == states.HOLDING:
                         self._begin()
         elif self._read_bytes <= _READ_LIMIT_BYTES:

@@ -90,7 +90,7 @@ class Lease:
     """`with Lease(board, slot, uncached_tokens) as lease: ... lease.first_byte(now) ...`
 
     uncached_tokens: prompt tokens the replica has to compute for this request. epoch: held open
-    until they are. progress: told when it was sent (`now`) and when its first byte came. rank: of
+    until they are. progress: told when it was sent (`now`) and when its first token came. rank: of
     the replica, where one was picked (else -1); at_rank: its own lease, which goes the way of this
     one. siblings: counts it for its parent.
     """
@@ -138,7 +138,8 @@ class Lease:
         return self
 
     def first_byte(self, now: float = 0.0) -> None:
-        """The replica began to answer: its prompt is computed. Later calls do nothing."""
+        """The replica began to answer: its prompt is computed. now: of a stream's first token, by
+        which its speed is known; 0.0 where it began otherwise. Later calls do nothing."""
         if self._epoch is not None and self._entered:
             self._epoch.open -= 1
             self._epoch = None
@@ -148,7 +149,10 @@ class Lease:
             self._board.add(self.slot, 0, -self._queued_tokens)
             self._queued_tokens = 0
             if self._progress is not None:
-                self._progress.answered(self.slot, self._ticket, now)
+                if now:
+                    self._progress.answered(self.slot, self._ticket, now)
+                else:
+                    self._progress.gone(self.slot, self._ticket)
 
     def __exit__(
         self,
