@@ -463,6 +463,23 @@ async def test_what_an_answer_costs(usage: dict[str, Any], cost: float) -> None:
             assert tokens == (usage["completion_tokens"] or 0)
 
 
+REFUSAL = ok(b'{"error":{"message":"no"}}')
+UNPRICED = {
+    **{status: REFUSAL.replace(b"200", b"%d" % status) for status in (400, 429, 500, 503)},
+    502: b"this is no answer\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("status", UNPRICED)
+async def test_what_a_replica_does_not_answer_costs_nothing(status: int) -> None:
+    settings = Settings(prices={"demo": PRICE})
+    async with Upstream(answering(UNPRICED[status])) as upstream:
+        async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
+            assert (await bench.ask(post(CHAT, chat()))).status == status
+            await until(lambda: bench.metric(families.PROMPT_TOKENS, "demo") > 0)
+            assert bench.metric(families.COST, "demo") == 0
+
+
 @pytest.mark.row("S7")
 async def test_no_path_or_model_makes_a_series() -> None:
     """Of clients' words, only those the settings and the replicas know become labels."""

@@ -253,7 +253,7 @@ class Recorder:
         there.output_tokens.inc(output_tokens)
         if record.tenant:
             self._tenant_tokens(record.tenant, "output").inc(output_tokens)
-        if model.price is not None:
+        if model.price is not None and relay.head is not None and relay.head.status < 400:
             _charge(model, record, relay, output_tokens)
         if usage is None or prompt is None:
             return

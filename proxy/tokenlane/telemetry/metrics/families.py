@@ -116,7 +116,8 @@ OUTPUT_TOKENS = Family("counter", "tokenlane_output_tokens_total",
     "Generated tokens, as the replicas report them (for streams without usage: their events).",
     AT_REPLICA, child_limit=1024)
 COST = Family("counter", "tokenlane_estimated_cost_total",
-    "Estimated cost of the answers by the prices of the settings, in their currency.", ("model",))
+    "Estimated cost of the answers (status below 400) by the prices of the settings, in their "
+    "currency.", ("model",))
 PROMPT_SIZE = Family("histogram", "tokenlane_prompt_size_tokens",
     "Prompt tokens per request, as counted by the gateway.", (), TOKEN_BUCKETS)
 PREDICTED_CACHED = Family("counter", "tokenlane_predicted_cached_tokens_total",
