@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.raw import DONE, STREAM_HEAD, TOKEN, USAGE, chunk
+from tests.relay.test_relay_states import Scene
 from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request_record import RequestRecord, in_hand
@@ -114,6 +116,31 @@ def test_rungs(recording: Recording, outcome: Outcome) -> None:
     tokens = 5 if outcome.prompt else 0
     assert value(reader, families.PROMPT_TOKENS, "demo", "r:1") == tokens
     assert value(reader, families.BAILS, outcome.reason) == (1 if outcome.reason else 0)
+
+
+@pytest.mark.parametrize(
+    ("events", "usage", "means_s"),
+    [
+        (5, USAGE.replace(b":2}", b":41}"), [0.1]),  # tokens come several at a time
+        (5, b"", [1.0]),
+        (5, USAGE.replace(b":2}", b":null}"), [1.0]),
+        (5, USAGE, [1.0]),  # there is an event for the end, too
+        (1, USAGE.replace(b":2}", b":41}"), []),
+    ],
+    ids=["usage", "none", "null", "less", "at-once"],
+)
+async def test_time_per_output_token(
+    recording: Recording, events: int, usage: bytes, means_s: list[float]
+) -> None:
+    recorder, reader = recording
+    scene = Scene()
+    scene.bytes(STREAM_HEAD + chunk(TOKEN) * events + chunk(usage + DONE) + chunk(b""))
+    scene.relay.first_token_s, scene.relay.last_token_s = 11.0, 15.0
+    recorder.record(life_of(relay=scene.relay, model="demo", replica="r:1"), 200)
+    samples = {family: cells for family, _, cells in reader.samples()}
+    assert samples[families.TPOT][0] == pytest.approx(sum(means_s))
+    assert sum(samples[families.TPOT][1:]) == len(means_s)
+    await scene.end()
 
 
 def test_failures_and_retries(recording: Recording) -> None:

@@ -242,14 +242,14 @@ class Recorder:
             there.prompt_tokens.inc(usage.prompt_tokens)
         if relay is None:
             return
-        if relay.first_token_s:
-            there.ttft.observe(relay.first_token_s - record.started_s)
-            if relay.token_events > 1:
-                between_s = (relay.last_token_s - relay.first_token_s) / (relay.token_events - 1)
-                there.tpot.observe(between_s)
         output_tokens = usage.completion_tokens if usage is not None else None
         if output_tokens is None:
             output_tokens = relay.token_events
+        if relay.first_token_s:
+            there.ttft.observe(relay.first_token_s - record.started_s)
+            if relay.token_events > 1:
+                tokens_after = max(output_tokens, relay.token_events) - 1
+                there.tpot.observe((relay.last_token_s - relay.first_token_s) / tokens_after)
         there.output_tokens.inc(output_tokens)
         if record.tenant:
             self._tenant_tokens(record.tenant, "output").inc(output_tokens)

@@ -70,9 +70,9 @@ TTFT = Family("histogram", "tokenlane_time_to_first_token_seconds",
     "(OpenTelemetry: gen_ai.server.time_to_first_token).", AT_REPLICA, TTFT_BUCKETS_S,
     child_limit=1024)
 TPOT = Family("histogram", "tokenlane_time_per_output_token_seconds",
-    "Mean time between the tokens of a streamed answer after its first "
-    "(OpenTelemetry: gen_ai.server.time_per_output_token).", AT_REPLICA, TPOT_BUCKETS_S,
-    child_limit=1024)
+    "Mean time between the tokens of a streamed answer after its first, counted by its usage, or "
+    "by its events where it has none (OpenTelemetry: gen_ai.server.time_per_output_token).",
+    AT_REPLICA, TPOT_BUCKETS_S, child_limit=1024)
 STAGE = Family("histogram", "tokenlane_stage_seconds",
     f"Time a request spent in each stage of its life: {', '.join(STAGES)}.",
     ("stage",), STAGE_BUCKETS_S)
