@@ -1,13 +1,16 @@
 """What an attempt says of itself, and what is booked for it."""
 
+import contextlib
 import socket
+import time
 
 import pytest
 
-from tests.raw import CHAT, Upstream, answering, chat, ok, post, stream
+from tests.raw import CHAT, Peer, Upstream, answering, chat, ok, post, stream
 from tests.routing.test_router import Bench
 from tests.support import gateway
 from tokenlane.gateway.attempt import AnswerHeaders
+from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.telemetry.metrics import families
 
 # Nothing was generated, so that another replica may do it.
@@ -45,6 +48,29 @@ async def test_only_streams_tell_how_fast_a_replica_prefills(answer: bytes, lear
     async with Upstream(answering(answer)) as upstream, gateway(upstream.url) as bench:
         await bench.ask(post(CHAT, chat("words " * 20_000, stream=learned)))
         assert (bench.gateway.router.progress.rate(0) > 0) == learned
+
+
+async def test_a_lost_attempt_is_not_charged_to_routing() -> None:
+    asked_s: list[float] = []
+
+    async def busy_once(peer: Peer) -> None:
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                await peer.asked()
+                asked_s.append(time.monotonic())
+                records.update(bench.gateway.in_hand)
+                await peer.send(ok() if asked_s[1:] else ok().replace(b"200 OK", b"503 Busy"))
+
+    records: dict[RequestRecord, bytes] = {}
+    async with Upstream(busy_once) as one, Upstream(busy_once) as other:
+        async with gateway(one.url, other.url) as bench:
+            assert (await bench.ask(post(CHAT, chat()))).status == 200
+    [record], [first_s, _] = records, asked_s
+    began, ended = (
+        record.started_s + sum(record.stages()[:count])
+        for count in map(families.STAGES.index, ("attempt", "first_byte"))
+    )
+    assert began <= first_s <= ended
 
 
 async def test_a_replica_that_got_nothing_is_booked_nothing() -> None:

@@ -143,7 +143,8 @@ class Attempts:
         choice, query = attempt.choice, attempt.decision.query
         replica = self._fleet[choice.slot]
         record.replica, record.attempts = replica.state.id, attempt.number
-        record.routed_s = now_s = time.monotonic()
+        now_s = time.monotonic()
+        record.routed_s = record.routed_s or now_s  # a lost attempt is a replica's time, not ours
         record.sent_s, record.relay = 0.0, None  # of the attempt before this one
         with self._router.attempt(choice, query, now_s) as lease:
             with AWAITING[ROUTE]:

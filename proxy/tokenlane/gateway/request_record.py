@@ -22,7 +22,8 @@ _SHOWN_COUNT = 20
 
 
 class RequestRecord:
-    """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before.
+    """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before; of several
+    attempts, routed_s is the first one's and sent_s the last one's.
 
     outcome: ok, client_error (4xx), gateway_error, client_gone, upstream_error or truncated.
     error_code: of the error that the client got, where it is one of ours.
