@@ -60,6 +60,10 @@ def test_blocks_in_other_memory_are_worth_less() -> None:
     assert truth.match(0, blocks, view(blocks), 6) == 6 + 1
     truth.apply(change(host_removed=blocks[32:64]))
     assert truth.match(0, blocks, view(blocks), 0) == 4
+    truth.apply(change(ranks=2, stored=blocks[:16], host_stored=blocks[16:32]))
+    truth.apply(change(rank=1, ranks=2, host_stored=blocks))
+    assert truth.by_rank(0, blocks, view(blocks)) == [2 + 1, 5]
+    assert truth.match(0, blocks, view(blocks), 0) == 5
 
 
 def test_a_replica_holds_what_its_best_rank_holds() -> None:
@@ -264,6 +268,14 @@ def test_siblings_follow_to_the_rank_that_is_about_to_hold_their_prefix() -> Non
         assert first.rank == second.rank
         with lease_of(bench, bench.query(2)) as other:
             assert other.rank == 1 - first.rank
+
+
+def test_a_prefix_in_other_memory_is_its_ranks_too() -> None:
+    bench = Bench()
+    two_ranks(bench)
+    query = bench.query(1)
+    bench.router.cached(change(rank=1, ranks=2, host_stored=query.blocks))
+    assert lease_of(bench, query).rank == 1
 
 
 def test_a_rank_with_a_long_queue_is_spared() -> None:

@@ -33,8 +33,8 @@ class Ranks:
         self._choices = 0
 
     def choose(self, slot: int, query: Query, held: Sequence[int]) -> int:
-        """The rank with the least to compute before this prompt's first token. held: leading
-        blocks on each rank."""
+        """The rank with the least to compute before this prompt's first token. held: what leading
+        blocks on each rank are worth."""
         hashes = memoryview(query.blocks).cast("Q")
         keys = [_key(slot, rank) for rank in range(len(held))]
         requests, queued_tokens = self._board.columns(keys)

@@ -74,17 +74,23 @@ class Truth:
         may hold."""
         best = pending
         for rank in self._ranks(slot):
-            matched = max(rank.gpu.first_unknown(blocks, hashes, 0, guess), pending)
-            beyond = rank.host.first_unknown(blocks, hashes, matched) - matched
-            best = max(best, matched + int(beyond * self.host_worth))
+            best = max(best, self._worth(rank, blocks, hashes, pending, guess))
         return best
 
     def by_rank(self, slot: int, blocks: bytes, hashes: memoryview) -> list[int]:
-        """Leading blocks on each rank's GPU; empty where the replica has one rank or no truth."""
+        """What leading blocks each rank holds are worth, in blocks; empty where the replica has
+        one rank or no truth."""
         ranks = self._ranks(slot)
         if len(ranks) < 2:
             return []
-        return [rank.gpu.first_unknown(blocks, hashes, 0) for rank in ranks]
+        return [self._worth(rank, blocks, hashes, 0, 0) for rank in ranks]
+
+    def _worth(
+        self, rank: Rank, blocks: bytes, hashes: memoryview, pending: int, guess: int
+    ) -> int:
+        matched = max(rank.gpu.first_unknown(blocks, hashes, 0, guess), pending)
+        beyond = rank.host.first_unknown(blocks, hashes, matched) - matched
+        return matched + int(beyond * self.host_worth)
 
     def remove(self, slot: int) -> None:
         """The replica is gone for good."""
