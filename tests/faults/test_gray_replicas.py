@@ -156,6 +156,19 @@ async def test_one_that_is_well_again_comes_back() -> None:
             assert bench.metric(families.EJECTIONS, one.url[7:]) == 1
 
 
+@pytest.mark.row("U8")
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_one_that_starts_slowly_is_there_to_be_tried_next(refuses: bool) -> None:
+    busy = b"HTTP/1.1 503 Busy\r\ncontent-length: 2\r\n\r\n{}"
+    settings = Settings(health=HealthSettings(slow_start_s=3600.0))
+    async with Upstream(answering(busy)) as failing, Upstream(answering(ok())) as well:
+        url = "http://127.0.0.1:1" if refuses else failing.url
+        async with gateway(url, well.url, settings=settings) as bench:
+            bench.gateway.router.health.rise(1)
+            assert await statuses(bench, 20, chat()) == [200] * 20
+            assert len(well.asked) == 20
+
+
 @pytest.mark.row("U7")
 async def test_trying_again_has_a_budget() -> None:
     """When every replica says 503, the load is not doubled."""

@@ -33,6 +33,8 @@ def test_homes_are_of_the_last_ones() -> None:
         assert homes.first(unknown, all_of) is all_of
     others = all_of.without({2})
     assert homes.first("a", others) is others
+    sparing = Eligible((0, 1), spared=(2,))
+    assert homes.first("a", sparing) == Eligible((2,)), "nobody else has it"
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlane.fleet_state import FleetState, ReplicaState
-from tokenlane.routing.candidates import Eligible, Marks, Nobody, restarted, undoubted
+from tokenlane.routing.candidates import (
+    Eligible,
+    LeftOut,
+    Marks,
+    Nobody,
+    restarted,
+    roomy,
+    sparing,
+    undoubted,
+)
 from tokenlane.routing.candidates import eligible as in_service
 
 
@@ -107,6 +116,30 @@ def test_only_replicas_in_service_and_someone_if_there_is_one(
     found = eligible(state, "m", marks, 0.5)
     assert set(found.slots) == (serving - failed or serving)
     assert (found.nobody is None) == bool(serving)
+
+
+@given(
+    st.sets(st.integers(0, 4), min_size=1),
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+    st.sets(st.integers(0, 4)),
+)
+def test_who_starts_slowly_is_spared_while_others_can(
+    serving: set[int], doubted: set[int], full: set[int], starting: set[int], tried: set[int]
+) -> None:
+    all_of = Eligible(tuple(sorted(serving)))
+    without_lot = undoubted(all_of, dict.fromkeys(doubted, LeftOut.EJECTED))
+    without_lot = roomy(without_lot, [2 * (slot in full) for slot in without_lot.slots], 2)
+    found = sparing(without_lot, starting)
+    assert {*found.slots, *found.spared} == set(without_lot.slots), "nobody is lost"
+    assert (found.nobody, found.panic) == (without_lot.nobody, without_lot.panic)
+    left, may = found.without(tried), set(without_lot.slots) - tried
+    assert {*left.slots, *left.spared} == may
+    assert bool(left.slots) == bool(may)
+    if not without_lot.panic and may - starting:
+        assert set(left.slots) == may - starting
+        assert all(found.left_out[slot] is LeftOut.STARTING for slot in left.spared)
 
 
 RESTARTS = [

@@ -165,6 +165,29 @@ def test_a_restarted_replica_is_not_overrun() -> None:
     assert counts[0] >= 0.2 * 800 / 4
 
 
+@pytest.mark.row("U8", "U10")
+@pytest.mark.parametrize("trouble", ["refused", "ejected", "full", "none"])
+def test_a_restarted_replica_is_used_where_no_other_can_be(trouble: str) -> None:
+    bench = Bench(2, slow_start_s=60.0, replica_limit_count=4)
+    bench.router.update(fleet(replica(0), replica(1, started_s=2.0)))
+    if trouble == "refused":
+        bench.router.unreachable(0, 0.0, refused=False)
+    elif trouble == "full":
+        bench.board.add(0, 4, 0)
+    elif trouble == "ejected":
+        assert any(bench.router.failed(0, 0.0) for _ in range(5))
+    found = [bench.router.eligible("m", 1.0) for _ in range(100)]
+    assert not any(among.nobody or among.panic for among in found)
+    if trouble != "none":
+        assert {among.slots for among in found} == {(1,)}
+        return
+    spared = [among for among in found if among.spared]
+    assert 70 <= len(spared) < 100
+    for among in spared:
+        assert (among.slots, among.spared) == ((0,), (1,))
+        assert among.left_out == {1: LeftOut.STARTING}
+
+
 @pytest.mark.row("U9")
 def test_a_prefix_is_not_followed_to_a_replica_that_fails() -> None:
     bench = Bench(4)

@@ -251,7 +251,7 @@ class Gateway:
         while among.slots:
             decision = record.decision = self.planner.decide(plan, among, time.monotonic())
             slot = decision.choice.slot
-            number, left = len(tried) + 1, len(among.slots) - 1
+            number, left = len(tried) + 1, len(among.slots) + len(among.spared) - 1
             attempt = Attempt(decision, number, left, kept=left > 0 and plan.named != "")
             sent = None if plan.forwards else plan.body.made
             if sent is None:

@@ -6,6 +6,8 @@ Invariants:
 - A passive mark (a refused or timed-out connect, seen by a request) only adds doubt. It ends by
   itself, or when a snapshot shows the replica risen again, and it never empties the list: if
   all that are left carry one, all are used (panic), since probes say they are up.
+- A replica that starts slowly is not doubted. It is spared last, while there are others that are
+  not doubted, not full and not tried.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -59,12 +61,13 @@ _NONE: Final[Mapping[int, LeftOut]] = MappingProxyType({})
 
 class Eligible(msgspec.Struct, frozen=True, gc=False):
     """The replicas to choose from, by slot; `nobody` says why when there are none. left_out: the
-    others, each with its reason."""
+    others, each with its reason. spared: of these, who is chosen from when `slots` were tried."""
 
     slots: tuple[int, ...]
     panic: bool = False
     nobody: Nobody | None = None
     left_out: Mapping[int, LeftOut] = _NONE
+    spared: tuple[int, ...] = ()
 
     def only(self, slots: tuple[int, ...]) -> "Eligible":
         """Return the same with these slots alone."""
@@ -72,7 +75,10 @@ class Eligible(msgspec.Struct, frozen=True, gc=False):
 
     def without(self, tried: set[int]) -> "Eligible":
         """Return the same without replicas that had their chance."""
-        return self.only(tuple(slot for slot in self.slots if slot not in tried))
+        slots = tuple(slot for slot in self.slots if slot not in tried)
+        spared = tuple(slot for slot in self.spared if slot not in tried)
+        rest = spared if slots else ()
+        return Eligible(slots or spared, self.panic, self.nobody, self.left_out, rest)
 
 
 class Marks:
@@ -159,6 +165,17 @@ def roomy(all_of: Eligible, requests: Sequence[int], limit_count: int) -> Eligib
     slots = tuple(slot for slot in all_of.slots if slot not in full)
     nobody = None if slots else Nobody.FULL
     return Eligible(slots, all_of.panic, nobody, {**all_of.left_out, **full})
+
+
+def sparing(all_of: Eligible, starting: Collection[int]) -> Eligible:
+    """`all_of` with the slots in `starting` only for when the others were tried; the same where
+    there are no others, or all are doubted."""
+    spared = tuple(slot for slot in all_of.slots if slot in starting)
+    if not spared or all_of.panic or len(spared) == len(all_of.slots):
+        return all_of
+    slots = tuple(slot for slot in all_of.slots if slot not in starting)
+    left_out = {**all_of.left_out, **dict.fromkeys(spared, LeftOut.STARTING)}
+    return Eligible(slots, left_out=left_out, spared=spared)
 
 
 def restarted(before: FleetState, after: FleetState) -> Iterable[int]:

@@ -6,14 +6,14 @@ Invariants:
   comes back has one chance: its next failure puts it out again.
 - Never more than `ejection_limit_ratio` of the replicas are out by this (but always one may be):
   when most fail, it is not they who are ill. Whoever asks uses all where none is left (panic).
-- A replica that was out, or restarted, gets its share by degrees over `slow_start_s`.
+- A replica that was out, or restarted, gets its share by degrees over `slow_start_s`, where others
+  can take the rest.
 - What probes say comes first: one that they call up again has a clean record.
 """
 
 from collections.abc import Callable, Collection
 
 from tokenlane.config.settings import HealthSettings
-from tokenlane.routing.candidates import LeftOut
 
 _NONE: frozenset[int] = frozenset()
 # The share of its requests that a replica gets first.
@@ -89,9 +89,9 @@ class Health:
                     self._rising[slot] = until
         return frozenset(self._until)
 
-    def out(self, now: float) -> dict[int, LeftOut]:
-        """Slots to leave out of one decision: the ejected, and some of those that start slowly."""
-        out = dict.fromkeys(self.ejected(now), LeftOut.EJECTED)
+    def spared(self, now: float) -> set[int]:
+        """Slots to spare in one decision: some of those that start slowly, by lot."""
+        spared = set()
         for slot, began in list(self._rising.items()):
             since = now if began is None else began
             self._rising[slot] = since
@@ -100,8 +100,8 @@ class Health:
                 del self._rising[slot]
                 self._look()
             elif self._random() >= max(risen, _FIRST_SHARE):
-                out.setdefault(slot, LeftOut.STARTING)
-        return out
+                spared.add(slot)
+        return spared
 
     @property
     def rising(self) -> Collection[int]:

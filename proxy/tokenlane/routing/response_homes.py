@@ -58,7 +58,8 @@ class ResponseHomes:
         """Return the replica that keeps it, if it is known and not tried yet, else all of them."""
         slots = self._slots.get(tenant)
         slot = slots.get(name, -1) if slots is not None else -1
-        return among.only((slot,)) if slot in among.slots else among
+        known = slot in among.slots or slot in among.spared
+        return among.only((slot,)) if known else among
 
     def find(self, name: str) -> tuple[int, str]:
         """Where the response is, and whose; (-1, "") where that is not known."""

@@ -26,6 +26,7 @@ from tokenlane.routing.candidates import (
     eligible,
     restarted,
     roomy,
+    sparing,
     undoubted,
 )
 from tokenlane.routing.cost import cached_limit_tokens
@@ -166,9 +167,11 @@ class Router:
                 self._unlisted = known
         out = self._marks.out(now)
         if self.health.troubled:
-            out = {**self.health.out(now), **out}
+            out = {**dict.fromkeys(self.health.ejected(now), LeftOut.EJECTED), **out}
         among = undoubted(known, out)
-        return among if not self._replica_limit else self._roomy(among)
+        if self._replica_limit:
+            among = self._roomy(among)
+        return sparing(among, self.health.spared(now)) if self.health.rising else among
 
     def left_out(self, now: float) -> dict[int, LeftOut]:
         """Who is left out now whatever the request, though it is up, and why."""
