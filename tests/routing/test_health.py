@@ -94,6 +94,15 @@ def test_without_a_slow_start_it_is_back_at_once() -> None:
     assert not one.troubled
 
 
+def test_a_reload_can_end_a_slow_start() -> None:
+    one = health()
+    one.rise(1)
+    assert one.spared(0.0) == {1}
+    one.settings = HealthSettings(slow_start_s=0.0)
+    assert one.spared(-0.1) == set()
+    assert not one.troubled
+
+
 @pytest.mark.row("U8")
 def test_a_rise_is_a_clean_record() -> None:
     one = health(draw=0.0)

@@ -95,11 +95,12 @@ class Health:
         for slot, began in list(self._rising.items()):
             since = now if began is None else began
             self._rising[slot] = since
-            risen = (now - since) / self.settings.slow_start_s if now > since else 0.0
-            if risen >= 1.0:
+            # A request may have read the clock before the one that began it.
+            risen_s, whole_s = max(now - since, 0.0), self.settings.slow_start_s
+            if risen_s >= whole_s:  # also where a reload has ended slow starts
                 del self._rising[slot]
                 self._look()
-            elif self._random() >= max(risen, _FIRST_SHARE):
+            elif self._random() >= max(risen_s / whole_s, _FIRST_SHARE):
                 spared.add(slot)
         return spared
 
