@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tokenlane.config.settings import HealthSettings
+from tokenlane.fleet_state import ReplicaState
 from tokenlane.routing.health import Health
 from tokenlane.routing.retry import RetryBudget
 
@@ -19,8 +20,16 @@ SETTINGS = HealthSettings(
 
 def health(replicas: int = 4, draw: float = 0.5, **fields: Any) -> Health:
     made = Health(HealthSettings(**{**_FIELDS, **fields}), lambda: draw)
-    made.fleet(replicas)
+    made.fleet(of_models(*["m"] * replicas))
     return made
+
+
+def of_models(*models: str) -> list[ReplicaState]:
+    """A replica for each of these, which are names with spaces between, or none."""
+    return [
+        ReplicaState(id=f"r{slot}", slot=slot, url="", models=tuple(names.split()))
+        for slot, names in enumerate(models)
+    ]
 
 
 _FIELDS = {name: getattr(SETTINGS, name) for name in SETTINGS.__struct_fields__}
@@ -71,12 +80,31 @@ def test_never_too_many(replicas: int, most: int) -> None:
 
 
 @pytest.mark.row("U8")
+@pytest.mark.parametrize(
+    ("models", "failing", "out"),
+    [
+        (["a", "a", "a", "a", "b", "b"], [0, 1, 2, 4], {0, 1, 4}),
+        (["a", "b", "b", "b", "b"], [0, 1, 2, 3], {0, 1, 2}),
+        (["a b", "a", "b", "b"], [1, 2, 0], {1, 2}),
+        (["a", "", "", "b"], [1, 0, 2], {1, 2}),
+    ],
+    ids=["one model's outage", "a model's only one", "one with both", "models not known yet"],
+)
+def test_a_model_has_its_own_share(models: list[str], failing: list[int], out: set[int]) -> None:
+    one = health()
+    one.fleet(of_models(*models))
+    for slot in failing:
+        fail(one, slot, 5, 0.0)
+    assert one.ejected(1.0) == out
+
+
+@pytest.mark.row("U8")
 def test_a_slow_start_gives_its_share_by_degrees() -> None:
     shares = []
     for tenth in range(11):
         draws = itertools.count()
         one = Health(SETTINGS, partial(lambda draws: next(draws) / 1000, draws))
-        one.fleet(4)
+        one.fleet(of_models(*["m"] * 4))
         one.rise(2)
         one.spared(100.0)  # from now on
         got = [2 not in one.spared(100.0 + tenth * 0.4) for _ in range(999)]
@@ -122,7 +150,7 @@ class Machine(RuleBasedStateMachine):
         self.draw = 0.5
         self.replicas = 5
         self.health = Health(SETTINGS, lambda: self.draw)
-        self.health.fleet(self.replicas)
+        self.health.fleet(of_models(*["m"] * self.replicas))
 
     @rule(slot=st.integers(0, 4), times=st.integers(1, 4))
     def fails(self, slot: int, times: int) -> None:

@@ -212,6 +212,17 @@ def test_when_all_fail_all_are_used() -> None:
     assert (among.slots, among.panic) == ((0, 1), True)
 
 
+@pytest.mark.row("U8")
+def test_an_outage_of_another_model_keeps_no_failing_replica_in() -> None:
+    bench = Bench(0)
+    models = ["a"] * 5 + ["m"] * 5
+    bench.router.update(fleet(*(replica(slot, models=(m,)) for slot, m in enumerate(models))))
+    for slot in (0, 1, 2, 3, 4, 7):
+        for _ in range(5):
+            bench.router.failed(slot, 0.0)
+    assert bench.router.eligible("m", 1.0).slots == (5, 6, 8, 9)
+
+
 def test_a_removed_replica_leaves_no_trace() -> None:
     bench = Bench(2)
     query = bench.query(1, 1000)

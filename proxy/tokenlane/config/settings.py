@@ -272,7 +272,8 @@ class HealthSettings(Section, frozen=True):
     failure_limit_count: Annotated[Count, live("failures in a row that leave a replica out")] = 5
     ejection_s: Annotated[Seconds, live("for this long, times the ejections in a row")] = 30.0
     ejection_limit_s: Annotated[Seconds, live("and at most for this long")] = 300.0
-    ejection_limit_ratio: Annotated[Ratio, live("most replicas left out, as a share of all")] = 0.5
+    ejection_limit_ratio: Annotated[Ratio, live(
+        "most replicas left out, as a share of those with the model")] = 0.5
     slow_start_s: Annotated[Seconds, live(
         "a replica that comes back gets its share by degrees in this time; 0: at once")] = 10.0
 

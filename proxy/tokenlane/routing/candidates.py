@@ -114,6 +114,18 @@ def serves(replica: ReplicaState, model: str | None) -> bool:
     return model is None or not replica.models or model in replica.models
 
 
+def alike(replicas: Sequence[ReplicaState], slot: int) -> frozenset[int]:
+    """The replicas that may serve a model which this one may serve too, by slot; it is one."""
+    models = {model for one in replicas if one.slot == slot for model in one.models}
+    return frozenset(
+        [
+            one.slot
+            for one in replicas
+            if not models or not one.models or not models.isdisjoint(one.models)
+        ]
+    )
+
+
 def eligible(fleet: FleetState, model: str | None) -> Eligible:
     """The replicas that may take a request for `model` (None: any model), in fleet order."""
     base = adapter_bases(fleet.replicas).get(model) if model is not None else None

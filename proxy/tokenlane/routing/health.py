@@ -4,16 +4,19 @@ Invariants:
 - Only failures of the replica count; what a client did wrong, or that it left, never does.
 - `failure_limit_count` failures in a row put a replica out; each time in a row for longer. One that
   comes back has one chance: its next failure puts it out again.
-- Never more than `ejection_limit_ratio` of the replicas are out by this (but always one may be):
-  when most fail, it is not they who are ill. Whoever asks uses all where none is left (panic).
+- One is put out only while it makes no more than `ejection_limit_ratio` of the replicas that share
+  a model with it (but always one may be out): when most fail, it is not they who are ill. Whoever
+  asks uses all where none is left (panic).
 - A replica that was out, or restarted, gets its share by degrees over `slow_start_s`, where others
   can take the rest.
 - What probes say comes first: one that they call up again has a clean record.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from tokenlane.config.settings import HealthSettings
+from tokenlane.fleet_state import ReplicaState
+from tokenlane.routing.candidates import alike
 
 _NONE: frozenset[int] = frozenset()
 # The share of its requests that a replica gets first.
@@ -28,7 +31,7 @@ class Health:
     def __init__(self, settings: HealthSettings, random: Callable[[], float]) -> None:
         self.settings = settings
         self._random = random
-        self._replicas = 0
+        self._fleet: Sequence[ReplicaState] = ()
         self._failures: dict[int, int] = {}
         self._ejections: dict[int, int] = {}
         self._until: dict[int, float] = {}
@@ -36,9 +39,9 @@ class Health:
         self._rising: dict[int, float | None] = {}
         self.troubled = False
 
-    def fleet(self, replicas: int) -> None:
-        """So many replicas there are."""
-        self._replicas = replicas
+    def fleet(self, replicas: Sequence[ReplicaState]) -> None:
+        """These replicas there are."""
+        self._fleet = replicas
 
     def failed(self, slot: int, now: float) -> bool:
         """A request failed at the replica; True if that puts it out."""
@@ -46,8 +49,9 @@ class Health:
         self.troubled = True
         if failures < self.settings.failure_limit_count or slot in self.ejected(now):
             return False
-        limit = max(1, int(self._replicas * self.settings.ejection_limit_ratio))
-        if len(self.ejected(now)) >= limit:
+        peers = alike(self._fleet, slot)
+        limit = max(1, int(len(peers) * self.settings.ejection_limit_ratio))
+        if len(self.ejected(now) & peers) >= limit:
             return False
         times = self._ejections[slot] = self._ejections.get(slot, 0) + 1
         out_s = min(self.settings.ejection_s * times, self.settings.ejection_limit_s)

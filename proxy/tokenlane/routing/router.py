@@ -123,7 +123,7 @@ class Router:
             self.progress.remove(slot)
             if sparing:
                 self.health.rise(slot)
-        self.health.fleet(len(fleet.replicas))
+        self.health.fleet(fleet.replicas)
         before = {replica.slot: replica for replica in self._fleet.replicas}
         for replica in fleet.replicas:
             old = before.get(replica.slot)
