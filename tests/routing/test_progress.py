@@ -77,5 +77,16 @@ def test_slowness_is_told_once_replicas_differ() -> None:
     assert list(alike.slowness([0, 1])) == []
     assert differ.slowness([1, 0, 7]) == pytest.approx([2 / 3, 2.0, 1.0])
     differ.remove(0)
-    assert differ.slowness([0]) == [1.0]
+    assert list(differ.slowness([0, 1])) == []
     assert differ.rate(0) == 0.0
+
+
+def test_slowness_is_among_those_that_may_take_the_request() -> None:
+    """Replicas of a large model are no measure for those of a small one."""
+    progress = Progress()
+    for slot, rate in enumerate((4000.0, 4200.0, 40_000.0, 20_000.0)):
+        prefilled(progress, slot, rate, [5000] * 16, 0.0)
+    assert list(progress.slowness([0, 1])) == []
+    assert progress.slowness([2, 3]) == pytest.approx([0.75, 1.5])
+    assert progress.slowness([3, 7, 2]) == pytest.approx([1.5, 1.0, 0.75])
+    assert list(progress.slowness([3])) == list(progress.slowness([7])) == []

@@ -93,7 +93,7 @@ class Candidates:
 
     cached_tokens: what it should report as cached. requests, queued_tokens: in flight now, all
     workers; tokens are uncached ones of requests without a first byte. slowness: how much longer
-    a token takes it than the mean of the fleet; empty while all are alike. siblings: other requests
+    a token takes it than their mean; empty while all are alike. siblings: other requests
     in flight that the query's parent waits for. others: the part of requests that other gateways
     sent; empty where none are told.
     """

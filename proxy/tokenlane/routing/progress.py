@@ -56,7 +56,7 @@ class Progress:
         self._replicas: dict[int, _Replica] = {}
         self._tickets = 0
         self._answers = 0
-        self._slowness: dict[int, float] = {}
+        self._compared: dict[int, float] = {}  # rates, empty while those of all are alike
 
     def sent(self, slot: int, tokens: int, now: float) -> int:
         """A prompt with so many uncached tokens went there; its ticket."""
@@ -113,23 +113,28 @@ class Progress:
         return replica.rate() if replica is not None else 0.0
 
     def slowness(self, slots: Sequence[int]) -> Sequence[float]:
-        """Of each replica, how much longer a token takes it than the fleet's mean (1.0: as
+        """Of each of these replicas, how much longer a token takes it than their mean (1.0: as
         long). Empty while they are alike or unknown."""
-        slow = self._slowness
-        return [slow.get(slot, 1.0) for slot in slots] if slow else ()
+        compared = self._compared
+        if not compared:
+            return ()
+        # Other models' replicas are in there too, and are no measure for these.
+        known = [compared[slot] for slot in slots if slot in compared]
+        if not known or max(known) <= _ALIKE_RATIO * min(known):
+            return ()
+        mean = sum(known) / len(known)
+        return [
+            min(max(mean / compared.get(slot, mean), 1 / _SLOWNESS_LIMIT), _SLOWNESS_LIMIT)
+            for slot in slots
+        ]
 
     def remove(self, slot: int) -> None:
         """The replica is gone, or another process: nothing is known of it any more."""
         self._replicas.pop(slot, None)
-        self._slowness.pop(slot, None)
+        self._compared.pop(slot, None)
 
     def _compare(self) -> None:
         rates = {slot: replica.rate() for slot, replica in self._replicas.items()}
         known = {slot: rate for slot, rate in rates.items() if rate}
-        self._slowness = {}
-        if known and max(known.values()) > _ALIKE_RATIO * min(known.values()):
-            mean = sum(known.values()) / len(known)
-            self._slowness = {
-                slot: min(max(mean / rate, 1 / _SLOWNESS_LIMIT), _SLOWNESS_LIMIT)
-                for slot, rate in known.items()
-            }
+        differ = known and max(known.values()) > _ALIKE_RATIO * min(known.values())
+        self._compared = known if differ else {}
