@@ -83,6 +83,12 @@ def server_error(
 INTERNAL = server_error(500, "Internal error.", "internal")
 
 
+def blames_client(status: int) -> bool:
+    """Return whether an answer of this status is the client's fault: 501 and 505 are for what it
+    asks, too."""
+    return 400 <= status < 500 or status in (501, 505)
+
+
 class UpstreamError(TokenlaneError):
     """A replica failed. `sent`: request bytes may have reached it, so the request may have run.
 

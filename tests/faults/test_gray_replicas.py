@@ -11,6 +11,7 @@ from tests.raw import (
     CHAT,
     DONE,
     EVENTS,
+    MESSAGES,
     ROLE,
     STREAM_HEAD,
     TOKEN,
@@ -33,6 +34,8 @@ QUICK = Settings(
     health=HealthSettings(failure_limit_count=3, ejection_s=3600.0),
 )
 SICK = b"HTTP/1.1 500 Oops\r\ncontent-length: 2\r\n\r\n{}"
+REFUSAL = b'data: {"error":{"message":"Invalid grammar.","type":"BadRequestError","code":400}}\n\n'
+REFUSED = b'event: error\ndata: {"type":"error","error":{"type":"invalid_request_error"}}\n\n'
 ERROR = b'data: {"error":{"message":"EngineDeadError","code":500}}\n\n'
 WAYS = {
     "status-500": SICK,
@@ -126,6 +129,25 @@ async def test_clients_are_not_the_replicas_fault() -> None:
             getattr(client, leave)()
         await until(lambda: bench.outcomes() == {("200", "client_gone"): 2})
         assert not bench.gateway.router.health.troubled
+
+
+@pytest.mark.row("U8")
+@pytest.mark.parametrize(
+    ("path", "events"),
+    [(CHAT, (REFUSAL, DONE)), (CHAT, (ROLE, REFUSAL, DONE)), (MESSAGES, (REFUSED,))],
+    ids=["chat", "chat-begun", "messages"],
+)
+async def test_nor_is_what_a_stream_says_of_a_client(path: str, events: tuple[bytes, ...]) -> None:
+    """vLLM finds some mistakes once its head is sent."""
+    one, other = (Upstream(answering(stream(*events))) for _ in range(2))
+    async with one, other, gateway(one.url, other.url, settings=QUICK) as bench:
+        for _ in range(9):
+            answer = await bench.ask(post(path, chat(stream=True, max_tokens=9)))
+            assert (answer.whole, answer.body) == (True, b"".join(events))
+        assert len(one.asked) + len(other.asked) == 9
+        assert not bench.gateway.router.health.troubled
+        assert not bench.gateway.router.left_out(asyncio.get_running_loop().time())
+        assert bench.outcomes() == {("200", "client_error"): 9}
 
 
 @pytest.mark.row("U8")

@@ -235,6 +235,17 @@ async def test_a_streamed_error_after_a_token_is_passed() -> None:
     assert script.asked == 1
 
 
+@pytest.mark.row("U7")
+@pytest.mark.parametrize(("code", "asked"), [(400, 1), (422, 1), (429, 1), (501, 1), (500, 2)])
+async def test_a_streamed_error_is_judged_by_its_code(code: int, asked: int) -> None:
+    """As a whole answer is by its status: who asked wrongly is not answered better elsewhere."""
+    error = b'data: {"error":{"message":"mine","code":%d}}\n\n' % code
+    script = Once(stream(error, DONE), stream())
+    answer = await ask(script, chat(stream=True))
+    assert (answer.whole, script.asked) == (True, asked)
+    assert answer.body == (error + DONE if asked == 1 else b"".join(EVENTS))
+
+
 @pytest.mark.parametrize("status", [400, 404, 429, 500, 502])
 async def test_other_answers_are_passed_as_they_are(status: int) -> None:
     body = b'{"error":{"message":"mine"}}'

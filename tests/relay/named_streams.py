@@ -30,6 +30,7 @@ LAST = event(
 ABORTED = event("message_delta", delta={"stop_reason": None}, usage={"output_tokens": 0})
 STOP = event("message_stop")
 ERROR = event("error", error={"type": "internal_error", "message": "dead"})
+REFUSED = event("error", error={"type": "invalid_request_error", "message": "no"})
 PING = event("ping")
 
 CREATED = event("response.created", response={"status": "in_progress", "usage": None})

@@ -14,6 +14,7 @@ from tests.relay.named_streams import (
     FAILED,
     INCOMPLETE,
     PING,
+    REFUSED,
     STREAMS,
     delta,
     words,
@@ -37,6 +38,7 @@ def facts(dialect: Dialect, pieces: list[bytes]) -> dict[str, Any]:
     return {
         "boundary": scanner.at_boundary,
         "failed": scanner.failed,
+        "refused": scanner.refused,
         "done": scanner.done,
         "tokens": scanner.token_events,
         "seen": scanner.tokens_seen,
@@ -51,6 +53,7 @@ def test_a_whole_stream(dialect: Dialect) -> None:
     assert facts(dialect, list(stream)) == {
         "boundary": True,
         "failed": False,
+        "refused": False,
         "done": True,
         "tokens": 2,
         "seen": True,
@@ -59,7 +62,7 @@ def test_a_whole_stream(dialect: Dialect) -> None:
     }
 
 
-ALL = [*itertools.chain(*STREAMS.values()), ABORTED, ERROR, FAILED, INCOMPLETE, PING, *LIES]
+ALL = [*itertools.chain(*STREAMS.values()), ABORTED, ERROR, REFUSED, FAILED, INCOMPLETE, PING, *LIES]
 
 
 @given(
@@ -97,6 +100,12 @@ def test_text_is_no_event(dialect: Dialect, data: bytes) -> None:
 def test_failures(data: bytes, done: bool) -> None:
     seen = facts(Dialect.RESPONSES, [data])
     assert (seen["failed"], seen["done"], seen["seen"]) == (True, done, False)
+
+
+@pytest.mark.parametrize("dialect", STREAMS)
+def test_a_refusal_is_no_failure(dialect: Dialect) -> None:
+    seen = facts(dialect, [REFUSED])
+    assert (seen["refused"], seen["failed"], seen["seen"]) == (True, False, False)
 
 
 def test_an_abort_is_a_failure() -> None:

@@ -14,6 +14,7 @@ from tokenlane.relay.usage import Usage, read_answer
 
 ERROR = b'data: {"error":{"message":"dead","code":500}}\n\n'
 SPACED_ERROR = b'data: {"error": {"message": "dead"}}\n\n'
+REFUSAL = b'data: {"error":{"message":"no","code":400}}\n\n'
 COMMENT = b": keep-alive\n\n"
 NULL_USAGE = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
 
@@ -46,6 +47,7 @@ def facts(pieces: list[bytes]) -> dict[str, Any]:
     return {
         "boundary": scanner.at_boundary,
         "failed": scanner.failed,
+        "refused": scanner.refused,
         "done": scanner.done,
         "tokens": scanner.token_events,
         "seen": scanner.tokens_seen,
@@ -60,7 +62,8 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 
 STREAMS = st.lists(
     st.sampled_from(
-        [ROLE, TOKEN, LAST, USAGE, DONE, ERROR, ABORTED, ABORTED_WORD, COMMENT, NULL_USAGE, *LIES]
+        [ROLE, TOKEN, LAST, USAGE, DONE, ERROR, REFUSAL, ABORTED, ABORTED_WORD, COMMENT, NULL_USAGE]
+        + LIES
     ),
     max_size=8,
 )
@@ -105,6 +108,35 @@ def test_text_is_never_taken_for_keys(lie: bytes) -> None:
 def test_failures_are_seen(failure: bytes) -> None:
     assert facts([failure])["failed"]
     assert facts([ROLE, TOKEN, failure, DONE])["failed"]
+
+
+BLAMES: list[tuple[Any, bool]] = [
+    ({"code": 400}, True),
+    ({"code": 408}, True),
+    ({"code": 429}, True),
+    ({"code": 501}, True),
+    ({"code": 500}, False),
+    ({"code": 503}, False),
+    ({"code": 0}, False),
+    ({"code": -400}, False),
+    ({"code": 10**30}, False),
+    ({"code": [400]}, False),
+    ({"code": 500, "type": "invalid_request_error"}, False),
+    ({"type": "invalid_request_error", "code": None}, True),
+    ({"type": "rate_limit_error", "code": "slow"}, True),
+    ({"type": "overloaded_error"}, False),
+    ({"type": "api_error"}, False),
+    ({}, False),
+    ("no", False),
+    (None, False),
+]
+
+
+@pytest.mark.parametrize(("error", "refused"), BLAMES)
+@pytest.mark.parametrize("begun", [[], [ROLE, TOKEN]])
+def test_who_is_to_blame_for_an_error(error: Any, refused: bool, begun: list[bytes]) -> None:
+    seen = facts([*begun, event({"error": error}), DONE])
+    assert (seen["refused"], seen["failed"]) == (refused, not refused)
 
 
 @pytest.mark.parametrize(

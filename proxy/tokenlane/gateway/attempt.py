@@ -183,8 +183,11 @@ class Attempts:
             if relay.aborted:
                 record.outcome = "upstream_error"
             self.failed(replica, relay.happened(), record.model)
-        elif self._router.health.troubled:
-            self._router.health.served(choice.slot)
+        else:
+            if relay.refused:
+                record.outcome = "client_error"
+            if self._router.health.troubled:
+                self._router.health.served(choice.slot)
         return None
 
     def _relay(

@@ -25,7 +25,8 @@ class RequestRecord:
     """One request. Times: time.monotonic() seconds at the end of each stage, 0.0 before; of several
     attempts, routed_s is the first one's and sent_s the last one's.
 
-    outcome: ok, client_error (4xx), gateway_error, client_gone, upstream_error or truncated.
+    outcome: ok, client_error (4xx, or a stream that says so), gateway_error, client_gone,
+    upstream_error or truncated.
     error_code: of the error that the client got, where it is one of ours.
     tenant: whose request it is; empty where no key was asked for, `other` where none was good.
     cached_tokens: predicted for the replica that answered; None where ids were not known.

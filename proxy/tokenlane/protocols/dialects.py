@@ -53,6 +53,11 @@ _TYPES: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# Types of errors that are the client's fault.
+CLIENT_ERRORS: Final = {
+    "invalid_request_error",
+    *(kind for status, kind in _TYPES.items() if status < 500),
+}
 
 
 def dialect_of(path: str) -> Dialect:

@@ -74,7 +74,7 @@ class NamedEventScanner(EventScanner):
     def _take(self, name: bytes, data: bytes) -> None:
         self.events += 1
         if name == b"error":
-            self.failed = True
+            self._error(data)
         elif self._dialect is Dialect.MESSAGES:
             self._take_message(name, data)
         else:

@@ -42,13 +42,15 @@ class Relay:
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its head
     before the prefill) with its time, else at the head with 0.0. on_made: told a response's name
     before the client. state: of relay_states. done: set once it is one of the ends. error: what led
-    to a failure. Times are time.monotonic() seconds, 0.0 where it did not happen.
+    to a failure. refused: it names the client's fault. Times are time.monotonic() seconds, 0.0
+    where not reached.
     """
 
     head: ResponseHead | None = None
     error: UpstreamError | None = None
     usage: Usage | None = None
     aborted = False
+    refused = False
     first_byte_s = 0.0
     first_token_s = 0.0
     last_token_s = 0.0
@@ -189,7 +191,7 @@ class Relay:
 
     def _unfinished(self) -> bool:
         """Return whether a stream is incomplete although its framing has ended. A fixed length is
-        its own proof, and a failure that the replica reported is a known end."""
+        its own proof, and an error that the replica reported is a known end."""
         scanner = self._scanner
         return (
             self._marked
@@ -197,7 +199,7 @@ class Relay:
             and self._length_bytes is None
             and self.head is not None
             and self.head.status == 200
-            and not (scanner.failed or (scanner.done and scanner.at_boundary))
+            and not (scanner.failed or scanner.refused or (scanner.done and scanner.at_boundary))
         )
 
     def _break_off(self, framed: bytes, payload: list[bytes]) -> None:
@@ -309,7 +311,7 @@ class Relay:
 
     def _read_facts(self) -> None:
         if self._scanner is not None:
-            self.aborted = self._scanner.failed
+            self.aborted, self.refused = self._scanner.failed, self._scanner.refused
             self.usage = self._scanner.usage()
         elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
             self._read(b"".join(self._pieces))
@@ -340,11 +342,10 @@ class Relay:
         if status == 503 or (status == 404 and self._kept):
             return True
         ended_early = self._scanner is not None and status == 200 and not self.first_token_s
-        if not ended_early and (not self.aborted or self._said):
+        if (not ended_early or self.refused) and (not self.aborted or self._said):
             return False
         return self.usage is None or not self.usage.completion_tokens
 
 
 def _nowhere(data: bytes) -> None:
-    """Drop bytes, between the close of the client's transport and the cancelling of its request, a
-    turn later."""
+    """Drop bytes: the client's transport is closed, and its request is cancelled a turn later."""

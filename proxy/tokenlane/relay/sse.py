@@ -9,7 +9,7 @@ Invariants:
 - Each byte is searched once, however small the pieces are.
 """
 
-from tokenlane.relay.usage import Usage, read_answer, says_something
+from tokenlane.relay.usage import Usage, is_clients_fault, read_answer, says_something
 
 _CARRY_LIMIT_BYTES = 256 * 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
@@ -22,8 +22,8 @@ class EventScanner:
     """Follows one stream.
 
     tokens_seen: an event carried generated output. token_events: events since then, a token or
-    more each. failed: an `error` event or `finish_reason: "abort"`. done: `[DONE]` was seen, which
-    ends OpenAI's streams.
+    more each. failed: an `error` event or `finish_reason: "abort"`. refused: an `error` event that
+    is the client's fault. done: `[DONE]` was seen, which ends OpenAI's streams.
     """
 
     def __init__(self) -> None:
@@ -33,6 +33,7 @@ class EventScanner:
         self.done = False
         self.token_events = 0
         self.failed = False
+        self.refused = False
         self.tokens_seen = False
 
     def feed(self, payload: bytes) -> None:
@@ -84,9 +85,21 @@ class EventScanner:
         if b"[DONE]" in events:
             self.done = self.done or b"[DONE]" in lines
         if b'"error":' in events or b'"abort"' in events:
-            self.failed = self.failed or any(map(_is_failure, lines))
+            for data in lines:
+                if data.startswith(b'{"error"'):
+                    self._error(data)
+                elif _may_abort(data):
+                    answer = read_answer(data)
+                    self.failed |= answer is not None and answer.aborted
         if b'usage":' in events and (b'usage":{' in events or b'usage": {' in events):
             self._usage = events
+
+    def _error(self, data: bytes) -> None:
+        """Note an `error` event."""
+        if is_clients_fault(data):
+            self.refused = True
+        else:
+            self.failed = True
 
     def _open(self, lines: list[bytes]) -> None:
         """Look for the first token, also in and behind an `abort`: it may be the end of text, or
@@ -119,13 +132,6 @@ def _is_token(data: bytes) -> bool:
     if b'"role":' in data and b'""' in data:
         return False
     return not _may_abort(data) or says_something(data)
-
-
-def _is_failure(data: bytes) -> bool:
-    if data.startswith(b'{"error"'):
-        return True
-    answer = read_answer(data) if _may_abort(data) else None
-    return answer is not None and answer.aborted
 
 
 def _may_abort(data: bytes) -> bool:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tokenlane.errors import UNREADABLE
-from tokenlane.protocols.dialects import Dialect
+from tokenlane.errors import UNREADABLE, blames_client
+from tokenlane.protocols.dialects import CLIENT_ERRORS, Dialect
 
 _T = TypeVar("_T")
 _HEAD_BYTES = 512
@@ -117,11 +117,20 @@ class _Typed(msgspec.Struct):
     type: str = ""
 
 
+class _Error(msgspec.Struct):
+    """An error, or the event that carries one."""
+
+    code: int | str | None = None
+    type: str | None = None
+    error: "_Error | None" = None
+
+
 _decode_answer = msgspec.json.Decoder(AnswerUsage)
 _decode_said = msgspec.json.Decoder(_Said)
 _decode_message = msgspec.json.Decoder(_Message)
 _decode_response = msgspec.json.Decoder(_Response)
 _decode_typed = msgspec.json.Decoder(_Typed)
+_decode_error = msgspec.json.Decoder(_Error)
 _ABORTED = [_Choice("abort")]
 
 
@@ -197,6 +206,18 @@ def stopped(data: bytes) -> bool:
     """Return whether a `message_delta` says why the message ends."""
     event = _read(_decode_message, data)
     return event is not None and event.delta is not None and event.delta.stop_reason is not None
+
+
+def is_clients_fault(data: bytes) -> bool:
+    """Return whether an error event says what a whole answer says by its status: that the client
+    did something wrong."""
+    told = _read(_decode_error, data)
+    if told is None:
+        return False
+    told = told.error or told
+    if isinstance(told.code, int):
+        return blames_client(told.code)
+    return told.type in CLIENT_ERRORS
 
 
 def type_of(data: bytes) -> bytes:

@@ -25,7 +25,8 @@ STAGES = ("read", "inspect", "tokens", "route", "attempt", "first_byte", "relay"
 # fmt: off
 REQUESTS = Family("counter", "tokenlane_requests_total",
     "Requests answered on the data port. client_error: 4xx, for what the client sent, from here or "
-    "from the replica.", ("route", "status", "outcome", "model"), child_limit=2048)
+    "from the replica, which may say so within a stream.",
+    ("route", "status", "outcome", "model"), child_limit=2048)
 REPLICA_REQUESTS = Family("counter", "tokenlane_replica_requests_total",
     "Requests that a replica was chosen for; one that went on to another counts at both. How many "
     "failed there: tokenlane_upstream_failures_total.", AT_REPLICA, child_limit=1024)
