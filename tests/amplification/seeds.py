@@ -82,6 +82,8 @@ EVENTS = (
     shape(b"", b"event: a\ndata: {}\n\n"),
     shape(b"", b'data: {"type":"message_delta","usage":{}}\n\n'),
     shape(b"data: ", b"[", b"\n\n"),
+    shape(b"", b"data:x\n", b"\n"),
+    shape(TOKEN, b'data:"abort"finish_reason"usage":{\n', b"\n"),
     shape(b'data: {"abort":', b"[],", b"\n\n"),
 )
 ANSWERS = (

@@ -31,6 +31,9 @@ LIES = [
 ]
 
 
+LINES = b'data: {"type":"ping"}\ndata: {"type":"error"}\nevent: error\ndata: {}\n\n'
+
+
 def facts(dialect: Dialect, pieces: list[bytes]) -> dict[str, Any]:
     scanner = NamedEventScanner(dialect)
     for piece in pieces:
@@ -62,7 +65,7 @@ def test_a_whole_stream(dialect: Dialect) -> None:
     }
 
 
-ALL = [*itertools.chain(*STREAMS.values()), ABORTED, ERROR, REFUSED, FAILED, INCOMPLETE, PING, *LIES]
+ALL = [*itertools.chain(*STREAMS.values()), ABORTED, ERROR, REFUSED, FAILED, INCOMPLETE, PING, LINES, *LIES]
 
 
 @given(
@@ -106,6 +109,24 @@ def test_failures(data: bytes, done: bool) -> None:
 def test_a_refusal_is_no_failure(dialect: Dialect) -> None:
     seen = facts(dialect, [REFUSED])
     assert (seen["refused"], seen["failed"], seen["seen"]) == (True, False, False)
+
+
+@pytest.mark.parametrize("dialect", STREAMS)
+def test_of_an_events_data_the_first_line_counts(dialect: Dialect) -> None:
+    """A megabyte of them would be as many decodes."""
+    seen = facts(dialect, [LINES])
+    assert (seen["failed"], seen["events"]) == (False, 1)
+
+
+def test_of_an_event_too_long_to_carry_the_data_is_not_looked_at() -> None:
+    long = b"event: ping\ndata: %b\ndata: {\"type\":\"error\"}\n\n" % (b"x" * 300_000)
+    seen = facts(Dialect.MESSAGES, [long[:-30], long[-30:]])
+    assert (seen["failed"], seen["events"]) == (False, 1)
+
+
+def test_a_name_without_data_names_nothing_behind_it() -> None:
+    seen = facts(Dialect.MESSAGES, [b"event: error\n\n" + PING.partition(b"\n")[2]])
+    assert (seen["failed"], seen["events"]) == (False, 1)
 
 
 def test_an_abort_is_a_failure() -> None:

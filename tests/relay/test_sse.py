@@ -15,6 +15,7 @@ from tokenlane.relay.usage import Usage, read_answer
 ERROR = b'data: {"error":{"message":"dead","code":500}}\n\n'
 SPACED_ERROR = b'data: {"error": {"message": "dead"}}\n\n'
 REFUSAL = b'data: {"error":{"message":"no","code":400}}\n\n'
+LINES = b'data: x\ndata: {"error":{"code":500}}\ndata: [DONE]\n\n'
 COMMENT = b": keep-alive\n\n"
 NULL_USAGE = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
 
@@ -63,7 +64,7 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 STREAMS = st.lists(
     st.sampled_from(
         [ROLE, TOKEN, LAST, USAGE, DONE, ERROR, REFUSAL, ABORTED, ABORTED_WORD, COMMENT, NULL_USAGE]
-        + LIES
+        + [LINES, *LIES]
     ),
     max_size=8,
 )
@@ -108,6 +109,12 @@ def test_text_is_never_taken_for_keys(lie: bytes) -> None:
 def test_failures_are_seen(failure: bytes) -> None:
     assert facts([failure])["failed"]
     assert facts([ROLE, TOKEN, failure, DONE])["failed"]
+
+
+def test_of_an_events_data_the_first_line_counts() -> None:
+    """A megabyte of them would be as many decodes."""
+    seen = facts([ROLE, TOKEN, LINES])
+    assert (seen["failed"], seen["done"], seen["tokens"]) == (False, False, 2)
 
 
 BLAMES: list[tuple[Any, bool]] = [

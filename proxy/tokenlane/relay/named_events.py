@@ -4,6 +4,7 @@ Invariants:
 - As `tokenlane.relay.sse`: bytes are looked at, never changed; nothing here raises; JSON is decoded
   at the end, from the few events that carry usage (and of messages, from their last one).
 - A name is taken from the event's first line, where it has one; else from its data's `type`.
+- Of an event's data only the first line counts: very many cost no more than one.
 - Of an event too long to carry, the name is kept: an end is seen, whatever its length.
 """
 
@@ -59,17 +60,20 @@ class NamedEventScanner(EventScanner):
 
     def _look(self, events: bytes) -> None:
         """Scan whole events (the first may be the end of one too long to carry)."""
-        if self._long:
+        taken = bool(self._long)
+        if taken:
             self._take(self._long, b"")
             self._long = b""
         name = b""
         for line in events.splitlines():
-            if line.startswith(b"event:"):
+            if not line:
+                name, taken = b"", False
+            elif line.startswith(b"event:"):
                 name = line[6:].strip()
-            elif line.startswith(b"data:"):
+            elif not taken and line.startswith(b"data:"):
+                taken = True
                 data = line[5:].strip()
                 self._take(name or type_of(data), data)
-                name = b""
 
     def _take(self, name: bytes, data: bytes) -> None:
         self.events += 1

@@ -140,4 +140,14 @@ def _may_abort(data: bytes) -> bool:
 
 
 def _data_lines(events: bytes) -> list[bytes]:
-    return [line[5:].strip() for line in events.splitlines() if line.startswith(b"data:")]
+    """Return the first data of each event. Servers write one line of it; who writes very many gets
+    no more of them decoded."""
+    lines: list[bytes] = []
+    taken = False
+    for line in events.splitlines():
+        if not line:
+            taken = False
+        elif not taken and line.startswith(b"data:"):
+            taken = True
+            lines.append(line[5:].strip())
+    return lines
