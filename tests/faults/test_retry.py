@@ -16,6 +16,7 @@ from tests.raw import (
     CHAT,
     DONE,
     EVENTS,
+    RESPONSES,
     ROLE,
     TOKEN,
     Answer,
@@ -25,11 +26,13 @@ from tests.raw import (
     answering,
     chat,
     chunk,
+    json_bytes,
     ok,
     post,
     stream,
     until,
 )
+from tests.relay import named_streams
 from tests.support import gateway, replicas
 from tokenlane.config.settings import Settings, UpstreamSettings
 from tokenlane.fleet_state import FleetState
@@ -82,7 +85,9 @@ class Once:
             await peer.send(answer)
 
 
-async def ask(script: Script, body: bytes, count: int = 2, **settings: Any) -> Answer:
+async def ask(
+    script: Script, body: bytes, count: int = 2, path: str = CHAT, **settings: Any
+) -> Answer:
     """One request to a gateway in front of so many replicas with this script."""
     upstreams = [Upstream(script) for _ in range(count)]
     upstream_settings = msgspec.structs.replace(UpstreamSettings(), **settings)
@@ -91,7 +96,7 @@ async def ask(script: Script, body: bytes, count: int = 2, **settings: Any) -> A
     try:
         urls = [upstream.url for upstream in upstreams]
         async with gateway(*urls, settings=Settings(upstream=upstream_settings)) as bench:
-            return await bench.ask(post(CHAT, body))
+            return await bench.ask(post(path, body))
     finally:
         for upstream in upstreams:
             await upstream.__aexit__(None, None, None)
@@ -218,6 +223,33 @@ async def test_an_abort_that_says_something_is_the_answer(events: tuple[bytes, .
         script = Once(answer_bytes, stream())
         answer = await ask(script, chat(stream=True))
         assert (answer.body, script.asked) == (b"".join((*events, DONE)), 1)
+
+
+def made(status: str) -> bytes:
+    """A response of two events, without usage."""
+    created = named_streams.event("response.created", response={"status": "in_progress"})
+    return created + named_streams.event("response.completed", response={"status": status})
+
+
+@pytest.mark.row("U7")
+@pytest.mark.parametrize(
+    ("path", "events", "asked"),
+    [
+        (CHAT, ROLE.replace(b'""}', b'""},"finish_reason":"length"') + DONE, 1),
+        (RESPONSES, made("completed"), 1),
+        (RESPONSES, made("cancelled"), 2),  # so vLLM calls what it aborts
+    ],
+    ids=["chat", "response", "aborted-response"],
+)
+async def test_a_stream_that_is_nothing_but_an_end_is_whole(
+    path: str, events: bytes, asked: int
+) -> None:
+    """Not all servers report usage, nor all they generate as text."""
+    script = Once(stream(events), stream(made("completed")))
+    body = json_bytes({"model": "demo", "stream": True, "input": "x", "messages": []})
+    answer = await ask(script, body, path=path)
+    assert script.asked == asked
+    assert answer.body == (events if asked == 1 else made("completed"))
 
 
 @pytest.mark.row("U7")

@@ -139,6 +139,22 @@ def test_an_empty_message_is_none() -> None:
     assert facts(Dialect.MESSAGES, [events.START, events.LAST, events.STOP])["seen"]
 
 
+@pytest.mark.parametrize(
+    ("name", "status", "failed"),
+    [
+        ("completed", "completed", False),
+        ("incomplete", "incomplete", False),
+        ("completed", "cancelled", True),  # vLLM's abort
+        ("failed", "failed", True),
+        ("failed", None, True),
+    ],
+)
+def test_so_is_an_empty_response(name: str, status: str | None, failed: bool) -> None:
+    last = events.event(f"response.{name}", response={"status": status, "usage": None})
+    seen = facts(Dialect.RESPONSES, [events.CREATED, last])
+    assert (seen["failed"], seen["seen"], seen["done"]) == (failed, not failed, True)
+
+
 def test_usage_that_is_told_in_two_parts() -> None:
     last = events.event("message_delta", delta={"stop_reason": "x"}, usage={"output_tokens": 2})
     seen = facts(Dialect.MESSAGES, [events.START, last, events.STOP])

@@ -29,6 +29,12 @@ def said(content: str) -> bytes:
     return event({"choices": [{"delta": {"content": content}, "finish_reason": None}]})
 
 
+def ended(reason: str | None) -> bytes:
+    """A choice of one event, without text."""
+    delta = {"role": "assistant", "content": ""}
+    return event({"choices": [{"delta": delta, "finish_reason": reason}]})
+
+
 ABORTED_WORD = event({"choices": [{"delta": {"content": "a"}, "finish_reason": "abort"}]})
 LIES = [
     said('"usage":{"prompt_tokens":99}'),
@@ -153,6 +159,11 @@ def test_who_is_to_blame_for_an_error(error: Any, refused: bool, begun: list[byt
         ([ROLE], False, 0),
         ([COMMENT, COMMENT], False, 0),
         ([ROLE, ABORTED], False, 0),
+        ([ended(None)], False, 0),
+        ([ended("abort")], False, 0),
+        ([ended("stop")], True, 1),
+        ([ended("length").replace(b": ", b":"), DONE], True, 1),
+        ([ended("abort"), ended("stop")], True, 1),
         ([ROLE, TOKEN], True, 1),
         ([ROLE, ROLE, TOKEN, TOKEN], True, 2),
         ([ROLE, TOKEN, ABORTED], True, 2),

@@ -2,7 +2,7 @@
 
 Invariants:
 - As `tokenlane.relay.sse`: bytes are looked at, never changed; nothing here raises; JSON is decoded
-  at the end, from the few events that carry usage (and of messages, from their last one).
+  only from the few events that carry usage.
 - A name is taken from the event's first line, where it has one; else from its data's `type`.
 - Of an event's data only the first line counts: very many cost no more than one.
 - Of an event too long to carry, the name is kept: an end is seen, whatever its length.
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tokenlane.protocols.dialects import Dialect
 from tokenlane.relay.sse import EventScanner
 from tokenlane.relay.usage import (
+    AnswerUsage,
     Usage,
     named_at_head,
     read_message_usage,
@@ -36,6 +37,7 @@ class NamedEventScanner(EventScanner):
         self._long = b""
         self._first_usage = b""
         self._last_usage = b""
+        self._last: AnswerUsage | None = None
         self._usual = b""
 
     def feed(self, payload: bytes) -> None:
@@ -107,8 +109,12 @@ class NamedEventScanner(EventScanner):
             self._on_made(answer.id if answer is not None else None)
         elif name in (b"response.completed", b"response.incomplete", b"response.failed"):
             self.done = True
-            self.failed = self.failed or name == b"response.failed"
-            self._last_usage = data
+            answer = self._last = read_response(data)
+            # vLLM completes a response that it stopped for reasons of its own: it is `cancelled`.
+            if name == b"response.failed" or (answer is not None and answer.aborted):
+                self.failed = True
+            else:
+                self.tokens_seen = True
 
     def _token(self, usual: bytes) -> None:
         self._usual = usual
@@ -116,12 +122,11 @@ class NamedEventScanner(EventScanner):
         self.token_events += 1
 
     def usage(self) -> Usage | None:
-        """Return the usage that the stream reported. It decodes JSON, so call it once, at the
+        """Return the usage that the stream reported. It may decode JSON, so call it once, at the
         end."""
         if self._dialect is Dialect.MESSAGES:
             return read_message_usage(self._first_usage, self._last_usage)
-        answer = read_response(self._last_usage)
-        return answer.usage if answer is not None else None
+        return self._last.usage if self._last is not None else None
 
 
 def _name_line(head: bytes) -> bytes:

@@ -125,13 +125,18 @@ def _may_be_token(data: bytes) -> bool:
 
 
 def _is_token(data: bytes) -> bool:
-    """Return whether an event of a stream's beginning carries output. vLLM opens a chat with role
-    chunks: they carry no text."""
+    """Return whether an event of a stream's beginning carries output, or the end of it. vLLM opens
+    a chat with role chunks: they carry no text."""
     if not _may_be_token(data) or data.startswith(b'{"error"'):
         return False
-    if b'"role":' in data and b'""' in data:
+    if b'"role":' in data and b'""' in data and not _finishes(data):
         return False
     return not _may_abort(data) or says_something(data)
+
+
+def _finishes(data: bytes) -> bool:
+    """Return whether an event gives a finish reason."""
+    return b'"finish_reason":"' in data or b'"finish_reason": "' in data
 
 
 def _may_abort(data: bytes) -> bool:
