@@ -83,10 +83,10 @@ def server_error(
 INTERNAL = server_error(500, "Internal error.", "internal")
 
 
-def blames_client(status: int) -> bool:
-    """Return whether an answer of this status is the client's fault: 501 and 505 are for what it
-    asks, too."""
-    return 400 <= status < 500 or status in (501, 505)
+def blames_replica(status: int) -> bool:
+    """Return whether an answer of this status is the replica's fault: 501 and 505 are for what the
+    client asks, as 4xx are."""
+    return status >= 500 and status not in (501, 505)
 
 
 class UpstreamError(TokenlaneError):

@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tokenlane.errors import RequestError, UpstreamError
+from tokenlane.errors import RequestError, UpstreamError, blames_replica
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.upstream import UpstreamConnection
@@ -236,7 +236,7 @@ class Relay:
     @property
     def failed(self) -> bool:
         """Whether a complete answer reports a failure of the replica."""
-        return self.aborted or (self.head is not None and self.head.status >= 500)
+        return self.aborted or (self.head is not None and blames_replica(self.head.status))
 
     def phase(self) -> Phase:
         """Return the phase that a failed attempt had reached, as the retry table names it."""

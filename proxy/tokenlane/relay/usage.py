@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tokenlane.errors import UNREADABLE, blames_client
+from tokenlane.errors import UNREADABLE, blames_replica
 from tokenlane.protocols.dialects import CLIENT_ERRORS, Dialect
 
 _T = TypeVar("_T")
@@ -216,7 +216,7 @@ def is_clients_fault(data: bytes) -> bool:
         return False
     told = told.error or told
     if isinstance(told.code, int):
-        return blames_client(told.code)
+        return told.code >= 400 and not blames_replica(told.code)
     return told.type in CLIENT_ERRORS
 
 
