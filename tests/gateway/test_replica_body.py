@@ -111,6 +111,13 @@ async def test_changes_and_nothing_else(
         assert made.startswith(raw.rstrip()[:-1] if changes else raw)
 
 
+@pytest.mark.parametrize("raw", [b"{}", b"{ }", b" {\n\t} "])
+async def test_a_field_is_added_to_an_empty_body(raw: bytes) -> None:
+    body = ReplicaBody.taken_apart(raw)
+    body.put("cache_salt", b'"s"')
+    assert json.loads(await body.text()) == {"cache_salt": "s"}
+
+
 COMPLETION = {"model": "demo", "prompt": "hello there"}
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
 

@@ -117,7 +117,7 @@ class ReplicaBody:
         added = b",".join(
             b'"%b":%b' % (name.encode(), value) for name, value in (self._added or {}).items()
         )
-        comma = b"" if rest.lstrip(b" \t\r\n") == b"{" else b","
+        comma = b"" if rest.strip(b" \t\r\n") == b"{" else b","
         return b"%b%b%b}" % (rest, comma, added)
 
     def takes_ids(self, request: Prompted) -> bool:
