@@ -1,6 +1,7 @@
 """Responses of one tenant that another asks for by name: they are not there for it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from tests.raw import (
     RESPONSES,
     Answer,
     Client,
+    Peer,
     Upstream,
     answering,
     get,
@@ -126,6 +128,26 @@ async def test_a_response_too_long_to_read_has_an_owner(streamed: bool) -> None:
             client = await bench.ask(get(f"{RESPONSES}/resp_1", head(A)), "GET")
             assert client.status == 200
             assert refused((await all_of(bench, B, "resp_1"))[0], "resp_1")
+
+
+async def test_so_has_one_that_comes_in_small_pieces_first() -> None:
+    long = ok(b'{"id":"resp_1","instructions":"%b"}' % (b"x" * 400_000))
+    begun = long.index(b"resp_1")
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        await peer.send(long[: begun + 3], 1)
+        await peer.send(long[begun + 3 :])
+        with contextlib.suppress(EOFError, ConnectionError):
+            while True:
+                await peer.asked()
+                await peer.send(ok())
+
+    async with Upstream(script) as replica:
+        async with gateway(replica.url, settings=SETTINGS) as bench:
+            assert (await respond(bench, A)).whole
+            read = await bench.ask(get(f"{RESPONSES}/resp_1", head(A)), "GET")
+            assert read.status == 200
 
 
 @pytest.mark.parametrize("written", ["\\u0072esp_1", 'resp_1", "previous_response_id": "resp_2'])

@@ -276,8 +276,7 @@ class Relay:
         self._exchange.respond(head.status, head.fields + self._lines, body)
 
     def _is_held_whole(self, status: int) -> bool:
-        """Return whether an answer is held until it is whole: no stream, within limits, and another
-        may replace it, or it is translated."""
+        """Return whether an answer is held whole: another may replace it, or it is translated."""
         return (
             status == 503
             or (status == 404 and self._kept)
@@ -316,7 +315,7 @@ class Relay:
         elif self._pieces and self._read_bytes <= _READ_LIMIT_BYTES:
             self._read(b"".join(self._pieces))
         elif self._pieces:
-            self._made(named_at_head(self._pieces[0]))
+            self._made(named_at_head(b"".join([one[:512] for one in self._pieces[:512]])))
 
     def _made(self, name: str | None) -> None:
         if name and self._on_made is not None and self.head is not None and self.head.status == 200:
