@@ -12,6 +12,7 @@ from tests.support import gateway
 from tokenlane.config.settings import RequestSettings, Settings
 from tokenlane.errors import RequestError
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.field_rules import FieldRules
 
 SETTINGS = RequestSettings(
@@ -24,12 +25,12 @@ RULES = FieldRules(SETTINGS)
 HUGE = 10**30
 
 
-async def applied(raw: bytes) -> bytes:
+async def applied(raw: bytes, kind: Kind = Kind.CHAT) -> bytes:
     """What replicas get; raises RequestError for a body that cannot be held against the rules."""
     body = ReplicaBody.taken_apart(raw)
     if body.fields is None:
         raise RequestError(400, "")
-    body.change(RULES.changes(body.fields))
+    body.change(RULES.changes(body.fields, kind))
     return await body.text()
 
 
@@ -54,6 +55,31 @@ CHANGED = {
 @pytest.mark.parametrize(("raw", "made"), CHANGED.values(), ids=CHANGED)
 async def test_changed(raw: str, made: dict[str, Any]) -> None:
     assert json.loads(await applied(raw.encode())) == made
+
+
+@pytest.mark.row("P2")
+@pytest.mark.parametrize(
+    ("kind", "fields", "changed"),
+    [  # a name that the endpoint does not know limits nothing; less than 1 is no limit
+        (Kind.CHAT, {"messages": [], "max_output_tokens": 1}, {"max_tokens": 100}),
+        (Kind.CHAT, {"messages": [], "max_completion_tokens": 1}, {}),
+        (Kind.CHAT, {"messages": [], "max_completion_tokens": 0}, {"max_completion_tokens": 100}),
+        (Kind.CHAT, {"messages": [], "max_tokens": -1}, {"max_tokens": 100}),
+        (Kind.RESPONSES, {"input": "", "max_tokens": 1}, {"max_output_tokens": 100}),
+        (Kind.RESPONSES, {"input": "", "max_output_tokens": 1}, {}),
+        (Kind.RESPONSES, {"input": "", "max_output_tokens": 0}, {"max_output_tokens": 100}),
+        (Kind.COMPLETION, {"prompt": "", "max_completion_tokens": 1}, {"max_tokens": 100}),
+        (Kind.COMPLETION, {"prompt": "", "max_tokens": 0, "echo": True}, {}),
+        (Kind.COMPLETION, {"prompt": "", "max_tokens": -1}, {"max_tokens": 100}),
+        (Kind.MESSAGES, {"messages": [], "max_output_tokens": 1}, {"max_tokens": 100}),
+        (Kind.MESSAGES, {"messages": [], "max_tokens": 0}, {"max_tokens": 100}),
+        (Kind.CHAT, {"messages": [], "max_tokens": 1, "n": 0}, {}),
+    ],
+)
+async def test_output_limit_by_endpoint(
+    kind: Kind, fields: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    assert json.loads(await applied(json.dumps(fields).encode(), kind)) == fields | changed
 
 
 @pytest.mark.row("P2")

@@ -12,9 +12,13 @@ from tokenlane.config.settings import RequestSettings
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind
 
-# The names of the output limit: in completions and chats, in newer chats, in responses. The first
-# is the one that is set where none is given.
+# The names of the output limit, and those that an endpoint knows: what it ignores limits nothing.
+# The first of these is the one that is set where none is given.
 _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_KNOWN_OUTPUT_FIELDS = dict.fromkeys(Kind, _OUTPUT_FIELDS[:1]) | {
+    Kind.CHAT: _OUTPUT_FIELDS[:2],
+    Kind.RESPONSES: _OUTPUT_FIELDS[2:],
+}
 _COUNT_FIELDS = ("n", "best_of")
 _PROMPT_FIELDS = dict.fromkeys(Kind, ("prompt", "messages")) | {Kind.RESPONSES: ("input",)}
 
@@ -41,24 +45,26 @@ class FieldRules:
                 )
         made: dict[str, bytes | None] = dict.fromkeys(self._stripped.intersection(fields))
         left = fields.keys() - made.keys()
-        caps = [(name, self._choice_limit) for name in _COUNT_FIELDS]
-        caps += [(name, self._output_limit_tokens) for name in _OUTPUT_FIELDS]
-        for name, limit in caps:
-            if limit and name in left and not _within(fields[name], limit):
+        # Some servers take less than 1 for no limit; 0 asks a completion to echo its prompt alone.
+        least = 0 if kind is Kind.COMPLETION else 1
+        caps = [(name, 0, self._choice_limit) for name in _COUNT_FIELDS]
+        caps += [(name, least, self._output_limit_tokens) for name in _OUTPUT_FIELDS]
+        for name, floor, limit in caps:
+            if limit and name in left and not _within(fields[name], floor, limit):
                 made[name] = b"%d" % limit
+        known = _KNOWN_OUTPUT_FIELDS[kind]
         if (
             self._output_limit_tokens
-            and left.isdisjoint(_OUTPUT_FIELDS)
+            and left.isdisjoint(known)
             and not left.isdisjoint(_PROMPT_FIELDS[kind])
         ):
             # If it were left out, vLLM would generate as much as fits.
-            name = "max_output_tokens" if kind is Kind.RESPONSES else "max_tokens"
-            made[name] = b"%d" % self._output_limit_tokens
+            made[known[0]] = b"%d" % self._output_limit_tokens
         return made
 
 
-def _within(raw: msgspec.Raw, limit: int) -> bool:
+def _within(raw: msgspec.Raw, least: int, limit: int) -> bool:
     try:
-        return msgspec.json.decode(raw, type=int, strict=False) <= limit
+        return least <= msgspec.json.decode(raw, type=int, strict=False) <= limit
     except msgspec.MsgspecError:
         return False
