@@ -93,7 +93,8 @@ class UpstreamError(TokenlaneError):
     """A replica failed. `sent`: request bytes may have reached it, so the request may have run.
 
     reason: closed set of words, used as a metric label:
-    refused connect_timeout closed reset first_byte_timeout chunk_timeout protocol truncated.
+    refused unreachable connect_timeout closed reset first_byte_timeout chunk_timeout protocol
+    truncated.
     """
 
     def __init__(self, reason: str, *, sent: bool) -> None:

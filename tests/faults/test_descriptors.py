@@ -17,7 +17,7 @@ from tests.control.test_supervisor import Gateway, until
 from tests.http.handlers import TEXT
 from tests.raw import CHAT, Upstream, answering, chat, get, ok, post
 from tests.raw import until as until_async
-from tests.support import gateway, serving
+from tests.support import demo_tokenizer, gateway, serving
 from tokenlane.config.settings import ServerSettings
 from tokenlane.http.server import Exchange
 from tokenlane.runtime.ports import free_ports
@@ -174,6 +174,39 @@ async def test_no_replica_is_blamed_for_the_lack() -> None:
         assert (await clients[0].ask(post(CHAT, chat()))).status == 200
         assert bench.outcomes() == {("503", "gateway_error"): 8, ("200", "ok"): 9}
         assert bench.metric(families.UPSTREAM_FAILURES) == 0
+
+
+@pytest.mark.row("O4")
+@pytest.mark.parametrize(
+    ("failure", "failures"),
+    [
+        (OSError(errno.EADDRNOTAVAIL, "no local port"), 0),
+        (socket.gaierror(socket.EAI_AGAIN, "no answer of the resolver"), 1),
+    ],
+    ids=str,
+)
+async def test_nothing_is_forgotten_of_a_replica_that_cannot_be_looked_for(
+    failure: OSError, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise failure
+
+    asked = post(CHAT, chat("word " * 400))
+    once = answering(ok(b"{}", "connection: close\r\n"))
+    async with (
+        Upstream(once) as upstream,
+        gateway(upstream.url, tokenizer=demo_tokenizer()) as bench,
+    ):
+        await bench.ask(asked)
+        before = (await bench.ask(asked)).headers
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "create_connection", fails)
+            assert (await bench.ask(asked)).status == 503
+        after = (await bench.ask(asked)).headers
+        assert int(before["x-tokenlane-cached-tokens"]) > 0
+        for name in ("x-tokenlane-cached-tokens", "x-tokenlane-forwarded"):
+            assert after[name] == before[name]
+        assert bench.metric(families.UPSTREAM_FAILURES) == failures
 
 
 @contextlib.contextmanager

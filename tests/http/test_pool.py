@@ -1,5 +1,7 @@
 """The pool of connections to a replica, over real sockets: used again, aged, refused."""
 
+import asyncio
+import errno
 import socket
 import time
 
@@ -8,7 +10,7 @@ import pytest
 from tests.http.sinks import asking, pool_of
 from tests.raw import Peer, Upstream, answering, ok, until
 from tokenlane.config.settings import UpstreamSettings
-from tokenlane.errors import UpstreamError
+from tokenlane.errors import RequestError, UpstreamError
 from tokenlane.http.pool import ReplicaPool
 
 
@@ -108,3 +110,34 @@ async def test_connect_timeout() -> None:
         with pytest.raises(UpstreamError) as failed:
             await pool.connect()
     assert (failed.value.reason, failed.value.sent) == ("connect_timeout", False)
+
+
+ROUTE = OSError(errno.EHOSTUNREACH, "No route to host")
+NAME = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
+@pytest.mark.parametrize("failure", [ROUTE, NAME, OSError("Multiple exceptions")], ids=str)
+async def test_only_a_refusal_says_that_nobody_listens(
+    failure: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UpstreamError) as failed:
+        await _connect(failure, monkeypatch)
+    assert (failed.value.reason, failed.value.sent) == ("unreachable", False)
+
+
+@pytest.mark.row("O4")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM])
+async def test_a_lack_of_ours(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError) as failed:
+        await _connect(OSError(number, ""), monkeypatch)
+    assert (failed.value.status, failed.value.code) == (503, "out_of_descriptors")
+
+
+async def _connect(failure: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for a connection of an event loop that cannot make one."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fails)
+    await ReplicaPool("http://replica:8000", UpstreamSettings()).connect()

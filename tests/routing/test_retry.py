@@ -12,6 +12,7 @@ ROWS = [
     # phase, happened, attempts, left, retry_unanswered, step
     (Phase.UNSENT, "refused", 1, 1, False, NEXT),
     (Phase.UNSENT, "connect_timeout", 2, 1, False, NEXT),
+    (Phase.UNSENT, "unreachable", 1, 1, False, NEXT),
     (Phase.UNSENT, "refused", 1, 0, False, Step(Ending.ERROR, 503, 1)),
     (Phase.UNSENT, "refused", 2, 0, False, Step(Ending.ERROR, 503, 1, False)),
     (Phase.UNSENT, "refused", 3, 1, False, Step(Ending.ERROR, 503, 1, False)),

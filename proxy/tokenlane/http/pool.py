@@ -19,6 +19,9 @@ from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import RequestError, UpstreamError, server_error
 from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
 
+# What this host lacks: descriptors, ports, memory. It says nothing of a replica.
+_LACKS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
+
 
 class ReplicaPool(ConnectionPool):
     """The connections to one replica.
@@ -73,8 +76,8 @@ class ReplicaPool(ConnectionPool):
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """Return a new connection. Raise UpstreamError (`refused`, `connect_timeout`, `protocol`,
-        nothing sent), or RequestError 503 where the lack is this process's own."""
+        """Return a new connection. Raise UpstreamError (`refused`, `unreachable`, `protocol`,
+        `connect_timeout`, nothing sent), or RequestError 503 where the lack is our own."""
         loop = asyncio.get_running_loop()
         connection = UpstreamConnection(self)
         protocol = cast(asyncio.Protocol, connection)
@@ -88,9 +91,11 @@ class ReplicaPool(ConnectionPool):
         except ssl.SSLError:  # one of the two does not trust the other's certificate
             raise UpstreamError("protocol", sent=False) from None
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if error.errno in _LACKS:
                 raise out_of_descriptors() from None
-            raise UpstreamError("refused", sent=False) from None
+            # Only a refusal says that nobody listens there: a name or a route may come back.
+            refused = error.errno == errno.ECONNREFUSED
+            raise UpstreamError("refused" if refused else "unreachable", sent=False) from None
         self._open.add(connection)
         return connection
 

@@ -71,7 +71,7 @@ _BROKEN = Rule(Again.NEVER, Ending.BREAK)
 # whole `busy` (503), `empty` (finish_reason "abort" and no token) and `elsewhere` (404, of what one
 # replica alone keeps).
 _ROWS = (
-    (Phase.UNSENT, "refused connect_timeout closed reset protocol", _UNAVAILABLE),
+    (Phase.UNSENT, "refused unreachable connect_timeout closed reset protocol", _UNAVAILABLE),
     (Phase.SENT, "closed reset protocol truncated", _UNANSWERED),
     (Phase.SENT, "first_byte_timeout", _TOO_LATE),
     (Phase.HEAD, "busy empty", _NOTHING_DONE),
