@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from tests.admission.test_auth import ALICE, AUTH, BOB, bearer
-from tests.raw import CHAT, Client, Peer, Upstream, answering, chat, get, ok, post, until
+from tests.raw import CHAT, Client, Peer, Upstream, answering, chat, chunk, get, ok, post, until
 from tests.support import Bench, gateway
 from tokenlane.config.settings import AdmissionSettings, RoutingSettings, Settings, Tenant
 from tokenlane.fleet_state import Load
@@ -163,6 +163,39 @@ async def test_a_prompts_tokens_are_free_at_the_first_byte() -> None:
             assert bench.gateway.admission_queue is not None
             await until(lambda: admitted(bench) == (0, 0))
             assert bench.gateway.admission_queue.admission.tokens == 0
+
+
+TENANT = structs.replace(AUTH, tenants={"alice": Tenant(queued_limit_tokens=30)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "together", "rank"),
+    [
+        (only(queued_limit_tokens=30), 1, "standard"),
+        (Settings(auth=TENANT), 1, "standard"),
+        (only(concurrency_limit_count=2, long_prompt_tokens=10), 2, "batch"),
+        (only(concurrency_limit_count=2), 2, "standard"),
+    ],
+    ids=["all", "tenant", "long", "none"],
+)
+async def test_a_chunked_body_that_comes_after_its_head_counts(
+    settings: Settings, together: int, rank: str
+) -> None:
+    head = post(CHAT, b"", bearer(ALICE)).replace(b"content-length: 0", b"transfer-encoding: chunked")
+    async with places(settings) as (bench, held):
+        clients = [await bench.client() for _ in range(2)]
+        for client in clients:
+            await client.send(head)
+        await until(lambda: len(bench.gateway.in_hand) == 2)
+        for client in clients:
+            await client.send(chunk(chat("words " * 10)) + chunk(b""))
+        await until(lambda: admitted(bench) == (together, 2 - together))
+        await until(lambda: held.asked == together)
+        for client in clients:
+            held.free.release()
+        for client in clients:
+            assert (await client.answer()).status == 200
+        assert bench.metric(families.ADMISSION_WAIT, rank) == 2
 
 
 async def test_a_replica_gets_no_more_than_its_fill() -> None:

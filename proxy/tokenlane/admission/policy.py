@@ -86,7 +86,7 @@ def limited(settings: AdmissionSettings, tenants: Mapping[str, Tenant]) -> bool:
 
 class Admission:
     """One worker's. workers: how many share the limits. shares: tenants' limits come in portions.
-    Times: monotonic seconds."""
+    sized: some limit counts tokens. Times: monotonic seconds."""
 
     def __init__(
         self,
@@ -120,6 +120,8 @@ class Admission:
         self._queue_limit = per_worker(settings.queue_limit_count, workers)
         self._lead_s = settings.sibling_lead_s
         self._long_tokens = settings.long_prompt_tokens
+        own = any(tenant.queued_limit_tokens for tenant in tenants.values())
+        self.sized = bool(own or self._limit_tokens or self._long_tokens)
         for account in self._accounts.values():
             self._limits(account)
         waiting = [ticket for turns in self._turns for line in turns for ticket in line.queue]

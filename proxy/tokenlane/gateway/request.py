@@ -214,13 +214,14 @@ class Gateway:
             self._local_answers.models(exchange)
             return
         # A permit before the body: a request that is refused costs neither memory nor a parse.
-        if self.admission_queue is None:
+        queue = self.admission_queue
+        if queue is None:
             await self._admitted(exchange, route, record)
             return
+        if exchange.head.chunked and queue.admission.sized:  # only its end tells its size
+            await _body(exchange)
         parent = self._query_builder.parent(exchange.headers)
-        async with self.admission_queue.permit(
-            record.tenant, exchange.announced_bytes, parent
-        ) as permit:
+        async with queue.permit(record.tenant, exchange.announced_bytes, parent) as permit:
             record.permit = permit
             await self._admitted(exchange, route, record)
 
