@@ -162,6 +162,14 @@ async def test_a_silent_replica(parts: list[bytes], reason: str) -> None:
         assert sink.what[-1] == reason
 
 
+async def test_other_deadlines_hold_on_connections_that_are_open() -> None:
+    async with Upstream(saying(CHUNKED, chunk(b"abc"), then="wait")) as upstream:
+        pool = pool_of(upstream, between_chunks_deadline_s=60.0)
+        connection = await pool.connect()
+        pool.settings = UpstreamSettings(between_chunks_deadline_s=0.03)
+        assert (await asking(connection)).what[-1] == "chunk_timeout"
+
+
 async def test_a_paused_replica_is_not_a_silent_one() -> None:
     async with Upstream(saying(CHUNKED, chunk(b"abc"), then="wait")) as upstream:
         pool = pool_of(upstream, between_chunks_deadline_s=0.03)

@@ -74,7 +74,7 @@ class UpstreamConnection:
         self._turn_bytes = _ANY_BYTES
         self._unsent: memoryview | None = None
         self._choked = False
-        self._between_s = pool.settings.between_chunks_deadline_s
+        self._between_s = 0.0
         self._poll = select.poll()
         self.loop = asyncio.get_running_loop()
         self._deadline = Deadline(self.loop, self._timed_out)
@@ -89,6 +89,7 @@ class UpstreamConnection:
         assert self._transport is not None
         self._sink = sink
         self._method = method
+        self._between_s = self._pool.settings.between_chunks_deadline_s
         self._buffer = b""
         self._reader = None
         self._interim_count = 0
