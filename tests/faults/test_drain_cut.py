@@ -70,6 +70,27 @@ async def test_a_stream_that_is_cut_ends_with_an_error_event(path: str) -> None:
 
 
 @pytest.mark.row("O7")
+@pytest.mark.parametrize("body_left", [0, 1], ids=["at-the-replica", "body-incomplete"])
+async def test_a_request_without_an_answer_gets_a_503(body_left: int) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        await peer.gone()
+
+    request = post(CHAT, chat())
+    async with Upstream(script) as upstream, gateway(upstream.url, settings=SETTINGS) as bench:
+        client = await bench.client()
+        await client.send(request[: len(request) - body_left])
+        await until(lambda: upstream.asked or (body_left and bench.gateway.in_hand))
+        assert await bench.server.drain(0.02) == 1
+        answer = await client.answer()
+        assert (answer.status, answer.error["code"]) == (503, "gateway_stopped")
+        assert answer.headers["connection"] == "close"
+        await until(lambda: not upstream.scripts and bench.outcomes())
+        assert bench.outcomes() == {("503", "gateway_error"): 1}
+        assert bench.metric(families.UPSTREAM_FAILURES) == 0
+
+
+@pytest.mark.row("O7")
 async def test_in_the_middle_of_an_event_it_breaks_off() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()

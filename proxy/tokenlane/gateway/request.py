@@ -36,6 +36,7 @@ from tokenlane.gateway.replica_tokenizer import ReplicaTokenizer
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.gateway.shadow import ShadowTraffic
 from tokenlane.http.exchange import Exchange
+from tokenlane.protocols.dialects import GATEWAY_STOPPED
 from tokenlane.protocols.routes import Action, Route, allow, route_of
 from tokenlane.routing.lease import LoadBoard
 from tokenlane.routing.retry import Ending, Step
@@ -181,6 +182,8 @@ class Gateway:
             if record.outcome == "ok":
                 record.outcome = "gateway_error"
         except asyncio.CancelledError:
+            if exchange.stopped:
+                exchange.fail(GATEWAY_STOPPED)
             # The connection also ends a request whose body cannot be read; then it has answered.
             record.outcome = "gateway_error" if exchange.ended else "client_gone"
             raise

@@ -333,10 +333,14 @@ class ServerConnection(Downstream):
     def cut(self) -> bool:
         """End an unfinished request. Return whether an answer, or the writing of one, was cut."""
         exchange = self._exchange
-        if exchange is None or exchange.on_cut is None:
+        if exchange is not None and exchange.on_cut is not None:
+            exchange.on_cut()
+        elif exchange is not None and not exchange.ended and self._task is not None:
+            exchange.stopped = True
+            self._task.cancel()
+        else:
             self.abort()
-            return self._writable is not None or (exchange is not None and not exchange.ended)
-        exchange.on_cut()
+            return self._writable is not None
         return True
 
     def abort(self) -> None:

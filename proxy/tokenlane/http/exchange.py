@@ -74,11 +74,13 @@ class Exchange:
     on_flow: called with True when the client reads too slowly, or does so when the answer begins;
     with False when it caught up.
     on_cut: called to break the answer off, where more is to be done than to end the connection.
+    stopped: the request is cancelled because the server stops, so there is time for an error.
     splice: writes bytes of a begun answer that are framed already, exactly as `begin` announced.
     """
 
     began = False
     ended = False
+    stopped = False
     status = 0
     on_flow: Callable[[bool], None] | None = None
     on_cut: Callable[[], None] | None = None
