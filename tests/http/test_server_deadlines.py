@@ -9,7 +9,8 @@ from tests.http.handlers import TEXT, echo
 from tests.raw import Client, get, post, until
 from tests.support import serving
 from tokenlane.config.settings import ServerSettings
-from tokenlane.http.connection_states import CLOSING, DISCARDING, LINGERING
+from tokenlane.http.connection_states import BODY, CLOSING, DISCARDING, LINGERING
+from tokenlane.http.deadline import NEVER
 from tokenlane.http.server import Exchange
 
 
@@ -24,6 +25,27 @@ async def test_408_for_a_slow_head_and_a_slow_body() -> None:
             answer = await client.answer()
             assert (answer.status, answer.error["code"]) == (408, code)
             assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.row("T2")
+async def test_a_body_that_nobody_asked_for_yet_is_not_late() -> None:
+    """Its client waits for the 100, and the request perhaps for a place."""
+    asking, request = asyncio.Event(), post("/", b"hello", "expect: 100-continue\r\n")
+
+    async def handler(exchange: Exchange) -> None:
+        await asking.wait()
+        await echo(exchange)
+
+    async with serving(handler, ServerSettings(body_deadline_s=0.05)) as served:
+        client = await served.client()
+        await client.send(request[:-5])
+        await until(lambda: [one.state for one in served.server.connections] == [BODY])
+        [connection] = served.server.connections
+        assert connection._deadline.due_s == NEVER
+        asking.set()
+        await client.through(b"100 Continue\r\n\r\n")
+        answer = await client.answer()
+        assert (answer.status, answer.error["code"]) == (408, "body_timeout")
 
 
 @pytest.mark.row("T1", "T2")

@@ -103,7 +103,7 @@ class ServerConnection(Downstream):
 
     def pause_writing(self) -> None:
         self._writable = self._shared.loop.create_future()
-        self._wait()
+        self.set_deadline()
         if self._exchange is not None and self._exchange.on_flow is not None:
             self._exchange.on_flow(True)
 
@@ -115,7 +115,7 @@ class ServerConnection(Downstream):
             self._on(states.RESUMED)
             self._request_over()
             return
-        self._wait()
+        self.set_deadline()
         if self._exchange is not None and self._exchange.on_flow is not None:
             self._exchange.on_flow(False)
 
@@ -163,7 +163,8 @@ class ServerConnection(Downstream):
         self._buffer = b""
         self._on(states.HEAD_END)
         self.body.begin(length_bytes, len(buffer) - at, chunked=exchange.head.chunked)
-        self._wait()
+        if not exchange.head.expects_continue:  # else once it is asked for
+            self.set_deadline()
         self._intake.hold(False)
         if exchange.head.chunked:
             self._body_received(buffer[at:])
@@ -197,7 +198,7 @@ class ServerConnection(Downstream):
             if self._on(states.REQUEST_END) == states.IDLE:
                 self._request_over()
             else:
-                self._wait()
+                self.set_deadline()
         elif consumed_bytes < len(data):
             self._intake.later(data[consumed_bytes:])
 
@@ -236,9 +237,8 @@ class ServerConnection(Downstream):
     def may_keep_alive(self, exchange: Exchange) -> bool:
         """As Downstream."""
         too_long = self.body.left_bytes > DISCARD_LIMIT_BYTES
-        if self.body.reader is not None and (too_long or exchange.head.expects_continue):
-            return False
-        return not self._shared.draining
+        rest = self.body.reader is not None and (too_long or exchange.head.expects_continue)
+        return not (rest or self._shared.draining)
 
     def answer_ended(self, exchange: Exchange) -> None:
         """Go on to the next request, or close."""
@@ -286,20 +286,20 @@ class ServerConnection(Downstream):
         """Close once everything is written, or at a deadline if the client does not read it."""
         self._on(states.CLOSE)
         self._transport.close()
-        self._wait()
+        self.set_deadline()
 
     def _linger(self) -> None:
         """Close our half and drop what still arrives: closing with unread bytes would reset the
         connection, which could destroy the answer on its way."""
         self._buffer, self._exchange = b"", None
-        self._wait()
+        self.set_deadline()
         # Unsent bytes have the deadline of a slow reader. The short one starts behind them.
         self._transport.set_write_buffer_limits(high=1)
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._intake.drop()
 
-    def _wait(self) -> None:
+    def set_deadline(self) -> None:
         """Give the state its deadline; a client that does not read has that of writing in any."""
         settings = self._shared.settings
         if self._writable is not None or self.state == states.CLOSING:
@@ -333,14 +333,14 @@ class ServerConnection(Downstream):
     def cut(self) -> bool:
         """End an unfinished request. Return whether an answer, or the writing of one, was cut."""
         exchange = self._exchange
-        if exchange is not None and exchange.on_cut is not None:
-            exchange.on_cut()
-        elif exchange is not None and not exchange.ended and self._task is not None:
-            exchange.stopped = True
-            self._task.cancel()
-        else:
+        if exchange is None or exchange.ended or self._task is None:
             self.abort()
             return self._writable is not None
+        if exchange.on_cut is not None:
+            exchange.on_cut()
+        else:
+            exchange.stopped = True
+            self._task.cancel()
         return True
 
     def abort(self) -> None:

@@ -58,6 +58,9 @@ class Downstream:
         """Return whether the connection can serve another request after this answer."""
         return False
 
+    def set_deadline(self) -> None:
+        """Give what the client has to do next its deadline."""
+
     def answer_ended(self, exchange: "Exchange") -> None:
         """Note that the answer is written."""
 
@@ -131,6 +134,7 @@ class Exchange:
             if self.head.expects_continue and not self._continued:
                 self._continued = True
                 self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._connection.set_deadline()
             self._waiter = self._state.loop.create_future()
             await self._waiter
         if self.body is None:
