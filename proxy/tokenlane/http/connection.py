@@ -4,7 +4,7 @@ Invariants:
 - A connection serves one request at a time. Bytes behind it wait unparsed, up to a limit, then
   reading stops: pipelining is bounded and answers keep their order.
 - The handler runs in the only task of a request, which is cancelled when the client disconnects.
-  A client that closes its sending half has disconnected (as in nginx).
+  A client that closes its sending half has disconnected (as in nginx), whatever is unsent.
 - When what follows cannot be read as requests any more, the connection closes.
 - Where it stands is one of `connection_states.py`, and only its table leads to another.
 """
@@ -84,7 +84,7 @@ class ServerConnection(Downstream):
 
     def eof_received(self) -> None:
         if self.state < states.CLOSING:
-            self._close()
+            self._close() if self._task is None else self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on(states.LOST)
