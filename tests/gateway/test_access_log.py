@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from tests.control.test_supervisor import Gateway, until
+from tests.raw import CHAT, Upstream, answering, post
+from tests.raw import chat as raw_chat
+from tests.raw import until as until_async
+from tests.support import demo_tokenizer
+from tests.support import gateway as gateway_of
 from tokenlane.config.settings import LogSettings
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request_record import RequestRecord
@@ -127,6 +132,28 @@ def test_what_is_always_written(
     assert [json.loads(line)["logged"] for line in path.read_text().splitlines()] == (
         [why] if why else []
     )
+
+
+async def test_a_replica_that_got_nothing_has_no_prediction(tmp_path: Path) -> None:
+    busy = b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n"
+    line: dict[str, Any] = {}
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{nobody.getsockname()[1]}"
+        while line.get("attempts") != 2 or line["replica"] != dead:  # who is asked first is drawn
+            log = AccessLog(LogSettings(access=str(tmp_path / "log"), format="json"))
+            async with (
+                Upstream(answering(busy)) as upstream,
+                gateway_of(
+                    upstream.url, f"http://{dead}", tokenizer=demo_tokenizer(), access=log
+                ) as bench,
+            ):
+                await bench.ask(post(CHAT, raw_chat()))
+                await until_async(bench.outcomes)
+            log.close()
+            line = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+    assert line["error_code"] == "upstream_unreachable"
+    assert "cached_tokens_predicted" not in line
 
 
 def test_a_request_that_is_none_is_written_too(fleet: FleetProcess, tmp_path: Path) -> None:

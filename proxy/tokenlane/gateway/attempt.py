@@ -145,7 +145,8 @@ class Attempts:
         record.replica, record.attempts = replica.state.id, attempt.number
         now_s = time.monotonic()
         record.routed_s = record.routed_s or now_s  # a lost attempt is a replica's time, not ours
-        record.sent_s, record.relay = 0.0, None  # of the attempt before this one
+        # Nothing of the attempt before this one.
+        record.sent_s, record.relay, record.cached_tokens = 0.0, None, None
         with self._router.attempt(choice, query, now_s) as lease:
             with AWAITING[ROUTE]:
                 await step_aside()
