@@ -181,7 +181,9 @@ TENANT = structs.replace(AUTH, tenants={"alice": Tenant(queued_limit_tokens=30)}
 async def test_a_chunked_body_that_comes_after_its_head_counts(
     settings: Settings, together: int, rank: str
 ) -> None:
-    head = post(CHAT, b"", bearer(ALICE)).replace(b"content-length: 0", b"transfer-encoding: chunked")
+    head = post(CHAT, b"", bearer(ALICE)).replace(
+        b"content-length: 0", b"transfer-encoding: chunked"
+    )
     async with places(settings) as (bench, held):
         clients = [await bench.client() for _ in range(2)]
         for client in clients:
