@@ -169,6 +169,30 @@ def test_shares() -> None:
     assert limited(AdmissionSettings(queued_limit_tokens=1), {})
 
 
+@pytest.mark.parametrize(
+    ("portion", "queued", "asked", "state"),
+    [
+        (50, 0, 50, State.ADMITTED),
+        (50, 0, 60, State.ADMITTED),  # longer than the portion, so alone
+        (50, 0, 150, State.ADMITTED),
+        (50, 10, 40, State.ADMITTED),
+        (50, 10, 41, State.WAITING),
+        (50, 60, 1, State.WAITING),
+        (1, 0, 60, State.ADMITTED),
+        (0, 0, 1, State.WAITING),  # not told of any yet
+    ],
+)
+def test_what_a_portion_lets_in(portion: int, queued: int, asked: int, state: State) -> None:
+    made = Admission(AdmissionSettings(), TENANTS, 2, shares=True)
+    made.portion({"thrifty/tokens": portion})
+    if queued:
+        assert made.ask("thrifty", queued, 0.0)[0].state is State.ADMITTED
+    ticket, _ = made.ask("thrifty", asked, 0.0)
+    assert ticket.state is state
+    # It waits for no more than what is queued before it.
+    assert (ticket in made.portion({"thrifty/tokens": 100})) is (state is State.WAITING)
+
+
 def test_replicas_with_their_fill_are_left_out() -> None:
     three = Eligible((0, 1, 2), panic=True)
     assert roomy(three, [1, 1, 1], 2) is three

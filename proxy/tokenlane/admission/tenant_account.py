@@ -39,10 +39,10 @@ class TenantAccount:
                 self.tokens, tokens, self.limit_tokens
             )
         requests, queued_tokens = self._portion(REQUESTS), self._portion(TOKENS)
-        # A prompt larger than the limit runs alone, where the whole limit is ours.
-        alone = not self.tokens and queued_tokens >= self.limit_tokens
+        # A prompt larger than the portion runs alone: under load no portion may ever hold it.
         return (not self.limit or self.running < requests) and (
-            not self.limit_tokens or alone or self.tokens + tokens <= queued_tokens
+            not self.limit_tokens
+            or (queued_tokens > 0 and fits(self.tokens, tokens, queued_tokens))
         )
 
     def places(self, waiting: Sequence[int]) -> dict[str, Place]:
