@@ -41,27 +41,33 @@ def place_limits(tenants: Mapping[str, Tenant]) -> dict[str, int]:
     return {key: limit for key, limit in limits.items() if limit}
 
 
-def fair_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+def fair_shares(wanted: Mapping[str, int], limit: int, turn: int = 0) -> dict[str, int]:
     """Divide a limit among sharers by what they want. Whoever computes it of the same numbers gets
-    the same."""
-    shares = {}
-    left, sharers = limit, len(wanted)
-    for name in sorted(wanted, key=lambda one: (wanted[one], one)):
-        shares[name] = min(wanted[name], left // sharers)
-        left -= shares[name]
+    the same. turn: with the next, what cannot be divided goes to the next sharers."""
+    level, left, sharers = limit, limit, len(wanted)
+    for one in sorted(wanted.values()):
+        if one * sharers > left:
+            level = left // sharers
+            break
+        left -= one
         sharers -= 1
-    for number, name in enumerate(sorted(shares)):
-        shares[name] += left // len(shares) + (number < left % len(shares))
+    shares = {name: min(one, level) for name, one in wanted.items()}
+    left = limit - sum(shares.values())
+    # With less than one for each, whoever gets none now would get none for ever.
+    more = sorted(name for name, one in wanted.items() if one > level) or sorted(wanted)
+    for number, name in enumerate(more):
+        shares[name] += left // len(more) + ((number + turn) % len(more) < left % len(more))
     return shares
 
 
-def next_portion(name: str, places: Mapping[str, Place], limit: int) -> int:
+def next_portion(name: str, places: Mapping[str, Place], limit: int, turn: int = 0) -> int:
     """Return what a sharer's portion should be: less than it is only if somebody else is in need or
-    there is less to share, more only if it may soon want it and it is free."""
+    there is less to share, more only if it may soon want it and it is free. turn: as for
+    `fair_shares`."""
     own = places[name]
     if len(places) == 1:
         return limit
-    fair = fair_shares({one: place.wanted for one, place in places.items()}, limit)[name]
+    fair = fair_shares({one: place.wanted for one, place in places.items()}, limit, turn)[name]
     others = [place for one, place in places.items() if one != name]
     if own.portion > fair:
         in_need = any(place.wanted > place.held for place in others)

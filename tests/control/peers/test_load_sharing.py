@@ -34,6 +34,20 @@ class End(SupervisorEnd):
         self.told.append(message)
 
 
+class BusyEnd(End):
+    """Of a worker that has more requests than it ever may, each over at once."""
+
+    shared: LoadSharing
+
+    def send(self, message: object) -> None:
+        super().send(message)
+        if isinstance(message, Portions):
+            self.wants(message.portions["t/requests"])
+
+    def wants(self, portion: int) -> None:
+        self.shared.told(0, Places({"t/requests": Place(portion, 0, 9)}))
+
+
 @pytest.fixture
 def board() -> Iterator[SharedBoard]:
     descriptor = create_board(4, 1, peers=True)
@@ -41,8 +55,10 @@ def board() -> Iterator[SharedBoard]:
     os.close(descriptor)
 
 
-def sharing(board: SharedBoard, fleet: FleetSettings) -> tuple[LoadSharing, WorkerProcess]:
-    tenants = {"t": Tenant(concurrency_limit_count=10)}
+def sharing(
+    board: SharedBoard, fleet: FleetSettings, limit: int = 10
+) -> tuple[LoadSharing, WorkerProcess]:
+    tenants = {"t": Tenant(concurrency_limit_count=limit)}
     settings = Settings(backends=("http://a:1",), fleet=fleet, auth=AuthSettings(tenants=tenants))
     table = FleetTable(settings.backends, settings.control)
     state = GatewayState(settings, table, Totals(), board, {}, ("http://x:1", "http://x:2"))
@@ -66,6 +82,29 @@ async def test_the_next_process_of_a_worker_gets_portions_of_its_own(board: Shar
     shared._own_places(5.0)
     assert any(isinstance(one, Portions) for one in second.told)
     assert len(first.told) <= 1
+
+
+@needs_store
+@pytest.mark.slow
+async def test_two_gateways_take_turns_with_one_place(
+    board: SharedBoard, store: StoreServer
+) -> None:
+    ends, tasks = [], []
+    for _ in range(2):
+        shared, worker = sharing(board, FleetSettings(store=store.url), limit=1)
+        end = worker.end = BusyEnd()
+        end.shared = shared
+        end.wants(0)
+        ends.append(end)
+        tasks.append(asyncio.get_running_loop().create_task(shared.run()))
+
+    async with asyncio.timeout(30):
+        # Each had it, gave it back and has it again.
+        while min(end.told.count(Portions({"t/requests": 1})) for end in ends) < 3:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 @needs_store

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlane.admission.places import Place
-from tokenlane.control.peers.place_ledger import RECLAIM_S, SETTLE_S, Claims, PlaceLedger
+from tokenlane.control.peers.place_ledger import RECLAIM_S, SETTLE_S, TURN_S, Claims, PlaceLedger
 
 KEY, LIMIT = "t/requests", 100
 TICK_S = 0.05
@@ -25,6 +25,14 @@ class Worker:
         portion = self.told
         used = max(min(wanted, portion), min(self.place.used, wanted))
         self.place = Place(portion, used, min(wanted, LIMIT))
+        return self.place
+
+
+class Busy(Worker):
+    """Has more requests than it ever may, and each is over at once."""
+
+    def work(self, wanted: int) -> Place:
+        self.place = Place(self.told, self.told, LIMIT)
         return self.place
 
 
@@ -66,6 +74,7 @@ class Gateway:
             else:
                 self.ledger.heard(name, claims, now_s, whole=True)
         self.read_to = len(self.stream)
+        self.ledger.clock(now_s)
 
 
 def settled(count: int, workers: int = 1) -> tuple[list[Gateway], float]:
@@ -189,3 +198,50 @@ def test_a_worker_that_is_gone_uses_nothing() -> None:
     gateway.ledger.worker_came(0)
     run(gateways, [LIMIT], now_s, 5)
     assert gateway.used == LIMIT
+
+
+def busy(count: int, workers: int, limit: int) -> tuple[list[Gateway], float]:
+    gateways, now_s = settled(count)
+    for gateway in gateways:
+        gateway.ledger.limit({KEY: limit})
+        gateway.workers = [Busy() for _ in range(workers)]
+        for number in range(workers):
+            gateway.ledger.worker_gone(number)
+            gateway.ledger.worker_came(number)
+    return gateways, run(gateways, [0] * count, now_s, 20)
+
+
+@pytest.mark.row("O15")
+@pytest.mark.parametrize(
+    ("count", "workers", "limit"),
+    [(1, 2, 1), (1, 4, 2), (2, 1, 1), (3, 1, 2), (2, 2, 1), (3, 2, 1), (2, 3, 1), (3, 2, 4)],
+)
+def test_where_there_are_fewer_places_than_workers_each_has_one_now_and_then(
+    count: int, workers: int, limit: int
+) -> None:
+    gateways, now_s = busy(count, workers, limit)
+    everybody = [worker for gateway in gateways for worker in gateway.workers]
+    last_s = {worker: now_s for worker in everybody}
+    used, ticks = 0, int(2 * count * workers * TURN_S / TICK_S)
+    for _ in range(ticks):
+        now_s = run(gateways, [0] * count, now_s, 1)
+        using = [worker for worker in everybody if worker.place.used]
+        assert sum(worker.place.used for worker in using) <= limit
+        used += sum(worker.place.used for worker in using)
+        last_s |= dict.fromkeys(using, now_s)
+        assert now_s - min(last_s.values()) < (count * workers + 1) * TURN_S
+    assert used > 0.8 * limit * ticks
+
+
+def test_without_a_store_a_place_stays_with_its_gateway_and_goes_round_its_workers() -> None:
+    gateways, now_s = busy(2, 2, 1)
+    now_s = run(gateways, [0, 0], now_s, int((2.5 * TURN_S - now_s % TURN_S) / TICK_S))
+    [holder] = [gateway for gateway in gateways if gateway.used]
+    served = {worker: 0 for worker in holder.workers}
+    for _ in range(int(20 * TURN_S / TICK_S)):
+        for gateway in gateways:
+            gateway.tick(0, now_s, store=False)
+        now_s += TICK_S
+        for worker in served:
+            served[worker] += worker.place.used
+    assert min(served.values()) > 0.4 * 20 * TURN_S / TICK_S

@@ -48,6 +48,19 @@ async def test_fleets_do_not_hear_each_other(store: StoreServer) -> None:
     await two.close()
 
 
+async def test_what_is_read_says_what_time_it_is(store: StoreServer) -> None:
+    client = StoreClient(FleetSettings(store=store.url))
+    for _ in range(2):
+        began_s, _ = await client.look()
+        await client.exchange(b"tick")
+        # The number of an entry has whole milliseconds.
+        assert began_s - 0.001 <= client.clock_s <= (await client.look())[0]
+    read_s = client.clock_s
+    await client.exchange(None)
+    assert client.clock_s == read_s
+    await client.close()
+
+
 async def test_a_stream_that_was_emptied_goes_on(store: StoreServer) -> None:
     client = StoreClient(FleetSettings(store=store.url))
     await client.exchange(b"one")

@@ -128,6 +128,7 @@ class LoadSharing:
                 heard = await client.exchange(message)
                 self._sent_bytes += len(message or b"")
                 self._take(heard)
+                self._places.clock(client.clock_s)
                 await asyncio.sleep(max(began_s + interval_s - time.monotonic(), 0.0))
         except asyncio.CancelledError:
             await client.farewell(encode(self._own.farewell()))

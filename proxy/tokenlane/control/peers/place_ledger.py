@@ -7,6 +7,8 @@ Invariants:
 - A smaller portion is told to the workers first, and to the others when the workers have it.
 - What another gateway holds stays its own while the store is away, and for RECLAIM_S after it falls
   silent: it may be cut off from the store and serve on.
+- What cannot be divided goes round in turns of TURN_S: between gateways by the store's clock, which
+  all read and which stands still where nothing could be claimed, between workers by our own.
 - For SETTLE_S after it connected, a gateway claims nothing: others say everything in that time,
   and what they said before was not read. One that never got so far uses a hundredth of each limit.
 """
@@ -17,6 +19,8 @@ from tokenlane.admission.places import NO_PLACE, Place, next_portion
 
 RECLAIM_S = 10.0
 SETTLE_S = 1.5
+# A place changes hands in a tenth of it.
+TURN_S = 1.0
 
 # Held and wanted, by key, as they travel.
 Claims = Mapping[str, tuple[int, int]]
@@ -36,6 +40,8 @@ class PlaceLedger:
         self._claims: dict[str, int] = {}
         self._said: Claims = {}
         self._changed: set[str] = set()
+        self._turn = 0
+        self._workers_turn = 0
         self._connected_s: float | None = None
         self._may_claim = False
         self._knows_others = False
@@ -100,16 +106,33 @@ class PlaceLedger:
         self._changed.update(self._claims)
         self._claims.clear()
 
+    def clock(self, store_s: float) -> None:
+        """What was read from the store was put there at this time of its clock."""
+        if (turn := int(store_s / TURN_S)) != self._turn:
+            self._turn = turn
+            self._turns()
+
     def due(self, now_s: float) -> tuple[Claims, dict[int, dict[str, int]]]:
         """Return what is to be said to the other gateways, of all keys, and to each worker, of
         those that may have changed."""
         if self._connected_s is not None:
             self._look_at_the_clock(now_s, self._connected_s)
+        # A gateway's turns come again after one of each: if its workers' were as short, they would
+        # be the same worker's each time.
+        turn = int(now_s / TURN_S / (1 + len(self._others)))
+        if turn != self._workers_turn:
+            self._workers_turn = turn
+            self._turns()
         changed = self._changed & self._limits.keys()
         self._changed.clear()
         if changed:
             self._said = {**self._said, **{key: self._settle(key) for key in changed}}
         return self._said, self._for_workers(changed)
+
+    def _turns(self) -> None:
+        """Another turn: it is of interest where somebody wants something."""
+        for places in self._workers.values():
+            self._changed.update(key for key, place in places.items() if place.wanted)
 
     def _look_at_the_clock(self, now_s: float, connected_s: float) -> None:
         if not self._may_claim and now_s - connected_s >= SETTLE_S:
@@ -127,7 +150,7 @@ class PlaceLedger:
         own = Place(self._portions.get(key, 0), used, wanted)
         places = {name: others.get(key, NO_PLACE) for name, others in self._others.items()}
         places[self._gateway] = own
-        portion = next_portion(self._gateway, places, self._limits[key])
+        portion = next_portion(self._gateway, places, self._limits[key], self._turn)
         self._claims.pop(key, None)
         if portion < own.portion:
             self._portions[key] = portion
@@ -144,7 +167,8 @@ class PlaceLedger:
             places = {str(one): held.get(key, NO_PLACE) for one, held in self._workers.items()}
             for worker in self._workers:
                 name = str(worker)
-                after = told[worker][key] = next_portion(name, places, portion)
+                after = next_portion(name, places, portion, self._workers_turn)
+                told[worker][key] = after
                 # What was just given is not free for the next.
                 places[name] = places[name]._replace(portion=max(after, places[name].portion))
         return told

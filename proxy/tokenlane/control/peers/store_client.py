@@ -31,12 +31,14 @@ class StoreError(Exception):
 
 
 class StoreClient:
-    """A connection to the store: call `exchange` until it raises, then `close` and make another."""
+    """A connection to the store: call `exchange` until it raises, then `close` and make another.
+    clock_s: the store's (Unix time) when it took the last message that was read."""
 
     def __init__(self, settings: FleetSettings) -> None:
         self._client, self._closing = _client(settings, store_address(settings.store))
         self._stream = stream_of(settings)
         self._read_to: bytes | None = None
+        self.clock_s = 0.0
         self._messages = 0
 
     async def exchange(self, message: bytes | None) -> list[bytes]:
@@ -66,6 +68,7 @@ class StoreClient:
             entries = [entry for _, found in answers[-1] or () for entry in found]
             # Without even the entry just added, the stream was made again and counts from before.
             self._read_to = entries[-1][0] if entries else added or self._read_to
+        self.clock_s = _time_s(self._read_to)
         return [fields.get(_FIELD, b"") for _, fields in entries]
 
     async def look(self) -> tuple[float, list[tuple[float, bytes]]]:
@@ -76,7 +79,7 @@ class StoreClient:
                 seconds, microseconds = await self._client.time()
                 entries = await self._client.xrange(self._stream)
                 return seconds + microseconds / 1e6, [
-                    (int(number.split(b"-")[0]) / 1e3, fields.get(_FIELD, b""))
+                    (_time_s(number), fields.get(_FIELD, b""))
                     for number, fields in entries
                 ]
         except Exception as error:  # noqa: BLE001 - whatever a library makes of a broken store
@@ -110,6 +113,11 @@ def check_store_client() -> None:
         raise ConfigError(
             "fleet.store: needs the store's client: pip install 'tokenlane[fleet]'"
         ) from None
+
+
+def _time_s(number: bytes) -> float:
+    """Return when the store took an entry, which its number says."""
+    return int(number.split(b"-")[0]) / 1e3
 
 
 def _store_error(error: Exception) -> StoreError:
