@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,22 @@ async def test_the_next_process_of_a_worker_gets_portions_of_its_own(board: Shar
     shared._own_places(5.0)
     assert any(isinstance(one, Portions) for one in second.told)
     assert len(first.told) <= 1
+
+
+async def test_without_a_password_to_read_workers_get_portions(
+    board: SharedBoard, tmp_path: Path
+) -> None:
+    fleet = FleetSettings(store="redis://nobody:1", password_file=str(tmp_path / "missing"))
+    shared, worker = sharing(board, fleet)
+    end = worker.end
+    assert isinstance(end, End)
+    task = asyncio.get_running_loop().create_task(shared.run())
+    async with asyncio.timeout(20):
+        while not end.told:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert end.told == [Portions({"t/requests": 1})]
 
 
 @needs_store

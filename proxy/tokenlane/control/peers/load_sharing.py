@@ -103,6 +103,8 @@ class LoadSharing:
                 self._store_up = None
             except (StoreError, ConfigError) as error:
                 self._lost(str(error))
+                # Where not even a client was made, no exchange has looked after the workers.
+                self._own_places(time.monotonic())
                 await asyncio.sleep(RETRY_S)
             finally:
                 if client is not None:
