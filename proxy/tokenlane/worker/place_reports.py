@@ -2,6 +2,7 @@
 
 Invariants:
 - Nothing runs where gateways share nothing. What did not change is not told.
+- Portions are told once, maybe before a reload makes the queue that they are for: they are kept.
 """
 
 import asyncio
@@ -23,12 +24,15 @@ class PlaceReports:
         self._queue = queue
         self._tell = tell
         self._told: dict[str, tuple[int, int, int]] = {}
+        self._portions: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Report now, and again and again."""
         queue = self._queue()
         if queue is not None:
+            if not self._told:  # the queue may be new
+                queue.wake(queue.admission.portion(self._portions))
             places = queue.admission.places()
             changed: dict[str, tuple[int, int, int]] = {
                 key: place for key, place in places.items() if self._told.get(key) != place
@@ -40,6 +44,7 @@ class PlaceReports:
 
     def portions(self, portions: dict[str, int]) -> None:
         """Take what the supervisor gives."""
+        self._portions |= portions
         queue = self._queue()
         if queue is not None:
             queue.wake(queue.admission.portion(portions))
