@@ -140,6 +140,26 @@ async def test_an_unknown_message_is_skipped(caplog: pytest.LogCaptureFixture) -
     await below.until(2)
 
 
+async def test_a_message_that_cannot_be_taken_in_is_skipped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    below = Log()
+
+    def received(message: object) -> None:
+        below.add(message)
+        if isinstance(message, FleetUpdate):
+            raise KeyError("unforeseen")
+
+    ours, theirs = socket.socketpair()
+    worker = WorkerEnd(received, lambda: below.add("lost"))
+    with ours:
+        ours.sendall(frame(HELLO) + frame(FleetUpdate(FLEET)) + frame(Drain()))
+        await worker.connect(theirs.detach())
+        assert await below.until(2) == [FleetUpdate(FLEET), Drain()]
+        assert "KeyError: 'unforeseen'" in caplog.text
+    assert (await below.until(3))[2] == "lost"
+
+
 async def test_an_impossible_length_ends_the_channel() -> None:
     below = Log()
     ours, theirs = socket.socketpair()

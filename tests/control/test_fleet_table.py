@@ -164,6 +164,9 @@ def test_versions_grow_with_changes_only() -> None:
         ("https://host", "https://host:443"),
         ("https://host:8000", "https://host:8000"),
         ("http://[::1]:9", "http://[::1]:9"),
+        ("http://[fe80::1%eth0]:9", "http://[fe80::1%eth0]:9"),
+        ("http://vllm_0.a-b.svc:9", "http://vllm_0.a-b.svc:9"),
+        ("http://xn--bcher-kva:9", "http://xn--bcher-kva:9"),
     ],
 )
 def test_backends(backend: str, url: str) -> None:
@@ -181,6 +184,10 @@ def test_backends(backend: str, url: str) -> None:
         "http://host:8000?x",
         "http://user:secret@host:8000",
         "http://[::1:9",
+        "http://gpu\u20131:8000",
+        "http://b\u00fccher:8000",
+        "http://a b:8000",
+        "http://a;b:8000",
         "",
     ],
 )

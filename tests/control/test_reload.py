@@ -73,6 +73,10 @@ async def test_what_is_different_is_put_in_force_whole(scene: Scene) -> None:
         ("backends: [\n", "gateway.yaml:2: is not YAML"),
         ("backend: http://a:1\n", "gateway.yaml:1: backend: there is no such setting; did you"),
         ("backends: []\n", "no replica to serve from"),
+        (
+            "backends: [http://gpu\u20131:8000]\n",  # a dash as word processors have it
+            "gateway.yaml:1: backends[0]: 'http://gpu\\u20131:8000': its host has characters",
+        ),
         (GOOD + "routing: {policy: rnd}\n", "gateway.yaml:2: routing.policy: 'rnd' is unknown"),
         (GOOD + "auth: {keys_file: /nowhere}\n", "auth.keys_file: /nowhere cannot be read"),
     ],

@@ -2,7 +2,7 @@
 
 Invariants:
 - A message is whole or absent, however its bytes are split.
-- A message that cannot be decoded is skipped; one that is too long ends the channel.
+- A message that cannot be decoded, or taken in, is skipped; one that is too long ends the channel.
 """
 
 import asyncio
@@ -68,12 +68,13 @@ class Frames(asyncio.Protocol, Generic[_In, _Out]):
             if len(buffer) < end:
                 break
             try:
-                message = self._decode(bytes(buffer[at + _LENGTH_BYTES : end]))
+                self._on_message(self._decode(bytes(buffer[at + _LENGTH_BYTES : end])))
             except msgspec.DecodeError as error:
                 # The other side is of another version. Frames stay aligned: skip this one.
                 log.warning("skipped a message that cannot be decoded: %s", error)
-            else:
-                self._on_message(message)
+            except Exception:
+                # Raised from here, it would end the channel, and all that depends on it.
+                log.exception("a message was not taken in; going on with the next")
             at = end
         del buffer[:at]
 

@@ -166,6 +166,11 @@ def base_url(backend: str) -> str:
         bare = re.fullmatch(r"[\w.-]+:[0-9]{1,5}", backend)
         meant = f"; did you mean http://{backend}?" if bare else ""
         raise ConfigError(f"{backend!r} must look like http://HOST:PORT{meant}")
+    if not re.fullmatch(r"[\w.:%-]+", parts.hostname, re.ASCII):  # it becomes a header of requests
+        raise ConfigError(
+            f"{backend!a}: its host has characters that no host's name has; a name in other"
+            " letters is written in punycode (xn--...)"
+        )
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise ConfigError(
             f"{backend!r} must end after its port; did you mean {parts.scheme}://{parts.netloc}?"
