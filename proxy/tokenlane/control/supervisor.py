@@ -35,7 +35,7 @@ from tokenlane.control.checks import SLOT_LIMIT, check_settings
 from tokenlane.control.dashboard.history import PERIOD_S
 from tokenlane.control.dashboard.view import View
 from tokenlane.control.discovery.sources import Discovery
-from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange, models
+from tokenlane.control.fleet_table import FleetTable, Probe, ReplicaChange
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.kv_events.peer_accounts import PeerAccounts, account_route
 from tokenlane.control.kv_events.subscribers import KvEvents
@@ -43,10 +43,9 @@ from tokenlane.control.peers.load_sharing import LoadSharing
 from tokenlane.control.probes import Prober
 from tokenlane.control.reload import Given, InForce, Reloader, read_all
 from tokenlane.control.roster import STATIC, Roster
-from tokenlane.control.tokenizers.resolution import ask, discover, given_sources, with_folders
+from tokenlane.control.tokenizers.resolution import given_sources, resolve, with_folders
 from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
-from tokenlane.fleet_state import adapter_bases
 from tokenlane.runtime import malloc_arenas, orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
@@ -172,10 +171,7 @@ class Supervisor:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._state.settings.control.probe_deadline_s
             await unless(self._stop, self._prober.first_round.wait(), deadline_s)
-            adapters = adapter_bases(self._table.replicas)
-            served = [one for one in models(self._table.replicas) if one not in adapters]
-            sources = await discover(self._state.settings, served, self._table.roots)
-            self._state.sources = await ask(self._state.settings, sources, self._table.replicas)
+            await unless(self._stop, resolve(self._state))
             return await self._with_workers(address)
         finally:
             for task in tasks:

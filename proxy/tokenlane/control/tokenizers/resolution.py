@@ -4,6 +4,7 @@ Invariants:
 - What was given is used or the start fails. What was found is used if it loads; if not, the model
   is routed by text, and both are said.
 - Looking and trying happens in a thread: probes and the admin port go on.
+- Whoever waits may stop waiting: a client of the hub that runs is ended then.
 """
 
 import asyncio
@@ -16,11 +17,13 @@ from pathlib import Path
 import msgspec
 
 from tokenlane.config.settings import Settings
+from tokenlane.control import fleet_table
+from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.probes import session_of, tokenizes
 from tokenlane.control.tokenizers import finder, hub
 from tokenlane.control.tokenizers.finder import TokenizerSource
 from tokenlane.errors import ConfigError
-from tokenlane.fleet_state import ReplicaState
+from tokenlane.fleet_state import ReplicaState, adapter_bases
 from tokenlane.tokens.model_files import vocabulary_elsewhere
 
 log = logging.getLogger(__name__)
@@ -101,6 +104,15 @@ async def discover(
         else:
             sources[model] = TokenizerSource(None, "not looked for")
     return sources
+
+
+async def resolve(state: GatewayState) -> None:
+    """Finds a source for each model that is given or served; those of adapters are their bases'."""
+    settings, table = state.settings, state.table
+    adapters = adapter_bases(table.replicas)
+    served = [one for one in fleet_table.models(table.replicas) if one not in adapters]
+    sources = await discover(settings, served, table.roots)
+    state.sources = await ask(settings, sources, table.replicas)
 
 
 def with_folders(settings: Settings, sources: Mapping[str, TokenizerSource]) -> Settings:
