@@ -40,6 +40,20 @@ def test_rise_and_fall(rise: int, fall: int, probes: str, ups: str) -> None:
     assert seen == ups
 
 
+def test_a_probe_that_this_process_could_not_send_says_nothing() -> None:
+    fleet = table(rise=2, fall=2)
+    for reason, up in (
+        ("ok", False), ("descriptors", False), ("ok", True), ("refused", True),
+        *[("descriptors", True)] * 5, ("refused", False),
+    ):  # fmt: skip
+        before = fleet.state
+        change = fleet.observe(0, Probe(reason))
+        assert fleet.state.replicas[0].up == up
+        assert fleet.reasons["a:1"] == reason
+        if reason == "descriptors":
+            assert (change, fleet.state) == (ReplicaChange.NONE, before)
+
+
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.booleans(), max_size=30))
 def test_up_needs_a_run_of_good_and_down_a_run_of_bad(
     rise: int, fall: int, probes: list[bool]

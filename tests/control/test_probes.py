@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from tests.faults.test_descriptors import no_descriptors
 from tests.raw import Upstream, answering, ok
 from tokenlane.config.settings import ControlSettings
+from tokenlane.control.dashboard.verdict import WHY
 from tokenlane.control.fleet_table import ADVICE, Probe
 from tokenlane.control.probes import (
     BODY_LIMIT_BYTES,
@@ -173,8 +175,8 @@ async def test_an_endless_page_is_cut_off(serve: Serve) -> None:
 
 
 def test_reasons_are_a_closed_set() -> None:
-    reasons = {"refused", "unreachable", "tls", "timeout", "status", "protocol"}
-    assert reasons == set(ADVICE)
+    reasons = {"refused", "unreachable", "tls", "timeout", "status", "descriptors", "protocol"}
+    assert reasons == set(ADVICE) == set(WHY)
 
 
 async def test_no_cookies_no_connection_kept(serve: Serve) -> None:
@@ -217,6 +219,31 @@ async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> N
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_probe_without_a_descriptor_is_no_word_on_the_replica(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[tuple[int, str]] = []
+    enough = asyncio.Event()
+
+    def on_probe(slot: int, probe: Probe) -> None:
+        seen.append((slot, probe.reason))
+        if len(seen) > 5:
+            enough.set()
+
+    prober = Prober(ControlSettings(probe_interval_s=0.01, probe_deadline_s=10.0), on_probe)
+    prober.add(0, "http://127.0.0.1:9")
+    prober.add(1, "http://no.such.host.invalid:9")  # nobody could look it up
+    with no_descriptors():
+        running = asyncio.gather(prober.run())
+        async with asyncio.timeout(20):
+            await enough.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert set(seen) == {(0, "descriptors"), (1, "descriptors")}
+    assert caplog.text.count("no replica can be probed: this process has no file descriptor") == 1
 
 
 async def test_prober_without_replicas_is_done_at_once() -> None:

@@ -114,6 +114,17 @@ def test_more_clients_than_descriptors_are_all_served() -> None:
 
 
 @pytest.mark.slow
+def test_every_process_takes_what_it_may_have() -> None:
+    prefix = ("prlimit", "--nofile=256:4096")
+    with (
+        FleetProcess(1, free_ports(1)) as fleet,
+        Gateway("serve", "--backend", *fleet.urls, prefix=prefix) as gate,
+    ):
+        for pid in (gate.process.pid, gate.status()["workers"][0]["pid"]):
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (4096, 4096)
+
+
+@pytest.mark.slow
 async def test_idle_clients_make_room_for_those_that_wait() -> None:
     async def handler(exchange: Exchange) -> None:
         exchange.respond(200, TEXT, b"done")

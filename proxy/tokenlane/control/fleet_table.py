@@ -5,6 +5,7 @@ Invariants:
   ones; a replica never seen is down.
 - A probe that ran out of time does not count, and ends the row, where the replica has answered
   requests since another that did: it is busy, or this machine is, and it may be all there is.
+- A probe that this process had no descriptor for says nothing of the replica.
 - What a probe did not learn (no model list, no metrics) stays as it was last known.
 - Every change makes a new version; an unchanged fleet is the same object.
 """
@@ -62,6 +63,7 @@ ADVICE = {
     "tls": "no TLS with it; is it http://, or is its CA not in upstream.tls_ca_file?",
     "timeout": "no answer in time; is it still loading, or does a firewall drop packets?",
     "status": "its /health is not 200; is it vLLM? Then its log says why",
+    "descriptors": "this process has no file descriptor left; is its limit too low (ulimit -n)?",
     "protocol": "what answers does not speak vLLM's HTTP; is it the right port?",
 }
 
@@ -95,6 +97,8 @@ def observe(track: Track, probe: Probe, settings: ControlSettings, answers: int 
     """The replica after one more probe. answers: requests it has answered, where that ran out of
     time."""
     state = track.state
+    if probe.reason == "descriptors":
+        return track
     if not probe.good:
         late = probe.reason == "timeout"
         fails = 0 if late and 0 <= track.answers < answers else track.fails + 1

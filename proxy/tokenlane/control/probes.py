@@ -23,10 +23,11 @@ from tokenlane.config.keyring import replica_key
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import ControlSettings, Settings
 from tokenlane.config.tls import upstream_context
-from tokenlane.control.fleet_table import Probe
+from tokenlane.control.fleet_table import ADVICE, Probe
 from tokenlane.control.replica_metrics import Scrape, parse_scrape
 from tokenlane.control.waits import set_within
 from tokenlane.errors import UNREADABLE
+from tokenlane.runtime import descriptors
 
 BODY_LIMIT_BYTES = 4 * 1024 * 1024
 # Every worker looks through the names: a list with more or longer ones is not read. What is refused
@@ -126,8 +127,10 @@ async def body_of(
     except (aiohttp.ClientSSLError, aiohttp.ClientConnectorCertificateError):
         raise ProbeFailed("tls") from None
     except aiohttp.ClientConnectorError as error:
-        refused = isinstance(error.os_error, ConnectionRefusedError)
-        raise ProbeFailed("refused" if refused else "unreachable") from None
+        if isinstance(error.os_error, ConnectionRefusedError):
+            raise ProbeFailed("refused") from None
+        lacking = descriptors.are_lacking(error.os_error)
+        raise ProbeFailed("descriptors" if lacking else "unreachable") from None
     except (aiohttp.ClientError, OSError, ValueError):
         raise ProbeFailed("protocol") from None
 
@@ -219,6 +222,7 @@ class Prober:
         self._group: asyncio.TaskGroup | None = None
         self._session: aiohttp.ClientSession | None = None
         self.first_round = asyncio.Event()
+        self._lacking = False
 
     async def run(self) -> None:
         """Probes until cancelled. `first_round` is set once every replica was looked at."""
@@ -285,7 +289,11 @@ class Prober:
 
     async def _probe(self, url: str) -> Probe:
         try:
-            return await probe(self.session(), url)
+            found = await probe(self.session(), url)
+            lacked, self._lacking = self._lacking, found.reason == "descriptors"
+            if self._lacking and not lacked:
+                log.warning("no replica can be probed: %s", ADVICE["descriptors"])
+            return found
         except Exception:
             # One replica must not end the probes of the others.
             log.exception("probing %s failed unexpectedly", url)

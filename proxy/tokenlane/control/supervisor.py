@@ -46,7 +46,7 @@ from tokenlane.control.roster import STATIC, Roster
 from tokenlane.control.tokenizers.resolution import given_sources, resolve, with_folders
 from tokenlane.control.waits import unless
 from tokenlane.control.workers import WorkerPool
-from tokenlane.runtime import malloc_arenas, orphans, ports
+from tokenlane.runtime import descriptors, malloc_arenas, orphans, ports
 from tokenlane.runtime.sd_notify import notify
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics.departures import labels_of
@@ -338,6 +338,8 @@ def serve(
     on_ready: called with the data port's URL once it serves. given: where the settings came from;
     without it they are never reloaded.
     """
+
+    descriptors.raise_limit()
 
     async def run() -> int:
         return await Supervisor(settings, say, on_ready=on_ready, given=given).run()

@@ -6,6 +6,8 @@ Invariants:
 """
 
 import contextlib
+import errno
+import os
 import resource
 
 _ENOUGH_COUNT = 65536
@@ -18,3 +20,13 @@ def raise_limit() -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # the system allows fewer
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def are_lacking(error: OSError) -> bool:
+    """Return whether it was raised because nothing more can be opened. A look-up of a name fails
+    for that with an error of its own, so it is tried."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as found:
+        error = found
+    return error.errno in (errno.EMFILE, errno.ENFILE)

@@ -17,6 +17,7 @@ WHY = {
     "tls": "no TLS with it",
     "timeout": "no answer in time",
     "status": "its /health is not 200",
+    "descriptors": "no file descriptor left to ask it",
     "protocol": "no HTTP of vLLM",
 }
 
