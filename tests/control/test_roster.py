@@ -161,6 +161,17 @@ def test_a_probe_that_ends_late_finds_nobody() -> None:
     assert scene.table.state.version == version
 
 
+def test_who_waits_for_the_host_and_port_of_one_that_is_removed_gets_it() -> None:
+    scene = Scene("http://a:1", "http://b:1")
+    scene.in_flight[0] = 1
+    scene.roster.want(STATIC, ["https://a:1", "http://b:1"])
+    assert (scene.ids, scene.draining) == (["a:1", "b:1"], ["a:1"])
+    scene.take_told()
+    scene.roster.remove("a:1")
+    assert [member.url for member in scene.roster.members] == ["http://b:1", "https://a:1"]
+    assert scene.take_told() == [([], [0]), ([2], [])]
+
+
 ACTIONS = st.lists(
     st.tuples(
         st.sampled_from(["add", "drain", "remove", "want", "sweep", "wait", "load"]),

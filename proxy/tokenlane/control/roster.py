@@ -119,6 +119,8 @@ class Roster:
         log.info("replica %s is removed, as requested", id_)
         self._forget(member)
         self.on_change([], [member.slot])
+        if self._waits:
+            self._settle()
         return member
 
     def sweep(self) -> None:
