@@ -65,6 +65,18 @@ async def test_a_file_is_followed_and_what_is_wrong_with_it_changes_nothing(
     await scene.discovery.close()
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["- http://a:1\n- 2027-02-30\n", "- !!int x\n", "- !!float\n", "[" * 3000, "- \xe9", "- {}"],
+    ids=range(6),
+)
+def test_a_file_that_is_no_list_of_urls(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "replicas.yaml"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"replicas.yaml: must be a list of http://HOST:PORT$"):
+        file.read(path)
+
+
 async def test_a_source_that_is_no_longer_named_takes_its_replicas_along(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one", "two")]
     for number, path in enumerate(paths):

@@ -38,10 +38,11 @@ def read(path: Path) -> list[str] | None:
         raise ConfigError(f"discovery.file: {path} cannot be read ({error.strerror})") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{place_of(error, path)}: is not YAML") from None
-    except (msgspec.ValidationError, UnicodeDecodeError):
-        raise ConfigError(f"{path}: must be a list of http://HOST:PORT") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError):
+        # Also what PyYAML does not catch of its constructors: 2027-02-30 is a date to it.
+        raise ConfigError(f"{path}: must be a list of http://HOST:PORT") from None
 
 
 class File:
