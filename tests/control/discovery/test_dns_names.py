@@ -22,11 +22,15 @@ def test_targets(text: str, wanted: Target) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["vllm:8000", "ftp://vllm", "http://", "http://a:b", "http://a/v1", "http://_x._tcp.a:80"],
-)
+    [
+        "vllm:8000", "ftp://vllm", "http://", "http://a:b", "http://a/v1", "http://_x._tcp.a:80",
+        "http://user:secret@a:1", "http://:secret@a:x", "user:secret@a",
+    ],
+)  # fmt: skip
 def test_what_is_no_target(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"discovery\.dns"):
+    with pytest.raises(ConfigError, match=r"discovery\.dns") as raised:
         target(text)
+    assert "secret" not in str(raised.value)
 
 
 def test_an_address_may_be_missing_for_a_moment() -> None:

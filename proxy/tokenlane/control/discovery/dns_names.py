@@ -27,9 +27,11 @@ class Target(msgspec.Struct, frozen=True):
 
 def target(text: str) -> Target:
     """Raises ConfigError where it is none."""
+    if "@" in text:  # first: what follows repeats it
+        raise ConfigError("discovery.dns: a URL must not carry a user name or password")
     parts, port = split_url(text)
     name = parts.hostname or ""
-    plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    plain = not (parts.path.strip("/") or parts.query or parts.fragment)
     if parts.scheme not in ("http", "https") or not name or not plain:
         raise ConfigError(f"discovery.dns: {text!r} must look like http://NAME:PORT")
     if name.startswith("_"):
