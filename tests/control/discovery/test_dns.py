@@ -135,8 +135,17 @@ async def test_srv_records_say_hosts_and_ports() -> None:
         await scene.until([f"{hosts[0]}:8000", f"{hosts[1]}:9000"])
 
 
-def test_what_is_no_server() -> None:
+def test_servers() -> None:
+    texts = ("10.0.0.1", "10.0.0.2:5353", "fd00::10", "[fd00::11]", "[fd00::12]:5353")
+    made = resolver(texts)
+    assert made.nameservers == ["10.0.0.1", "10.0.0.2", "fd00::10", "fd00::11", "fd00::12"]
+    assert made.nameserver_ports == {"10.0.0.2": 5353, "fd00::12": 5353}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["nobody", "127.0.0.1:dns", "127.0.0.1:99999", "127.0.0.1/24", "[fd00::10", "fd00::10:x", ""],
+)
+def test_what_is_no_server(text: str) -> None:
     with pytest.raises(ConfigError, match=r"discovery\.dns_servers"):
-        resolver(["nobody"])
-    with pytest.raises(ConfigError, match=r"discovery\.dns_servers"):
-        resolver(["127.0.0.1:dns"])
+        resolver([text])

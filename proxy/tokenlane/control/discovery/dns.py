@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 
 import dns.asyncresolver
 import dns.exception
+import dns.inet
 import dns.rdatatype
 import dns.resolver
 
 from tokenlane.config.settings import DiscoverySettings
 from tokenlane.control.discovery.dns_names import Absences, Target, target
 from tokenlane.errors import ConfigError
-from tokenlane.runtime.ports import url_of
+from tokenlane.runtime.ports import split_url, url_of
 
 Want = Callable[[Iterable[str] | None], object]
 
@@ -25,21 +26,26 @@ log = logging.getLogger("discovery")
 
 
 def resolver(servers: Iterable[str]) -> dns.asyncresolver.Resolver:
-    """servers: HOST or HOST:PORT; without any, those of the system. Raises ConfigError."""
-    given = list(servers)
+    """servers: HOST or HOST:PORT, IPv6 with a port in brackets; without any, those of the system.
+    Raises ConfigError."""
+    given = [_server(one) for one in servers]
     try:
         made = dns.asyncresolver.Resolver(configure=not given)
         if given:
-            made.nameservers = [one.partition(":")[0] for one in given]
-            made.nameserver_ports = {
-                host: int(port)
-                for host, colon, port in (one.partition(":") for one in given)
-                if colon
-            }
+            made.nameservers = [host for host, _ in given]
+            made.nameserver_ports = {host: port for host, port in given if port is not None}
     except (dns.exception.DNSException, OSError, ValueError) as error:
         raise ConfigError(f"discovery.dns_servers: {error}") from None
     made.use_search_by_default = True
     return made
+
+
+def _server(text: str) -> tuple[str, int | None]:
+    """Host and port; a text that is neither is the host, and no address."""
+    if dns.inet.is_address(text):
+        return text, None
+    parts, port = split_url("//" + text)
+    return (parts.hostname or text, port) if parts.netloc == text else (text, None)
 
 
 async def _addresses(by: dns.asyncresolver.Resolver, name: str) -> list[str]:
