@@ -33,7 +33,7 @@ from tokenlane.config.settings import (
 from tokenlane.errors import ConfigError, ConfigProblems
 
 # Of the hub's client, which only the control plane runs.
-_HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _UNKNOWN = re.compile(r"unknown field `(.*)`(?= - at `)", re.DOTALL)
 
@@ -120,7 +120,7 @@ def store_password(
 def environment(*needed: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a child process: everything but the secrets that it does not
     need."""
-    kept_back = {*SECRET_VARIABLES, *_HUB_VARIABLES} - set(needed)
+    kept_back = {*SECRET_VARIABLES, *HUB_VARIABLES} - set(needed)
     return {name: value for name, value in environ.items() if name not in kept_back}
 
 

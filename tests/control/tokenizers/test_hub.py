@@ -1,12 +1,16 @@
 """Tokenizers from a hub: a small one in this process that answers as the hub's client asks."""
 
+import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 from aiohttp import web
 
+from tokenlane.config.secret import SECRET_VARIABLES
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.control.tokenizers import hub
 from tokenlane.control.tokenizers.finder import TokenizerSource
@@ -113,6 +117,29 @@ async def test_a_hub_that_cannot_be_reached(served: Hub, monkeypatch: pytest.Mon
     assert (await found("org/m", fetch_deadline_s=20.0)).how.endswith(
         "; the hub: 127.0.0.1 cannot be reached from here"
     )
+
+
+@pytest.mark.slow
+async def test_its_client_gets_of_the_secrets_only_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # takes connections, never answers
+        listener.setblocking(False)
+        environ = {
+            **os.environ,
+            **dict.fromkeys(SECRET_VARIABLES, "secret"),
+            "HF_TOKEN": "its own",
+            "HF_ENDPOINT": f"http://127.0.0.1:{listener.getsockname()[1]}",
+            "HF_HUB_CACHE": str(tmp_path),
+        }
+        fetching = asyncio.create_task(hub.fetch("org/m", 60.0, print, environ))
+        async with asyncio.timeout(30):
+            client, _ = await asyncio.get_running_loop().sock_accept(listener)
+        (child,) = psutil.Process().children()
+        given = child.environ()
+        fetching.cancel()
+        await asyncio.wait((fetching,))
+        client.close()
+    assert given["HF_TOKEN"] == "its own"
+    assert not set(SECRET_VARIABLES) & set(given)
 
 
 async def test_a_start_does_not_wait_for_ever(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
+from tokenlane.config.keyring import HUB_VARIABLES, environment
 from tokenlane.control.tokenizers.finder import FILE
 
 _CONNECT_DEADLINE_S = 3.0
@@ -46,7 +47,7 @@ async def fetch(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={**environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        env={**environment(*HUB_VARIABLES, environ=environ), "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
     )
     assert child.stdout is not None
     why = ""
