@@ -1,4 +1,5 @@
-"""What a worker loads before it serves leaves the loop's thread ready to encode."""
+"""What a worker loads before it serves leaves the loop's thread ready to encode, and to meet
+replicas on https."""
 
 import os
 import subprocess
@@ -6,7 +7,11 @@ import sys
 
 import pytest
 
+from tokenlane.config.settings import DiscoverySettings, Settings, UpstreamSettings
+from tokenlane.config.tls import system_context
+from tokenlane.http.pool import ReplicaPool
 from tokenlane.tokens.demo import demo_folder
+from tokenlane.worker.resources import upstream_tls
 
 # A million words that nobody has said before, as the loop encodes them, and what they took of
 # memory in MB: where the encoder's table doubles for them, it takes 64 MB.
@@ -38,6 +43,27 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.parametrize(
+    ("settings", "https"),
+    [
+        (Settings(backends=("http://a:1",)), False),
+        (Settings(backends=("http://a:1", "https://b:1")), True),
+        (Settings(discovery=DiscoverySettings(dns=("http://vllm:8000",), file="/x")), False),
+        (Settings(discovery=DiscoverySettings(dns=("https://vllm:8000",))), True),
+        (Settings(discovery=DiscoverySettings(kubernetes_scheme="https")), True),
+    ],
+)
+def test_replicas_on_https_share_a_context_made_before_the_worker_serves(
+    settings: Settings, https: bool
+) -> None:
+    assert upstream_tls(settings) is (system_context() if https else None)
+
+
+def test_replicas_that_are_found_on_https_share_a_context() -> None:
+    made = [ReplicaPool(f"https://{host}:1", UpstreamSettings())._tls for host in "ab"]
+    assert made == [system_context()] * 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc tells of its memory")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
+from tokenlane.config.tls import system_context
 from tokenlane.errors import RequestError, UpstreamError, server_error
 from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
 
@@ -40,7 +41,7 @@ class ReplicaPool(ConnectionPool):
         super().__init__(settings)
         parts = urlsplit(url)
         self._host = parts.hostname or ""
-        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._tls = (tls or system_context()) if parts.scheme == "https" else None
         self._port = parts.port or (443 if self._tls else 80)
         self.lines = b"host: %b\r\n" % parts.netloc.rpartition("@")[2].encode("ascii")
         if key is not None:

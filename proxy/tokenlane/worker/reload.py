@@ -77,7 +77,7 @@ class WorkerReload:
         if seen != self._stamps or tls_of != (
             was.upstream.tls_ca_file, was.upstream.tls_cert_file,
         ):  # fmt: skip
-            upstream = upstream_tls(settings.upstream, settings.backends)
+            upstream = upstream_tls(settings)
             if now.server_tls is not None:
                 renew(now.server_tls, settings.server)
         if _sink(settings.log) != _sink(was.log):

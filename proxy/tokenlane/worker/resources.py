@@ -8,7 +8,6 @@ Invariants:
 import asyncio
 import logging
 import ssl
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import NamedTuple, Self
 from tokenlane.channel.messages import Hello
 from tokenlane.config.keyring import replica_key
 from tokenlane.config.secret import Secret
-from tokenlane.config.settings import Key, TokenSettings, UpstreamSettings
-from tokenlane.config.tls import server_context, upstream_context
+from tokenlane.config.settings import Key, Settings, TokenSettings
+from tokenlane.config.tls import server_context, system_context, upstream_context
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens import encoder_threads
@@ -48,7 +47,7 @@ class Resources(NamedTuple):
             hello.keys,
             replica_key(settings.upstream),
             server_context(settings.server),
-            upstream_tls(settings.upstream, settings.backends),
+            upstream_tls(settings),
             AccessLog(settings.log, hello.worker) if settings.log.access != "off" else None,
             Tracer(settings.tracing, hello.worker) if settings.tracing.endpoint else None,
         )
@@ -60,12 +59,14 @@ class Resources(NamedTuple):
                 teller.close()
 
 
-def upstream_tls(settings: UpstreamSettings, backends: Iterable[str]) -> ssl.SSLContext | None:
-    """Return the TLS context for https:// backends, where there are any or could be. Raise
-    ConfigError."""
-    set_up = settings.tls_ca_file or settings.tls_cert_file
-    https = any(url.startswith("https:") for url in backends)
-    return upstream_context(settings) if set_up or https else None
+def upstream_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context for https:// replicas, where the settings name any: else the first one
+    has it made, on the loop. Raise ConfigError."""
+    upstream, found = settings.upstream, settings.discovery
+    if upstream.tls_ca_file or upstream.tls_cert_file or upstream.tls_key_file:
+        return upstream_context(upstream)
+    named = *settings.backends, *found.dns, f"{found.kubernetes_scheme}:"
+    return system_context() if any(url.startswith("https:") for url in named) else None
 
 
 async def load_tokenizers(settings: TokenSettings) -> Tokenizers:
