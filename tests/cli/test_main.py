@@ -1,6 +1,7 @@
 """The command line: flags over file over defaults, and one sentence for what is wrong."""
 
 import argparse
+import io
 import json
 import re
 import socket
@@ -142,9 +143,7 @@ def test_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "two settings files are given" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "verb", ["serve", "check-config", "print-config", "healthcheck", "doctor", "top", "reload"]
-)
+@pytest.mark.parametrize("verb", ["serve", "check-config", "print-config", "doctor"])
 def test_a_file_without_its_flag(
     verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,6 +151,50 @@ def test_a_file_without_its_flag(
     file.write_text("servr: {}\n")
     assert main([verb, str(file)]) in (1, 2)
     assert f"{file}:1: servr: there is no such setting" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["healthcheck", "top", "reload", "replicas --config", "explain -"])
+def test_a_running_gateway_is_asked_whatever_became_of_its_file(
+    verb: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("servr: {}\nserver: {port: x}\nadmin: {port: 9}\n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    argv = verb.split() + ["--config"] * (verb == "explain -")
+    assert main([*argv, str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "no gateway answers at http://127.0.0.1:9 (" in said
+    assert str(file) not in said
+
+
+def test_an_admin_port_that_is_none_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("admin: {prot: 9}\n")
+    assert main(["reload", str(file)]) == 2
+    assert f"{file}:1: admin.prot: there is no such setting" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["admin: {port: x}", "server: [", "server: {port: x}"])
+def test_a_health_check_never_ends_with_dockers_own_exit_code(
+    text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told of a file that says nothing of the admin port, and asks by variables and flags."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text(text)
+    monkeypatch.setenv("TOKENLANE_ADMIN_PORT", "9")
+    assert main(["healthcheck", "--config", str(file)]) == 1
+    *told, asked = capsys.readouterr().err.splitlines()
+    assert [line.startswith(f"tokenlane: {file}:1: ") for line in told] == [True] * len(told)
+    assert bool(told) == ("server: {" not in text)
+    assert "no gateway answers at http://127.0.0.1:9 (" in asked
 
 
 def test_a_verb_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

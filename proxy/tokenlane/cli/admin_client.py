@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from tokenlane.config.flags import admin_flags
+from tokenlane.config.flags import admin_flags, looked
 from tokenlane.config.keyring import admin_token
 from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
@@ -40,6 +40,13 @@ def address_flags(parser: argparse.ArgumentParser, *, bare: bool = True) -> None
     about = "the gateway's admin port, instead of host and port"
     parser.add_argument("--admin", metavar="URL", help=about)
     admin_flags(parser, token=True, bare=bare)
+
+
+def settings_of(args: argparse.Namespace) -> AdminSettings:
+    """Return the settings that find the admin port. Raise ConfigError where these are wrong: of
+    other mistakes a running gateway makes nothing, nor does who asks it."""
+    found = looked(args)
+    return (found if found.is_sound("admin") else found.sound()).settings.admin
 
 
 def address(url: str | None, admin: AdminSettings) -> str:

@@ -143,10 +143,10 @@ def loaded(args: argparse.Namespace) -> LoadedSettings:
     return looked(args).sound()
 
 
-def looked(args: argparse.Namespace) -> LoadedSettings:
+def looked(args: argparse.Namespace, *, with_file: bool = True) -> LoadedSettings:
     """As `loaded`, with what is wrong beside what is right. Raise ConfigError for a file that
     cannot be read."""
-    file = config_file(args)
+    file = config_file(args) if with_file else None
     read = SettingsFile.read(file) if file is not None else None
     return look(read, _flags(args), os.environ)
 

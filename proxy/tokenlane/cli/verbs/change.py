@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from tokenlane.cli import admin_client
 from tokenlane.cli.output import complain, say, say_lines
-from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 30.0
@@ -89,7 +88,7 @@ def _ask(
     args: argparse.Namespace, method: str, path: str, body: bytes | None
 ) -> dict[str, Any] | None:
     """Return the gateway's answer; None, with the reason on stderr, where it refuses."""
-    admin = loaded(args).settings.admin
+    admin = admin_client.settings_of(args)
     where = admin_client.address(args.admin, admin)
     headers = {"content-type": "application/json", **admin_client.shown(admin)}
     try:

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from tokenlane.cli import admin_client
 from tokenlane.cli.output import complain, say_lines
-from tokenlane.config.flags import loaded
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 15.0
@@ -36,7 +35,7 @@ def explain(args: argparse.Namespace) -> int:
     """Return 0 where the gateway explained the request, 1 where it refuses it or cannot be reached.
     Raise ConfigError for the operator's mistakes.
     """
-    admin = loaded(args).settings.admin
+    admin = admin_client.settings_of(args)
     headers: dict[str, str | bytes] = {
         "content-type": "application/json",
         **dict(map(_header, args.header)),

@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from tokenlane.cli import admin_client
-from tokenlane.cli.output import say
-from tokenlane.config.flags import admin_flags, loaded
+from tokenlane.cli.output import complain, say
+from tokenlane.config.flags import admin_flags, looked
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_LIMIT_S = 86_400
@@ -20,11 +20,16 @@ def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def healthcheck(args: argparse.Namespace) -> int:
-    """Return 0 where the gateway is ready, else 1. It needs no token. Raise
-    ConfigError for the operator's mistakes."""
+    """Return 0 where the gateway is ready, else 1. It needs no token. Raise ConfigError for a wrong
+    timeout alone: a gateway serves on when its file breaks, and Docker keeps exit code 2."""
     if not 0 < args.timeout_s <= _TIMEOUT_LIMIT_S:  # nan is neither
         raise ConfigError(f"--timeout-s must be above 0, and at most {_TIMEOUT_LIMIT_S}")
-    where = admin_client.address(None, loaded(args).settings.admin)
+    try:
+        admin = admin_client.settings_of(args)
+    except ConfigError as error:
+        complain(str(error))
+        admin = looked(args, with_file=False).settings.admin
+    where = admin_client.address(None, admin)
     try:
         admin_client.ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
     except (admin_client.Unreachable, admin_client.ErrorAnswer) as why:
@@ -44,6 +49,6 @@ def top(args: argparse.Namespace) -> int:
     """Show the live numbers until told to stop."""
     from tokenlane.cli import top as screen
 
-    admin = loaded(args).settings.admin
+    admin = admin_client.settings_of(args)
     where = admin_client.address(args.admin, admin)
     return screen.top(where, admin_client.shown_if_readable(admin), once=args.once)
