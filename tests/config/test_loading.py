@@ -191,6 +191,43 @@ def test_what_is_printed_can_be_loaded(tmp_path: Path) -> None:
     assert line.endswith("# TOKENLANE_PORT; restart")
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("tokens.forward_tokens", "off", "off"),
+        ("tokens.forward_tokens", "'off'", "off"),
+        ("log.access", "off", "off"),
+        ("discovery.kubernetes_port", "8000", "8000"),
+        ("discovery.kubernetes_port", "http", "http"),
+    ],
+)
+def test_text_that_yaml_takes_for_something_else(
+    path: str, text: str, value: str, tmp_path: Path
+) -> None:
+    section, _, name = path.partition(".")
+    settings = load(written(tmp_path, f"{section}: {{{name}: {text}}}\n")).settings
+    assert getattr(getattr(settings, section), name) == value
+    [taken, *_] = property_of(schema(), (section, name))["anyOf"]
+    assert taken["type" if "type" in taken else "enum"]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("tokens.forward_tokens", "on", "must be one of: off, completions, all, and is true"),
+        ("tokens.fallback", "off", "must be one of: wait, bail, and is true or false"),
+        ("routing.policy", "off", "must be text, and is true or false"),
+        ("log.access", "7", "must be text, and is 7"),
+        ("discovery.kubernetes_port", "off", "must be text, and is true or false"),
+        ("discovery.kubernetes_port", "80.5", "must be text, and is 80.5"),
+    ],
+)
+def test_text_that_it_cannot_have_meant(path: str, text: str, said: str, tmp_path: Path) -> None:
+    section, _, name = path.partition(".")
+    with pytest.raises(ConfigError, match=said):
+        load(written(tmp_path, f"{section}: {{{name}: {text}}}\n"))
+
+
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_examples(file: Path) -> None:
     settings = load(file).settings

@@ -190,7 +190,13 @@ def schema(kind: type[Settings] = Settings) -> dict[str, Any]:
             place["properties"][section].pop("default", None)
             place = made["$defs"][reference.rpartition("/")[2]]
         unit = f" ({option.unit})" if option.unit else ""
-        place["properties"][name]["description"] = option.help + unit
+        field, words = place["properties"][name], option.metavar.split("|")
+        field["description"] = option.help + unit
+        # As `Validation` takes them.
+        also = [{"enum": [False]}] * ("off" in words) + [{"type": "integer"}] * ("NUMBER" in words)
+        if also:
+            kinds = {key: field.pop(key) for key in ("type", "enum") if key in field}
+            field["anyOf"] = [kinds, *also]
     for section in made["$defs"].values():
         if "description" in section:  # a docstring, indented as in the source before Python 3.13
             section["description"] = inspect.cleandoc(section["description"])

@@ -103,8 +103,13 @@ def _typed(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _metavar(kind: Any) -> str:
-    """Return what stands for a value of a type in the help."""
+def metavar(kind: Any) -> str:
+    """Return what stands for a value of a type in the help. Words between bars are choices; NUMBER
+    is a text that may be one."""
+    for meta in metas(kind):
+        if "metavar" in (meta.extra or {}):
+            return str(meta.extra["metavar"])
+    kind = bare(kind)
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     known = {int: "N", float: "X", bool: "BOOL", str: "WORD", tuple[str, ...]: "WORD"}
@@ -139,7 +144,7 @@ def _options(settings: msgspec.Struct, prefix: str = "") -> Iterator[Option]:
         if isinstance(default, msgspec.Struct):
             yield from _options(default, path + ".")
             continue
-        said: dict[str, Any] = {"metavar": _metavar(types[field.name])}
+        said: dict[str, Any] = {"metavar": metavar(field.type)}
         for meta in metas(field.type):
             said |= meta.extra or {}
         yield Option(path=path, type=types[field.name], kind=field.type, default=default, **said)

@@ -298,7 +298,8 @@ class DiscoverySettings(Section, frozen=True):
     dns_absence_limit_count: Annotated[Count, live("answers in a row that may lack a replica")] = 2
     dns_servers: Annotated[Words, live("HOST or HOST:PORT of DNS servers; else the system's")] = ()
     kubernetes_service: Annotated[str, live("NAMESPACE/SERVICE whose endpoints are replicas")] = ""
-    kubernetes_port: Annotated[str, live("its port, by name or number; empty: the first")] = ""
+    kubernetes_port: Annotated[str, live(
+        "its port, by name or number; empty: the first", metavar="NAME|NUMBER")] = ""
     kubernetes_scheme: Annotated[Literal["http", "https"], live("scheme of their URLs")] = "http"
     kubernetes_url: Annotated[str, live("the API server")] = "https://kubernetes.default.svc"
     kubernetes_token_file: Annotated[File, live(
@@ -344,7 +345,9 @@ class FleetSettings(Section, frozen=True):
 class LogSettings(Section, frozen=True):
     """The access log: a line for a request, written beside the loop."""
 
-    access: Annotated[str, live("where the lines go: stdout, stderr, off, or a file")] = "stdout"
+    access: Annotated[str, live(
+        "where the lines go: stdout, stderr, off, or a file",
+        metavar="stdout|stderr|off|FILE")] = "stdout"
     format: Annotated[Literal["auto", "json", "text"], live(
         "of the access log; auto: text on a terminal, else JSON")] = "auto"
     sample_ratio: Annotated[Ratio, live("share of unremarkable requests that get a line")] = 0.01

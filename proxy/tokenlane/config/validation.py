@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tokenlane.config.options import OPTIONS, REPLACED, bare, wanted
+from tokenlane.config.options import OPTIONS, REPLACED, bare, metavar, wanted
 from tokenlane.config.settings import Settings
 
 Path_ = tuple[str | int, ...]
@@ -42,6 +42,11 @@ class Validation:
     def right(self, value: Any, kind: Any, path: Path_) -> Any:
         """Return a value without what is wrong in it; WRONG where that is all of it."""
         plain = bare(kind)
+        words = metavar(kind).split("|")
+        if value is False and "off" in words:
+            return "off"  # YAML's own word for false
+        if "NUMBER" in words and type(value) is int:
+            value = str(value)
         if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
             if isinstance(value, dict):
                 return self._section(value, plain, path)
