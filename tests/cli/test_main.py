@@ -457,6 +457,40 @@ def test_an_address_that_is_none(
     assert line.endswith("); it must look like http://HOST:PORT")
 
 
+@pytest.mark.parametrize(
+    "verb",
+    ["replicas list", "replicas list --json", "replicas drain a:1", "reload", "explain -",
+     "explain - --json", "top --once"],
+)  # fmt: skip
+@pytest.mark.parametrize("body", [b'{"status":"ok"}', b"[]", b'{"replicas":[{"id":1}]}'])
+def test_another_service_at_the_admin_port(
+    verb: str, body: bytes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"{}")))
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main([*verb.split(), "--admin", url]) == 1
+        thread.join()
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        f"tokenlane: {url} answers with something else: is it the admin port of a gateway?\n",
+    )
+
+
 def test_a_header_to_explain_is_sent_as_it_was_given(tmp_path: Path) -> None:
     users = []
 

@@ -9,7 +9,8 @@ import pytest
 from tests.raw import until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tokenlane.channel.messages import Explain
-from tokenlane.cli.verbs.explain import table
+from tokenlane.cli.admin_client import understood
+from tokenlane.cli.verbs.explain import Explained, table
 from tokenlane.config.settings import RoutingSettings, Settings
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import FleetState
@@ -82,7 +83,7 @@ async def test_who_is_left_out_and_why(fields: dict[str, Any], reason: str) -> N
         explained = await told(bench, CHAT)
         why = LEFT_OUT_WORDS[LeftOut(reason)]
         assert explained["left_out"] == [{"replica": "b:2", "reason": reason, "why": why}]
-        assert f"b:2: left out, {why}" in table(explained)
+        assert f"b:2: left out, {why}" in table(understood(explained, Explained, ""))
 
 
 async def test_a_completion_a_session_and_a_head() -> None:
@@ -95,14 +96,14 @@ async def test_a_completion_a_session_and_a_head() -> None:
             assert (explained["reason"], explained["session"]) == (reason, policy == "session")
             chat = await told(bench, CHAT, session)
             assert bool(chat["head_tokens"]) == (policy == "prefix-hash")
-            assert "demo: " in table(chat)
+            assert "demo: " in table(understood(chat, Explained, ""))
 
 
 async def test_without_a_tokenizer_it_says_so() -> None:
     async with gateway(*URLS) as bench:
         explained = await told(bench, CHAT)
         assert (explained["exact"], explained["reason"]) == (False, "no-tokenizer")
-        assert "about " in table(explained)
+        assert "about " in table(understood(explained, Explained, ""))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from tokenlane.config.flags import admin_flags, looked
 from tokenlane.config.keyring import admin_token
@@ -15,6 +17,7 @@ from tokenlane.config.settings import AdminSettings
 from tokenlane.errors import ConfigError
 from tokenlane.runtime.ports import split_url, url_of
 
+_T = TypeVar("_T")
 # The address that reaches a listener on all addresses of this machine.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
@@ -113,3 +116,13 @@ def ask(
         return json.loads(answer)
     except ValueError:
         raise ErrorAnswer(status, answer) from None
+
+
+def understood(answer: Any, kind: type[_T], where: str) -> _T:
+    """Return an answer as what a gateway says. Raise Unreachable where somebody else answers."""
+    try:
+        return msgspec.convert(answer, kind)
+    except msgspec.ValidationError:
+        raise Unreachable(
+            f"{where} answers with something else: is it the admin port of a gateway?"
+        ) from None

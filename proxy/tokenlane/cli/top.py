@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TextIO
 
-import msgspec
-
-from tokenlane.cli.admin_client import ErrorAnswer, Unreachable, ask
+from tokenlane.cli.admin_client import ErrorAnswer, Unreachable, ask, understood
 from tokenlane.cli.output import take_any_letter
 from tokenlane.config.secret import ADMIN_TOKEN_VARIABLE
 from tokenlane.control.dashboard.live import Live
@@ -37,16 +35,15 @@ def fetch(url: str, headers: Mapping[str, str]) -> Live:
     """Return the current `/live.json`. Raise Unreachable."""
     try:
         told = ask(url, "GET", "/live.json", timeout_s=DEADLINE_S, headers=headers)
-        return msgspec.convert(told, Live)
+        return understood(told, Live, url)
     except ErrorAnswer as error:
         if error.status == HTTPStatus.UNAUTHORIZED:
             raise Unreachable(
                 f"{url} wants the admin token: --admin-token-file, or {ADMIN_TOKEN_VARIABLE}"
             ) from None
-        why = f"answers with status {error.status}"
-    except msgspec.ValidationError:
-        why = "answers with other numbers"
-    raise Unreachable(f"{url} {why}: is it the admin port of a gateway?")
+        raise Unreachable(
+            f"{url} answers with status {error.status}: is it the admin port of a gateway?"
+        ) from None
 
 
 def top(url: str, headers: Mapping[str, str], *, once: bool) -> int:

@@ -7,7 +7,7 @@ Invariants:
 
 import argparse
 import json
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote
 
 from tokenlane.cli import admin_client
@@ -22,6 +22,25 @@ _ASKED = {
     "drain": ("POST", "/replicas/{}/drain"),
     "remove": ("DELETE", "/replicas/{}"),
 }
+
+
+class _Row(TypedDict):
+    id: str
+    origin: str
+    draining: bool
+    in_flight_requests: int
+    up: NotRequired[bool | None]
+    removed: NotRequired[bool]
+
+
+class _Rows(TypedDict):
+    replicas: list[_Row]
+
+
+class _Reloaded(TypedDict):
+    outcome: str
+    changed: list[str]
+    restart: list[str]
 
 
 def replicas_flags(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +65,8 @@ def replicas(args: argparse.Namespace) -> int:
     method, path = _ASKED[args.action]
     body = json.dumps({"url": args.replica}).encode() if args.action == "add" else None
     id_ = quote(args.replica or "", safe=":[]", errors="surrogateescape")
-    told = _ask(args, method, path.format(id_), body)
+    kind = _Rows if args.action == "list" else _Row
+    told = _ask(args, method, path.format(id_), body, kind)
     if told is None:
         return 1
     if args.json:
@@ -66,7 +86,7 @@ def reload_flags(parser: argparse.ArgumentParser) -> None:
 
 def reload(args: argparse.Namespace) -> int:
     """Return 0 if the settings that the gateway reloaded are in force, else 1."""
-    told = _ask(args, "POST", "/reload", b"")
+    told = _ask(args, "POST", "/reload", b"", _Reloaded)
     if told is None:
         return 1
     say(f"{told['outcome']}: {', '.join(told['changed']) or 'nothing changed'}")
@@ -85,9 +105,10 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def _ask(
-    args: argparse.Namespace, method: str, path: str, body: bytes | None
+    args: argparse.Namespace, method: str, path: str, body: bytes | None, kind: type
 ) -> dict[str, Any] | None:
-    """Return the gateway's answer; None, with the reason on stderr, where it refuses."""
+    """Return the gateway's answer, which is of this kind; None, with the reason on stderr, where it
+    refuses."""
     admin = admin_client.settings_of(args)
     where = admin_client.address(args.admin, admin)
     headers = {"content-type": "application/json", **admin_client.shown(admin)}
@@ -95,6 +116,7 @@ def _ask(
         told: dict[str, Any] = admin_client.ask(
             where, method, path, timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
+        admin_client.understood(told, kind, where)
     except (admin_client.Unreachable, admin_client.ErrorAnswer) as error:
         complain(str(error))
         return None

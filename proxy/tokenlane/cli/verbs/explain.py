@@ -5,7 +5,7 @@ import json
 import sys
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from urllib.parse import urlencode
 
 from tokenlane.cli import admin_client
@@ -13,6 +13,41 @@ from tokenlane.cli.output import complain, say_lines
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 15.0
+
+
+class _Row(TypedDict):
+    replica: str
+    chosen: bool
+    matched_tokens: int
+    uncached_tokens: int
+    queued_tokens: int
+    requests: int
+    cost: float
+
+
+class _LeftOut(TypedDict):
+    replica: str
+    why: str
+
+
+class Explained(TypedDict):
+    """What a table needs of what `Explainer.explain` makes."""
+
+    model: str | None
+    policy: str
+    reason: str
+    meaning: str
+    replica: str
+    tokens: int
+    exact: bool
+    rung: str | None
+    blocks: int
+    block_tokens: int
+    head_tokens: int | None
+    session: bool
+    panic: bool
+    replicas: list[_Row]
+    left_out: list[_LeftOut]
 
 
 def explain_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +83,7 @@ def explain(args: argparse.Namespace) -> int:
         told = admin_client.ask(
             where, "POST", f"/explain?{about}", timeout_s=_TIMEOUT_S, body=body, headers=headers
         )
+        admin_client.understood(told, Explained, where)
     except admin_client.Unreachable as error:
         complain(str(error))
         return 1
@@ -80,8 +116,8 @@ def _header(text: str) -> tuple[str, bytes]:
     return name.lower(), value.encode("utf-8", "surrogateescape")
 
 
-def table(told: dict[str, Any]) -> str:
-    """Return an explanation for people. told: what `Explainer.explain` makes."""
+def table(told: Explained) -> str:
+    """Return an explanation for people."""
     about = "" if told["exact"] else "about "
     head = [
         (
