@@ -17,6 +17,7 @@ from tokenlane.cli.doctor import (
     DoctorReport,
     check_front_ends,
     check_machine,
+    check_ports,
     check_variables,
     examine,
 )
@@ -28,6 +29,7 @@ from tokenlane.config.settings import (
     TokenSettings,
 )
 from tokenlane.control.front_end import FrontEnd
+from tokenlane.runtime import ports
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.tokens.demo import demo_folder
@@ -64,6 +66,22 @@ def test_what_would_not_serve(nobody: str, tmp_path: Path) -> None:
         "The gateway would not serve",
     ):
         assert said in text
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"), [(True, "ok    data port: 127.0.0.1:{} is free, or shared"),
+                         (False, "FAIL  data port: port {} on 127.0.0.1 is already taken")]
+)  # fmt: skip
+def test_a_port_that_another_gateway_shares(shares: bool, said: str) -> None:
+    lines: list[str] = []
+    with ports.reserve("127.0.0.1", 0, shared=True) as held:
+        host, port = ports.address_of(held)
+        with ports.reuse_port_socket(host, port):
+            server = ServerSettings(port=port, share_port=shares)
+            given = Settings(server=server, admin=AdminSettings(port=0))
+            check_ports(DoctorReport(lines.append), given)
+    assert lines[0].strip().startswith(said.format(port))
+    assert lines[1].strip() == "ok    admin port: one that is free on 127.0.0.1"
 
 
 def test_no_replica_given() -> None:

@@ -9,6 +9,7 @@ import asyncio
 import platform
 import resource
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -127,10 +128,12 @@ def check_variables(report: DoctorReport, environ: Mapping[str, str]) -> None:
 
 
 def check_ports(report: DoctorReport, settings: Settings) -> None:
-    """Whether both ports are free, or those of a gateway that runs with these settings."""
+    """Whether both ports are free, or shared, or those of a gateway that runs with these
+    settings."""
     server, admin = settings.server, settings.admin
+    reserve = partial(ports.reserve, shared=server.share_port)
     for what, listen, host, port in (
-        ("data", ports.reserve, server.host, server.port),
+        ("data", reserve, server.host, server.port),
         ("admin", ports.admin_listener, admin.host, admin.port),
     ):
         try:
@@ -143,7 +146,8 @@ def check_ports(report: DoctorReport, settings: Settings) -> None:
         except ConfigError as error:
             report.fail(f"{what} port: {error}")
         else:
-            found = f"{host}:{port} is free" if port else f"one that is free on {host}"
+            free = "free, or shared" if listen is reserve and server.share_port else "free"
+            found = f"{host}:{port} is {free}" if port else f"one that is free on {host}"
             report.fine(f"{what} port: {found}")
 
 
