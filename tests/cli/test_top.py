@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pty
+import signal
 import socket
 import sys
 import termios
@@ -102,6 +103,22 @@ async def test_in_a_terminal_until_q() -> None:
     assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     await terminal.until("\x1b[?1049l")
     assert termios.tcgetattr(terminal.slave) == before
+    terminal.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_terminal_is_as_it_was_after_a_signal(ends: signal.Signals) -> None:
+    terminal = Terminal()
+    before = termios.tcgetattr(terminal.slave)
+    async with admin_port() as url:
+        process = await terminal.start(["--admin", url])
+        await terminal.until("q quits")
+        process.send_signal(ends)
+        assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 128 + ends
+    await terminal.until("\x1b[?1049l")
+    assert termios.tcgetattr(terminal.slave) == before
+    assert "Traceback" not in terminal.text
     terminal.close()
 
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import sys
 import termios
 import tty
@@ -101,6 +102,8 @@ def _screen(keys: TextIO, out: TextIO) -> Iterator[Callable[[float], str | None]
         ready, _, _ = select.select([keys], [], [], wait_s)
         return os.read(keys.fileno(), 1).decode("ascii", "replace") if ready else None
 
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ends, lambda number, _: sys.exit(128 + number))
     try:
         tty.setcbreak(keys)
         out.write(_ENTER)
