@@ -42,6 +42,8 @@ Blocks = Annotated[int, Meta(ge=0, extra={"unit": "blocks"})]
 _LONGEST_S = 1_000_000_000
 Seconds = Annotated[float, Meta(ge=0, le=_LONGEST_S, extra={"unit": "seconds"})]
 SecondsAboveZero = Annotated[float, Meta(gt=0, le=_LONGEST_S, extra={"unit": "seconds"})]
+# Between rounds that would otherwise leave the loop no pause.
+IntervalSeconds = Annotated[float, Meta(ge=0.05, le=_LONGEST_S, extra={"unit": "seconds"})]
 NotNegative = Annotated[float, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 Host = Annotated[str, Meta(extra={"metavar": "H"})]
@@ -259,8 +261,9 @@ class KvEventSettings(Section, frozen=True):
     discover: Annotated[bool, restart("ask replicas where they publish KV events")] = True
     sources: Annotated[dict[str, KvSource], restart(
         "where replicas publish that do not say so, by the backend's URL, as JSON")] = {}
-    check_interval_s: Annotated[Seconds, restart("silence after which a publisher is asked")] = 5.0
-    answer_deadline_s: Annotated[Seconds, restart("time it has to answer")] = 2.0
+    check_interval_s: Annotated[IntervalSeconds, restart(
+        "silence after which a publisher is asked")] = 5.0
+    answer_deadline_s: Annotated[SecondsAboveZero, restart("time it has to answer")] = 2.0
     flush_interval_s: Annotated[Seconds, restart(
         "changes are collected for this long before workers are told")] = 0.01
 
@@ -281,8 +284,9 @@ class HealthSettings(Section, frozen=True):
 class ControlSettings(Section, frozen=True):
     """Probes and scrapes of the replicas."""
 
-    probe_interval_s: Annotated[Seconds, live("time between two probes of a replica")] = 1.0
-    probe_deadline_s: Annotated[Seconds, live("time a replica has to answer a probe")] = 2.0
+    probe_interval_s: Annotated[IntervalSeconds, live("time between two probes of a replica")] = 1.0
+    probe_deadline_s: Annotated[SecondsAboveZero, live(
+        "time a replica has to answer a probe")] = 2.0
     fall_count: Annotated[Count, live("failed probes in a row after which a replica is down")] = 2
     rise_count: Annotated[Count, live("good probes in a row after which it is up")] = 1
 
