@@ -198,6 +198,21 @@ def test_processes_get_no_secret_that_they_do_not_need(
         assert gateway.stop() == 0
 
 
+def test_a_hangup_for_the_whole_service_ends_no_worker(argv: list[str]) -> None:
+    """As by `systemctl kill -s HUP`: the supervisor alone makes something of it, a reload."""
+    with Gateway(*argv, "--tokens-processes", "1") as gateway:
+        [worker] = gateway.status()["workers"]
+        until(lambda: len(_children(worker["pid"])) == 1)
+        [tokenizer] = _children(worker["pid"])
+        for pid in (gateway.process.pid, worker["pid"], tokenizer):
+            os.kill(pid, signal.SIGHUP)
+        until(lambda: sum(gateway.status()["config"]["reloads"].values()) == 1)
+        assert gateway.chat() == 200
+        assert gateway.status()["workers"][0]["pid"] == worker["pid"]
+        assert _children(worker["pid"]) == [tokenizer]
+        assert gateway.stop() == 0
+
+
 def test_what_is_asked_of_the_admin_port_makes_no_line_of_its_own_in_the_log(
     argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

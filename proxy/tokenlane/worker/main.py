@@ -302,8 +302,10 @@ def main() -> None:
     cpu_scheduling.take_soon()
     malloc_arenas.use_one_arena()
     descriptors.raise_limit()
-    # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers.
+    # The supervisor passes on what it is told; a Ctrl-C at the terminal is not for workers, nor is
+    # the SIGHUP that it reloads by, which may be sent to all of a service.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     async def run() -> int:
         worker = Worker(int(sys.argv[1]))

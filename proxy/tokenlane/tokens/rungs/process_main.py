@@ -79,8 +79,10 @@ def _tokenized(asked: Asked, payload: bytes, model: LoadedModel) -> Tokenized:
 
 
 def main() -> int:
-    """Run the process. Ignore a terminal's Ctrl-C, which the gateway handles."""
+    """Run the process. Ignore a terminal's Ctrl-C and the SIGHUP of a reload, which the gateway
+    handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.nice(_NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as sock:
         sock.setblocking(True)
