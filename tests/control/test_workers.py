@@ -11,7 +11,7 @@ import pytest
 
 from tokenlane.channel.messages import Explain, Suspect, Up
 from tokenlane.config.settings import ServerSettings, Settings
-from tokenlane.control.workers import WorkerPool
+from tokenlane.control.workers import SILENT_LOOKS, WorkerPool
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import FleetState, Load
 from tokenlane.telemetry.load_board import SharedBoard, create_board
@@ -168,6 +168,32 @@ async def test_a_dead_worker_is_started_again_and_nothing_counted_is_lost() -> N
         assert bench.retries == 3
         assert bench.board.load(0) == Load(2, 10)
         assert repr(victim).startswith("<Worker 1 ready")
+
+
+@pytest.mark.row("O12")
+async def test_a_worker_that_says_nothing_for_many_looks_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tokenlane.control.workers.LOOK_PERIOD_S", 3600.0)  # none but these:
+    async with running("serves", workers=2) as bench:
+        for _ in range(2 * SILENT_LOOKS):
+            bench.pool._look()  # who starts may take its time
+        await bench.pool.started
+        await bench.until(lambda seen: {1000, 1001} <= set(seen))
+        talks, hangs = bench.pool.workers
+        pids = talks.pid, hangs.pid
+        os.kill(hangs.pid, signal.SIGSTOP)
+        for _ in range(SILENT_LOOKS - 1):
+            bench.pool._look()
+        await bench.pool.explain(Explain(((b"x", b""),), b"?"))  # which the first one answers
+        assert (talks.pid, hangs.pid) == pids
+        bench.pool._look()
+        await bench.until(lambda seen: seen.count(1001) == 2)
+        assert talks.pid == pids[0]
+        assert hangs.pid not in {0, pids[1]}
+        assert [worker.restarts for worker in bench.pool.workers] == [0, 1]
+        assert "worker 1 hangs: it has said nothing for" in caplog.text
+        assert bench.retries == 3
 
 
 async def test_explanations_come_back_to_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:

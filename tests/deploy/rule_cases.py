@@ -176,8 +176,20 @@ LONG_STALLS = Case(
     late("0+9872x60", "0+9867x60", "0.005")
     | {'tokenlane_loop_stall_cause_seconds_total{cause="inspect"}': "0+1.1x60"},
 )
+# Worker 0 hangs for half a minute, and is replaced; or it is another worker that starts.
+HANGS = Case(
+    late("0+1000x2 2000x4 2000+1000x20", "0+1000x2 2000x4 2000+1000x20", "0.25")
+    | {'tokenlane_workers{state="ready"}': "2x30"},
+    late("0+1000x2 2000x4 2000+1000x20", "0+1000x2 2000x4 2000+1000x20", "0.25")
+    | {
+        'tokenlane_workers{state="ready"}': "2x2 1x5 2x30",
+        'tokenlane_workers{state="starting"}': "_x3 1x5 stale",
+    },
+    2, "5s",
+)  # fmt: skip
 # Alerts that fire for more than one reason: the others.
 MORE_CASES = (
+    ("TokenlaneLoopFrozen", HANGS),
     ("TokenlaneLoopBlocked", LONG_STALLS),
     (
         "TokenlanePoolNeeded",

@@ -14,6 +14,8 @@ class WorkerProcess:
         self.state = "starting"
         self.pid = 0
         self.starts = 0
+        # How often it was looked at since it last said something.
+        self.silent_looks = 0
         self.reason: str | None = None
         self.end: SupervisorEnd | None = None
         self.process: asyncio.subprocess.Process | None = None

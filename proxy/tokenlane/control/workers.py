@@ -6,6 +6,8 @@ Invariants:
 - Until every worker was ready once, one that refuses to start ends the whole start
   (`started` fails); afterwards it is tried again for ever, with growing pauses.
 - Fleet snapshots reach every worker, a new one through Hello. Learned prefixes are hints.
+- A worker that serves and says nothing for SILENT_LOOKS looks in a row hangs, and is killed. Looks
+  are counted, not time: this process, stopped or starved, looks once when it goes on.
 """
 
 import asyncio
@@ -40,6 +42,8 @@ STEADY_S = 10.0
 START_TRIES = 3
 EXPLAIN_DEADLINE_S = 10.0
 RELOAD_DEADLINE_S = 10.0
+LOOK_PERIOD_S = 1.0
+SILENT_LOOKS = 30
 
 log = logging.getLogger("workers")
 
@@ -83,6 +87,7 @@ class WorkerPool:
             loop.create_task(self._keep(worker), name=f"worker-{worker.number}")
             for worker in self.workers
         ]
+        loop.call_later(LOOK_PERIOD_S, self._look)
 
     def publish(self, state: FleetState) -> None:
         """Sends a snapshot to every worker."""
@@ -150,6 +155,22 @@ class WorkerPool:
             done, _ = await asyncio.wait(self._tasks)
             for task in done:
                 task.result()
+
+    def _look(self) -> None:
+        """Ends those that hang: their share of the new connections would hang for ever."""
+        if self._draining.is_set():
+            return
+        asyncio.get_running_loop().call_later(LOOK_PERIOD_S, self._look)
+        for worker in self.workers:
+            worker.silent_looks += 1
+            if worker.state != "ready" or worker.silent_looks != SILENT_LOOKS:
+                continue
+            log.error(
+                "worker %d hangs: it has said nothing for %.0f s, and is killed",
+                worker.number, SILENT_LOOKS * LOOK_PERIOD_S,
+            )  # fmt: skip
+            if worker.process is not None and worker.process.returncode is None:
+                worker.process.kill()
 
     async def _keep(self, worker: WorkerProcess) -> None:
         pause_s = FIRST_PAUSE_S
@@ -246,6 +267,7 @@ class WorkerPool:
             end.close()
 
     def _received(self, worker: WorkerProcess, message: Up) -> None:
+        worker.silent_looks = 0
         match message:
             case messages.WorkerReady(doubts):
                 worker.doubts = doubts

@@ -11,7 +11,6 @@ Invariants:
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
@@ -146,9 +145,12 @@ class Worker:
         self._end.send(messages.WorkerReady(doubts))
         if self._reload_waiting is not None:
             self._reload(self._reload_waiting)
-        await self._until_drained(gauges, recorder, monitor)
-        gateway.draining = True
-        cut = await server.drain(in_force.settings.server.drain_deadline_s)
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell(gauges, recorder, monitor), name="telling")
+            await self._drain.wait()
+            gateway.draining = True
+            cut = await server.drain(in_force.settings.server.drain_deadline_s)
+            telling.cancel()
         in_force.resources.close()
         self._sample(gauges, recorder)
         monitor.sample()
@@ -161,15 +163,12 @@ class Worker:
             log.warning("drain ended with %d answers cut", cut)
         return 1 if cut else 0
 
-    async def _until_drained(
-        self, gauges: Gauges, recorder: Recorder, monitor: StallMonitor
-    ) -> None:
-        while not self._drain.is_set():
+    async def _tell(self, gauges: Gauges, recorder: Recorder, monitor: StallMonitor) -> None:
+        """Say for ever what was counted: to the supervisor it is the sign of life."""
+        while True:
             self._sample(gauges, recorder)
             self._end.offer(messages.Beats(monitor.sample()))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SAMPLE_PERIOD_S):
-                    await self._drain.wait()
+            await asyncio.sleep(_SAMPLE_PERIOD_S)
 
     def _compose(
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder

@@ -237,7 +237,7 @@ PEER_IN_FLIGHT = Family("gauge", "tokenlane_fleet_replica_in_flight_requests",
 WORKERS = Family("gauge", "tokenlane_workers",
     "Workers by state.", ("state",), where="control")
 WORKER_RESTARTS = Family("counter", "tokenlane_worker_restarts_total",
-    "Workers started again after they died.", where="control")
+    "Workers started again after they died or hung.", where="control")
 CONFIG_RELOADS = Family("counter", "tokenlane_config_reloads_total",
     "Times the settings were read anew: applied, unchanged, or refused for a mistake in them.",
     ("outcome",), where="control")
