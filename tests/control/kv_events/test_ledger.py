@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.control.kv_events.spelling import CLEARED, engine_keys, payload, removed, stored
@@ -188,47 +188,57 @@ def test_changes_are_net() -> None:
 
 @st.composite
 def _prompts(draw: st.DrawFn) -> list[int]:
-    return [draw(st.integers(0, 1)) for _ in range(draw(st.integers(1, 6)))]
+    """Token ids, whole engine blocks of two. They part ways inside of blocks, too."""
+    return [draw(st.integers(0, 1)) for _ in range(2 * draw(st.integers(1, 3)))]
 
 
 @given(
-    st.lists(st.tuples(_prompts(), st.booleans(), st.booleans()), max_size=30),
+    st.lists(st.tuples(_prompts(), st.sampled_from(["store", "evict", "clear"])), max_size=30),
     st.sampled_from([1, 2, 3]),
     st.booleans(),
+    st.booleans(),
 )
+@example([([0, 0], "store"), ([0, 1], "store"), ([0, 0], "evict")], 1, False, False)
+@example([([0, 0, 0, 0], "store"), ([0, 0, 0, 1], "store"), ([0, 0, 0, 0], "evict")], 3, True, True)
 def test_equal_to_an_engine_that_evicts_from_the_tail(
-    steps: list[tuple[list[int], bool, bool]], ours: int, arrays: bool
+    steps: list[tuple[list[int], str]], ours: int, arrays: bool, moves: bool
 ) -> None:
-    """Prompts come and go as physical copies; what is held is what some copy holds whole."""
+    """Prompts come and go as physical copies; what is held is what some copy holds whole.
+    moves: after each step another ledger goes on."""
     ledger = Ledger("m", ours, 10_000)
     size = 2
     copies: Counter[tuple[int, ...]] = Counter()
     seen: set[bytes] = set()
-    for prompt, store, clear in steps:
-        ids = [token for token in prompt for _ in range(size)]
+    for ids, step in steps:
         keys = engine_keys(ids, size)
-        if clear and not store:
+        # Up to and with each of its blocks.
+        upto = [tuple(ids[:end]) for end in range(size, len(ids) + 1, size)]
+        if step == "clear":
             copies.clear()
             feed(ledger, CLEARED, arrays=arrays)
-        elif store:
+        elif step == "store":
             # What is held is reused, but the last block of a prompt is always computed.
             reused = 0
-            while reused < len(prompt) - 1 and copies[tuple(prompt[: reused + 1])]:
+            while reused < len(keys) - 1 and copies[upto[reused]]:
                 reused += 1
             parent = keys[reused - 1] if reused else None
             feed(ledger, stored(keys[reused:], parent, ids[reused * size :], size), arrays=arrays)
-            copies.update(tuple(prompt[: n + 1]) for n in range(reused, len(prompt)))
-        elif copies[tuple(prompt)] and not any(
-            len(one) > len(prompt) and one[: len(prompt)] == tuple(prompt) and count
+            copies.update(upto[reused:])
+        elif copies[upto[-1]] and not any(
+            len(one) > len(ids) and one[: len(ids)] == upto[-1] and count
             for one, count in copies.items()
         ):
-            copies[tuple(prompt)] -= 1
+            copies[upto[-1]] -= 1
             feed(ledger, removed([keys[-1]]), arrays=arrays)
         expected: set[bytes] = set()
         for blocks, count in copies.items():
             if count:
-                expected |= hashes([token for token in blocks for _ in range(size)], ours)
+                expected |= hashes(list(blocks), ours)
         assert held(ledger) == expected
         for change in ledger.take().values():
             seen = (seen | split(change.stored)) - split(change.removed)
         assert seen == expected
+        if moves:
+            contents = ledger.contents()
+            ledger = Ledger("m", ours, 10_000)
+            assert ledger.restore(contents)

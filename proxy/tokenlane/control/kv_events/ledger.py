@@ -7,7 +7,8 @@ has to match: one engine block completes none, one or several of ours.
 Invariants:
 - Copies count: an engine stores the same block once per physical copy and removes it as often.
   A report of reused blocks (vLLM's `kv_cache_report_mode: full`) is no copy.
-- A block of ours is held while the engine block that completes it is.
+- A block of ours is held while an engine block that completes it is. There are several such where
+  prompts part ways inside an engine block; where block sizes are the same there is one.
 - Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true. So
   are blocks told by their keys alone that the other memory never held.
 - `take` gives what has changed since it was last called, net; `pieces` gives all of it.
@@ -15,6 +16,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import msgspec
 
@@ -50,6 +52,11 @@ _Value = bytes | _Piece
 
 def _own(value: _Value) -> bytes:
     return value if isinstance(value, bytes) else value.own
+
+
+def _alone(value: _Value) -> TypeGuard[bytes]:
+    """Whether this is one hash, and no other engine block completes it: their blocks are ours."""
+    return isinstance(value, bytes) and len(value) == HASH_BYTES
 
 
 class LedgerContents(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +98,8 @@ class Ledger:
         self._limit_blocks = limit_blocks
         self._shelves: dict[Medium, dict[Key, _Value]] = {medium: {} for medium in Medium}
         self._copies: dict[tuple[Medium, Key], int] = {}
+        # By hash, the engine blocks that complete it, of those that may share any.
+        self._holders: dict[Medium, dict[bytes, int]] = {medium: {} for medium in Medium}
         self._other_groups: set[int] = set()
         self._fresh: dict[Medium, set[bytes]] = {medium: set() for medium in Medium}
         self._gone: dict[Medium, set[bytes]] = {medium: set() for medium in Medium}
@@ -121,6 +130,7 @@ class Ledger:
         self._copies.clear()
         self._other_groups = set()
         for medium in Medium:
+            self._holders[medium].clear()
             self._fresh[medium].clear()
             self._gone[medium].clear()
         self.left_out = 0
@@ -137,6 +147,10 @@ class Ledger:
             return False
         self.reset()
         self._shelves |= contents.shelves
+        for medium, shelf in contents.shelves.items():
+            for value in shelf.values():
+                if not _alone(value):
+                    self._turned(medium, _own(value), held=True)
         self._copies = {(medium, key): count for medium, key, count in contents.copies}
         self._other_groups = contents.other_groups
         return True
@@ -165,7 +179,7 @@ class Ledger:
     @property
     def size_bytes(self) -> int:
         """Memory held, estimated."""
-        return ENTRY_BYTES * sum(map(len, self._shelves.values()))
+        return ENTRY_BYTES * sum(map(len, (*self._shelves.values(), *self._holders.values())))
 
     def _stored(self, event: Stored) -> None:
         if event.kind not in _PREFIX_KINDS and event.group < _GROUP_LIMIT:
@@ -256,16 +270,31 @@ class Ledger:
         return None
 
     def _note(self, medium: Medium, value: _Value, *, held: bool) -> None:
-        own = _own(value)
-        if not own:
+        if not _alone(value):
+            for one in self._turned(medium, _own(value), held=held):
+                self._note(medium, one, held=held)
             return
         into, against = self._fresh[medium], self._gone[medium]
         if not held:
             into, against = against, into
-        if own in against:
-            against.discard(own)
+        if value in against:
+            against.discard(value)
         else:
-            into.add(own)
+            into.add(value)
+
+    def _turned(self, medium: Medium, own: bytes, *, held: bool) -> list[bytes]:
+        """Count a holder more, or less, of these hashes; return those that got their first one,
+        or lost their last."""
+        holders, turned = self._holders[medium], []
+        for at in range(0, len(own), HASH_BYTES):
+            one = own[at : at + HASH_BYTES]
+            before = holders.pop(one, 0)
+            after = before + 1 if held else before - 1
+            if after:
+                holders[one] = after
+            if not before or not after:
+                turned.append(one)
+        return turned
 
     def __repr__(self) -> str:
         held = ", ".join(f"{medium}: {len(shelf)}" for medium, shelf in self._shelves.items())
