@@ -80,6 +80,17 @@ def test_a_report_of_reused_blocks_is_no_copy() -> None:
     assert held(ledger) == set()
 
 
+def test_a_report_that_names_more_than_is_known_is_no_copy_of_the_rest() -> None:
+    ledger, ids = Ledger("m", 2, 1000), [1, 2, 3, 4, 5, 6]
+    images = {"extra_keys": [None, None, [["image", 1]]]}
+    feed(ledger, stored([1], None, ids[:2], 2))
+    for _ in range(2):
+        feed(ledger, stored([1, 2, 3], None, ids, 2, **images))
+        assert held(ledger) == hashes(ids[:4], 2)
+    feed(ledger, removed([3, 2, 1]))
+    assert held(ledger) == set()
+
+
 def test_media_are_kept_apart_and_know_each_others_parents() -> None:
     ledger, ids = Ledger("m", 2, 1000), [1, 2, 3, 4]
     feed(ledger, stored([1], None, ids[:2], 2, medium="CPU"))

@@ -6,7 +6,8 @@ has to match: one engine block completes none, one or several of ours.
 
 Invariants:
 - Copies count: an engine stores the same block once per physical copy and removes it as often.
-  A report of reused blocks (vLLM's `kv_cache_report_mode: full`) is no copy.
+  A report of reused blocks (vLLM's `kv_cache_report_mode: full`, which any request may ask for) is
+  no copy. Only one of a single block looks like one, and counts.
 - A block of ours is held while an engine block that completes it is. There are several such where
   prompts part ways inside an engine block; where block sizes are the same there is one.
 - Blocks behind an unknown parent, and unreadable ones, are left out: what is claimed is true. So
@@ -188,15 +189,14 @@ class Ledger:
             return
         found = self._values(event)
         shelf, copies = self._shelves[event.medium], self._copies
-        if (
-            event.parent is None
-            and len(event.keys) > 1
-            and all(map(shelf.__contains__, event.keys))
-        ):
-            # Several blocks from the first on are never computed twice: this says what was reused.
-            return
+        # Several blocks from the first on, some of them held, say what was reused. A single one is
+        # more often a copy: the first block is computed anew by each prompt that ends in it. Not to
+        # count those would drop it, and all that is held behind it, with the first copy.
+        report = event.parent is None and len(event.keys) > 1
         for key, value in found:
             if key in shelf:
+                if report:
+                    continue
                 copies[event.medium, key] = copies.get((event.medium, key), 0) + 1
             elif sum(map(len, self._shelves.values())) >= self._limit_blocks:
                 self.left_out += 1
