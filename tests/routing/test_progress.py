@@ -90,3 +90,27 @@ def test_slowness_is_among_those_that_may_take_the_request() -> None:
     assert progress.slowness([2, 3]) == pytest.approx([0.75, 1.5])
     assert progress.slowness([3, 7, 2]) == pytest.approx([1.5, 1.0, 0.75])
     assert list(progress.slowness([3])) == list(progress.slowness([7])) == []
+
+
+def test_one_that_was_slow_is_given_another_chance_after_a_while() -> None:
+    """It is avoided, so that hardly anything is heard of it."""
+    progress, now = Progress(), 0.0
+    for slot, rate in enumerate((1000.0, 10_000.0, 10_000.0)):
+        now = prefilled(progress, slot, rate, [5000] * 16, now)
+    assert progress.slowness([0, 1, 2]) == pytest.approx([7.0, 0.7, 0.7])
+    for slots, seconds in (((1, 2), 180.0), ((0, 1, 2), 120.0)):
+        ends = now + seconds
+        while now < ends:
+            for slot in slots:
+                now = prefilled(progress, slot, 10_000.0, [5000] * 4, now)
+        assert list(progress.slowness([0, 1, 2])) == []
+        assert (progress.rate(0) == 0.0) == (0 not in slots), "unknown until it is heard of"
+
+
+def test_nothing_is_forgotten_in_quiet_hours_while_all_are_alike() -> None:
+    progress, now = Progress(), 0.0
+    for _ in range(10):
+        for slot in range(2):
+            now = prefilled(progress, slot, 5000.0, [5000] * 8, now)
+        now += 3600.0
+    assert progress.rate(0) == pytest.approx(5000.0)

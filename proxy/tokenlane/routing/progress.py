@@ -11,6 +11,8 @@ Invariants:
   progress, and is as fast as the others.
 - A worker sees the prompts it sent itself. With several workers that understates progress; it
   never invents any.
+- While replicas differ, what was learned is forgotten with time too: a slow one is avoided, so its
+  own answers would hardly tell that it is slow no more.
 
 The rate is the slope of a line through the origin, tokens over the time from when a prompt could
 begin (it was sent, or the one before it was answered) to its first token: large prompts weigh
@@ -22,6 +24,8 @@ from collections.abc import Sequence
 
 # Weight of the past with each prompt: about the last hundred count.
 _FADE = 0.99
+# While replicas differ, the weight of the past halves in this time as well.
+_HALF_LIFE_S = 30.0
 # Before a rate is believed: tokens seen in all.
 _ENOUGH_TOKENS = 10_000.0
 # Rates are compared after so many first tokens, and those this close to each other are equal.
@@ -42,6 +46,12 @@ class _Replica:
         self.squares = 0.0
         self.token_seconds = 0.0
 
+    def fade(self, weight: float) -> None:
+        """What was seen so far counts for less."""
+        self.seen_tokens *= weight
+        self.squares *= weight
+        self.token_seconds *= weight
+
     def rate(self) -> float:
         """Tokens per second; 0.0 while unknown."""
         if self.seen_tokens < _ENOUGH_TOKENS or self.token_seconds <= 0.0:
@@ -56,6 +66,7 @@ class Progress:
         self._replicas: dict[int, _Replica] = {}
         self._tickets = 0
         self._answers = 0
+        self._compared_s = 0.0
         self._compared: dict[int, float] = {}  # rates, empty while those of all are alike
 
     def sent(self, slot: int, tokens: int, now: float) -> int:
@@ -76,12 +87,13 @@ class Progress:
         tokens, sent_s = found
         seconds = now - max(sent_s, replica.answered_s)
         replica.answered_s = now
-        replica.seen_tokens = replica.seen_tokens * _FADE + tokens
-        replica.squares = replica.squares * _FADE + tokens * tokens
-        replica.token_seconds = replica.token_seconds * _FADE + tokens * seconds
+        replica.fade(_FADE)
+        replica.seen_tokens += tokens
+        replica.squares += tokens * tokens
+        replica.token_seconds += tokens * seconds
         self._answers += 1
         if self._answers % _COMPARE_EVERY == 0:
-            self._compare()
+            self._compare(now)
 
     def gone(self, slot: int, ticket: int) -> None:
         """The prompt ended without a first token, or had it long ago."""
@@ -133,7 +145,12 @@ class Progress:
         self._replicas.pop(slot, None)
         self._compared.pop(slot, None)
 
-    def _compare(self) -> None:
+    def _compare(self, now: float) -> None:
+        if self._compared:
+            weight = float(0.5 ** ((now - self._compared_s) / _HALF_LIFE_S))
+            for replica in self._replicas.values():
+                replica.fade(weight)
+        self._compared_s = now
         rates = {slot: replica.rate() for slot, replica in self._replicas.items()}
         known = {slot: rate for slot, rate in rates.items() if rate}
         differ = known and max(known.values()) > _ALIKE_RATIO * min(known.values())
