@@ -127,6 +127,35 @@ def test_another_publisher_with_the_same_numbers_is_found_out() -> None:
     assert sequence.ended(2) == []
 
 
+def test_another_publisher_is_found_out_after_a_question_without_an_answer() -> None:
+    sequence = MessageSequence(can_replay=True)
+    for n in range(3):
+        sequence.live(n, body(n))
+    sequence.ask()
+    assert sequence.live(3, b"other 3") == []
+    assert sequence.failed(1) == [Apply(b"other 3")]
+    assert sequence.ask() == [Ask(2, 2)]
+    assert sequence.replayed(2, 2, b"other 2") == [Restarted(), Ask(0, 3)]
+
+
+def test_an_answer_from_before_what_was_asked_for_is_another_publisher_s() -> None:
+    sequence = MessageSequence(can_replay=True)
+    for n in range(3):
+        sequence.live(n, body(n))
+    sequence.ask()
+    assert sequence.replayed(1, 0, b"other") == [Restarted(), Ask(0, 2)]
+
+
+def test_an_answer_that_shows_no_message_that_is_known_is_a_loss() -> None:
+    sequence = MessageSequence(can_replay=True)
+    for n in range(3):
+        sequence.live(n, body(n))
+    sequence.ask()
+    assert sequence.replayed(1, 3, body(3)) == [Lost(0), Apply(body(3))]
+    assert sequence.replayed(1, 4, body(4)) == [Apply(body(4))]
+    assert sequence.ended(1) == []
+
+
 def test_a_publisher_without_the_last_message_is_another_one() -> None:
     sequence = MessageSequence(can_replay=True)
     for n in range(3):

@@ -11,6 +11,8 @@ Invariants:
 - A live number that does not grow means another publisher (a restart): everything begins anew.
   So does a replay that does not begin with the last message applied, which each question asks for
   too: a publisher that starts again while nobody is connected may have reached the same numbers.
+  A question without an answer leaves that open for the next one; a replay that does not reach back
+  to that message shows nothing, which is a loss.
 - The answer to an older question is not mixed up with that to the last one (`Ask.number`).
 - An answer that breaks off, or has a hole, is asked on from there, as long as each brings
   something: an engine that sends a long replay at once drops what its socket has no room for.
@@ -66,7 +68,9 @@ class MessageSequence:
         self._asked_from = 0
         self._answered = False
         self._last_digest = 0
+        # Whether the publisher may be another one than that of the message `_known`.
         self._unverified = False
+        self._known = (0, 0)
         self.asking = False
         self.expected = 0
         self.gaps = 0
@@ -94,7 +98,7 @@ class MessageSequence:
         if number <= self._last_live:
             actions.append(Restarted())
             self._waited()
-            self.asking = False
+            self.asking = self._unverified = False
             self.expected = 0
         self._last_live = number
         if self.asking and self._waits(number, payload):
@@ -114,9 +118,14 @@ class MessageSequence:
         if not self.asking or question != self._number:
             return []
         if self._unverified:
-            self._unverified = False
-            if number == self.expected - 1 and xxh3_64_intdigest(payload) != self._last_digest:
+            known, digest = self._known
+            if number < known or (number == known and xxh3_64_intdigest(payload) != digest):
                 return self._restart()
+            self._unverified = False
+            if known < number <= self.expected:
+                # Nothing shows any more whose the messages before are.
+                self._answered = True
+                return [Lost(0), *self._take(number, payload)]
         if self._answered and number > self.expected:
             return [self._ask()]
         self._answered = True
@@ -175,14 +184,17 @@ class MessageSequence:
         self._number += 1
         self._asked_from = self.expected
         self._answered = False
-        self._unverified = self.expected > 0
-        return Ask(max(self.expected - 1, 0), self._number)
+        if not self._unverified:
+            self._known = (self.expected - 1, self._last_digest)
+            self._unverified = self.expected > 0
+        return Ask(max(self._known[0], 0), self._number)
 
     def _restart(self) -> list[Action]:
         """The publisher is another one than it was."""
         self._waited()
         self._last_live = -1
         self.expected = 0
+        self._unverified = False
         return [Restarted(), self._ask()]
 
     def _take(self, number: int, payload: bytes) -> list[Action]:
