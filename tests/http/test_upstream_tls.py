@@ -3,20 +3,24 @@ when it came."""
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.config.test_tls import folder as tls_folder
 from tests.http.sinks import REQUEST, Sink
+from tests.scripted import ScriptedTransport
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.pool import ReplicaPool
+from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
 
 pki = tls_folder  # a certificate authority, and a certificate of its making
 
@@ -52,6 +56,53 @@ def serve(listener: socket.socket, context: ssl.SSLContext, head: bytes, body: b
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as made:
         yield made
+
+
+class Pool(ConnectionPool):
+    """forgotten: how many connections are closed."""
+
+    forgotten = 0
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        self.forgotten += 1
+
+
+@contextlib.asynccontextmanager
+async def lost() -> AsyncIterator[tuple[UpstreamConnection, Sink]]:
+    """A connection that was lost in the turn in which very many chunks of a stream came."""
+    pool, transport, sink = Pool(UpstreamSettings()), ScriptedTransport(), Sink()
+    connection = UpstreamConnection(pool)
+    connection.connection_made(cast(asyncio.Transport, transport))
+    connection.send("POST", [REQUEST], sink)
+    connection.data_received(ANSWERS["chunked"][0] + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
+    connection.connection_lost(None)
+    assert pool.forgotten == 1
+    yield connection, sink
+    await asyncio.sleep(0)
+    assert connection._deadline._handle is None
+    transport.sock.close()
+
+
+@pytest.mark.row("O11")
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_waits_at_the_close_keeps_its_turns(paused: bool) -> None:
+    """A turn parses 512 chunks: all in one took 0.1 s."""
+    async with lost() as (connection, sink):
+        parsed = [len(sink.payload)]
+        connection.pause(paused)  # nothing comes any more that could be put off
+        while not sink.ended.is_set():
+            await asyncio.sleep(0)
+            parsed.append(len(sink.payload))
+    assert max(after - before for before, after in itertools.pairwise([0, *parsed])) <= 512
+    assert (sink.payload, sink.what) == (b"x" * 5000, ["head", "body", "end"])
+
+
+async def test_who_leaves_meanwhile_hears_no_more() -> None:
+    async with lost() as (connection, sink):
+        connection.abort(sink)
+        for _ in range(5000 // 512 + 2):
+            await asyncio.sleep(0)
+    assert (len(sink.payload), sink.what) == (512, ["head", "body"])
 
 
 @pytest.mark.parametrize("away", ["client", "loop"])

@@ -48,10 +48,16 @@ class Intake:
         self._line_up()
         self._apply()
 
-    def take(self) -> bytes:
-        """Return the waiting bytes, whose turn does not come any more."""
-        rest, self._rest = self._rest, b""
-        return rest
+    def lose(self) -> None:
+        """Parse what waits although the owner paused it: the transport is gone."""
+        self._transport = None
+        self.held = False
+        self._line_up()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether bytes wait for their turn."""
+        return bool(self._rest)
 
     def drop(self) -> None:
         """Drop the waiting bytes, and resume reading."""

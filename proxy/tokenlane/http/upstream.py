@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import select
 import time
+from functools import partial
 from typing import Any, cast
 
 from tokenlane.config.settings import UpstreamSettings
@@ -237,14 +238,17 @@ class UpstreamConnection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        # With TLS, the close may come in the same read as bytes that wait for their turn.
-        self._turn_bytes = _ANY_BYTES
-        while self._sink is not None and (rest := self._intake.take()):
-            self._received(rest)
-        self._deadline.close()
-        self._intake.end()
         self._unsent = None
         self._pool.forget(self)
+        self._intake.lose()
+        self._lost(exc)
+
+    def _lost(self, exc: Exception | None) -> None:
+        # With TLS, the close may come in the same read as bytes that wait for their turn.
+        if self._intake.waiting:
+            self._pool.turns.add(partial(self._lost, exc))
+            return
+        self._deadline.close()
         sink, reader = self._sink, self._reader
         if sink is not None and isinstance(reader, EofReader) and exc is None:
             self._sink = None
