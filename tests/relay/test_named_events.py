@@ -65,7 +65,17 @@ def test_a_whole_stream(dialect: Dialect) -> None:
     }
 
 
-ALL = [*itertools.chain(*STREAMS.values()), ABORTED, ERROR, REFUSED, FAILED, INCOMPLETE, PING, LINES, *LIES]
+ALL = [
+    *itertools.chain(*STREAMS.values()),
+    ABORTED,
+    ERROR,
+    REFUSED,
+    FAILED,
+    INCOMPLETE,
+    PING,
+    LINES,
+    *LIES,
+]
 
 
 @given(
@@ -119,7 +129,7 @@ def test_of_an_events_data_the_first_line_counts(dialect: Dialect) -> None:
 
 
 def test_of_an_event_too_long_to_carry_the_data_is_not_looked_at() -> None:
-    long = b"event: ping\ndata: %b\ndata: {\"type\":\"error\"}\n\n" % (b"x" * 300_000)
+    long = b'event: ping\ndata: %b\ndata: {"type":"error"}\n\n' % (b"x" * 300_000)
     seen = facts(Dialect.MESSAGES, [long[:-30], long[-30:]])
     assert (seen["failed"], seen["events"]) == (False, 1)
 

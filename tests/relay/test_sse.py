@@ -69,8 +69,21 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 
 STREAMS = st.lists(
     st.sampled_from(
-        [ROLE, TOKEN, LAST, USAGE, DONE, ERROR, REFUSAL, ABORTED, ABORTED_WORD, COMMENT, NULL_USAGE]
-        + [LINES, *LIES]
+        [
+            ROLE,
+            TOKEN,
+            LAST,
+            USAGE,
+            DONE,
+            ERROR,
+            REFUSAL,
+            ABORTED,
+            ABORTED_WORD,
+            COMMENT,
+            NULL_USAGE,
+            LINES,
+            *LIES,
+        ]
     ),
     max_size=8,
 )

@@ -236,7 +236,8 @@ class Relay:
     @property
     def failed(self) -> bool:
         """Whether a complete answer reports a failure of the replica."""
-        return self.aborted or (self.head is not None and blames_replica(self.head.status))
+        status = self.head.status if self.head is not None else 0
+        return self.aborted or (status >= 500 and blames_replica(status))
 
     def phase(self) -> Phase:
         """Return the phase that a failed attempt had reached, as the retry table names it."""
