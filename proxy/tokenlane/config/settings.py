@@ -333,7 +333,7 @@ class FleetSettings(Section, frozen=True):
         metavar="NAME")] = "tokenlane"
     share_interval_s: Annotated[float, Meta(ge=0.01, le=0.05, extra={"unit": "seconds"}), restart(
         "time between two exchanges with the store")] = 0.05
-    lease_s: Annotated[float, Meta(ge=0.2, le=1, extra={"unit": "seconds"}), restart(
+    lease_s: Annotated[float, Meta(ge=0.6, le=1, extra={"unit": "seconds"}), restart(
         "what a gateway has in flight is forgotten when it is silent this long")] = 0.8
     prefix_limit_bytes_per_s: Annotated[BytesPerSecond, restart(
         "of routed prefixes told to the others, of replicas without KV events; 0: none")] = 65536

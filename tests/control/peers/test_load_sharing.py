@@ -13,10 +13,12 @@ from tests.stores import needs_store, store
 from tokenlane.admission.places import Place
 from tokenlane.channel.ends import SupervisorEnd
 from tokenlane.channel.messages import Places, Portions
+from tokenlane.config.loading import schema
 from tokenlane.config.settings import AuthSettings, FleetSettings, Settings, Tenant
 from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.gateway_state import GatewayState
 from tokenlane.control.peers.load_sharing import LoadSharing
+from tokenlane.control.peers.store_client import DEADLINE_S
 from tokenlane.control.worker_process import WorkerProcess
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 from tokenlane.telemetry.metrics.exposition import Totals
@@ -101,6 +103,12 @@ async def test_without_a_password_to_read_workers_get_portions(
     assert end.told == [Portions({"t/requests": 1})]
 
 
+def test_the_slowest_exchange_is_shorter_than_any_lease() -> None:
+    """Or a gateway that waited for a slow store would begin anew each time, and hear nobody."""
+    fleet = schema()["$defs"]["FleetSettings"]["properties"]
+    assert DEADLINE_S + fleet["share_interval_s"]["maximum"] < fleet["lease_s"]["minimum"]
+
+
 @needs_store
 @pytest.mark.slow
 async def test_two_gateways_take_turns_with_one_place(
@@ -130,7 +138,7 @@ async def test_who_was_held_for_long_begins_anew(
     board: SharedBoard, store: StoreServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "peers")
-    fleet = FleetSettings(store=store.url, lease_s=0.2, share_interval_s=0.05)
+    fleet = FleetSettings(store=store.url, lease_s=0.6, share_interval_s=0.05)
     shared, _ = sharing(board, fleet)
 
     async def begun(times: int) -> None:
