@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -10,10 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.certificates import made_certificates
 from tests.config.test_tls import folder as tls_folder
 from tests.control.discovery.apiserver import ApiServer, serving, slice_of
+from tests.control.discovery.test_sources import Scene, until
 from tokenlane.config.settings import DiscoverySettings
-from tokenlane.control.discovery import kubernetes
+from tokenlane.control.discovery import kubernetes, sources
 from tokenlane.control.discovery.kubernetes import Kubernetes, service
 from tokenlane.errors import ConfigError
 
@@ -204,10 +207,34 @@ async def test_the_servers_certificate_is_checked(settings: DiscoverySettings, p
             await told.last("10.0.0.1")
         asked = len(server.asked)
         strange = msgspec.structs.replace(at(settings, server), kubernetes_ca_file="")
-        async with following(strange) as told:
-            await told.until(lambda: len(told.words) > 1)
-            assert told.words[0] is None
+        told = Told()
+        with pytest.raises(ConfigError, match=r"is its CA in discovery\.kubernetes_ca_file"):
+            async with asyncio.timeout(20):
+                await Kubernetes(strange).run(told)
+        assert told.words == [None]
         assert len(server.asked) == asked  # no token was shown to it
+
+
+async def test_a_ca_that_is_renewed_is_read_again(
+    settings: DiscoverySettings, pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "AGAIN_S", 0.02)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pki / "node.pem", pki / "node.key")
+    believed = tmp_path / "ca.crt"
+    (tmp_path / "other").mkdir()
+    shutil.copy(made_certificates(tmp_path / "other") / "ca.pem", believed)
+    server, scene = ApiServer("first"), Scene()
+    server.put(slice_of("a", "10.0.0.1"))
+    async with serving(server, tls):
+        scene.discovery.configure(
+            msgspec.structs.replace(at(settings, server), kubernetes_ca_file=str(believed))
+        )
+        await scene.discovery.first.wait()
+        assert not scene.staying
+        shutil.copy(pki / "ca.pem", believed)
+        await until(lambda: scene.staying == ["10.0.0.1:8000"])
+        await scene.discovery.close()
 
 
 def test_which_service(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ Invariants:
   bookmarks keep that young. Where the server no longer has that version (410), everything is listed
   again.
 - What cannot be had keeps the replicas as they were, and is tried again with growing pauses.
-- The token is read again for each request: Kubernetes replaces it while we run.
+- The token is read again for each request: Kubernetes replaces it while we run. So it does with the
+  CA: where the server's certificate is not believed, this source ends, to be made anew.
 """
 
 import asyncio
@@ -104,7 +105,7 @@ class Kubernetes:
         self._want: Want = lambda _: None
 
     async def run(self, want: Want) -> None:
-        """Until cancelled."""
+        """Until cancelled. Raises ConfigError where the server's certificate is not believed."""
         self._want = want
         pause_s = FIRST_PAUSE_S
         async with aiohttp.ClientSession(
@@ -123,6 +124,10 @@ class Kubernetes:
                 except _Gone:
                     log.info("the Kubernetes API no longer has this version; listing again")
                     self._version = ""
+                except aiohttp.ClientSSLError as error:
+                    want(None)
+                    hint = "is its CA in discovery.kubernetes_ca_file?"
+                    raise ConfigError(f"no TLS with the Kubernetes API: {error}; {hint}") from None
                 except (
                     _Failed, aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE
                 ) as error:  # fmt: skip
