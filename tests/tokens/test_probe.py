@@ -124,6 +124,19 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     assert model.fast.why == {}
 
 
+def test_a_user_without_a_home_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # nor is there an account
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    findings = probe.Findings()
+    assert findings.get("encoder", "a", lambda: "found") == "found"
+    assert findings.get("encoder", "a", lambda: "again") == "again"
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_has_no_fast_path_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     source = "{% for m in messages %}{{ m.content | title }}{% endfor %}"

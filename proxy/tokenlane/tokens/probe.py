@@ -40,7 +40,10 @@ class Findings:
     def __init__(self, folder: Path | None = None) -> None:
         """folder: by default `tokenlane` where XDG_CACHE_HOME says."""
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        self._folder = folder or Path(os.path.expandvars(base)).expanduser() / "tokenlane"
+        try:
+            self._folder = folder or Path(os.path.expandvars(base)).expanduser() / "tokenlane"
+        except RuntimeError:  # a user without a home: nothing is kept
+            self._folder = Path(os.devnull)
         self._around = f"{versions()} python={sys.version} corpus={probe_corpus.VERSION}"
 
     def get(self, kind: str, about: str, find: Callable[[], str]) -> str:

@@ -85,3 +85,10 @@ def test_a_revision_that_is_a_path(tmp_path: Path) -> None:
 )
 def test_where_the_cache_is(environ: dict[str, str], expected: str) -> None:
     assert str(hub_cache(environ)) == expected
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # nor is there an account
+    assert find("org/m", None, {}).how == "org/m is not in ~/.cache/huggingface/hub"
+    assert str(hub_cache({"HF_HUB_CACHE": "~/hub"})) == "~/hub"

@@ -27,13 +27,14 @@ class TokenizerSource(msgspec.Struct, frozen=True):
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps what it fetched, by its own variables."""
+    """Where huggingface_hub keeps what it fetched, by its own variables. Like there, a `~` stays for
+    a user without a home."""
     if environ.get("HF_HUB_CACHE"):
-        return Path(environ["HF_HUB_CACHE"]).expanduser()
+        return Path(os.path.expanduser(environ["HF_HUB_CACHE"]))  # noqa: PTH111 - Path's raises
     home = environ.get("HF_HOME") or str(
         Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     )
-    return Path(home).expanduser() / "hub"
+    return Path(os.path.expanduser(home)) / "hub"  # noqa: PTH111 - as above
 
 
 def snapshots(cache: Path, repository: str) -> Iterator[Path]:
