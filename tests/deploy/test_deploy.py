@@ -59,6 +59,22 @@ def test_the_image_is_small_and_nobody_is_root() -> None:
     assert '"tokenlane", "healthcheck"' in health
 
 
+def test_the_image_has_an_init() -> None:
+    """The kernel gives pid 1 no SIGTERM that it has not asked for, and all orphans."""
+    [entry] = [words for name, words in instructions() if name == "ENTRYPOINT"]
+    assert yaml.safe_load(entry) == ["tini", "--", "tokenlane"]
+    assert ("COPY", "--from=build /usr/bin/tini /usr/bin/tini") in instructions()
+    [installs] = [words for name, words in instructions() if "apt-get install" in words]
+    assert "tini" in installs.split()
+    # Neither of these goes around it.
+    services = read(DEPLOY / "compose" / "compose.yaml")["services"]
+    ours = [one for one in services.values() if one["image"] == "tokenlane"]
+    assert len(ours) == 3
+    assert not any("entrypoint" in one for one in ours)
+    deployment = (CHART / "templates" / "deployment.yaml").read_text(encoding="utf-8")
+    assert not re.search(r"^ {10}command:", deployment, re.MULTILINE)
+
+
 # -- compose ---------------------------------------------------------------------------------
 
 
