@@ -42,8 +42,7 @@ class Relay:
     on_computed: called once the prompt is computed: at a stream's first token (vLLM sends its head
     before the prefill) with its time, else at the head with 0.0. on_made: told a response's name
     before the client. state: of relay_states. done: set once it is one of the ends. error: what led
-    to a failure. refused: it names the client's fault. Times are time.monotonic() seconds, 0.0
-    where not reached.
+    to a failure. refused: it names the client's fault. Times: time.monotonic() s, 0.0: not reached.
     """
 
     head: ResponseHead | None = None

@@ -79,8 +79,7 @@ class StoreClient:
                 seconds, microseconds = await self._client.time()
                 entries = await self._client.xrange(self._stream)
                 return seconds + microseconds / 1e6, [
-                    (_time_s(number), fields.get(_FIELD, b""))
-                    for number, fields in entries
+                    (_time_s(number), fields.get(_FIELD, b"")) for number, fields in entries
                 ]
         except Exception as error:  # noqa: BLE001 - whatever a library makes of a broken store
             raise _store_error(error) from None
