@@ -221,7 +221,7 @@ def test_where_there_are_fewer_places_than_workers_each_has_one_now_and_then(
 ) -> None:
     gateways, now_s = busy(count, workers, limit)
     everybody = [worker for gateway in gateways for worker in gateway.workers]
-    last_s = {worker: now_s for worker in everybody}
+    last_s = dict.fromkeys(everybody, now_s)
     used, ticks = 0, int(2 * count * workers * TURN_S / TICK_S)
     for _ in range(ticks):
         now_s = run(gateways, [0] * count, now_s, 1)
@@ -237,7 +237,7 @@ def test_without_a_store_a_place_stays_with_its_gateway_and_goes_round_its_worke
     gateways, now_s = busy(2, 2, 1)
     now_s = run(gateways, [0, 0], now_s, int((2.5 * TURN_S - now_s % TURN_S) / TICK_S))
     [holder] = [gateway for gateway in gateways if gateway.used]
-    served = {worker: 0 for worker in holder.workers}
+    served = dict.fromkeys(holder.workers, 0)
     for _ in range(int(20 * TURN_S / TICK_S)):
         for gateway in gateways:
             gateway.tick(0, now_s, store=False)

@@ -68,6 +68,7 @@ class StoreClient:
             entries = [entry for _, found in answers[-1] or () for entry in found]
             # Without even the entry just added, the stream was made again and counts from before.
             self._read_to = entries[-1][0] if entries else added or self._read_to
+        assert self._read_to is not None, "no number for what was added"
         self.clock_s = _time_s(self._read_to)
         return [fields.get(_FIELD, b"") for _, fields in entries]
 
