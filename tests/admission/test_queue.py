@@ -193,7 +193,7 @@ async def test_a_chunked_body_that_comes_after_its_head_counts(
             await client.send(chunk(chat("words " * 10)) + chunk(b""))
         await until(lambda: admitted(bench) == (together, 2 - together))
         await until(lambda: held.asked == together)
-        for client in clients:
+        for _ in clients:
             held.free.release()
         for client in clients:
             assert (await client.answer()).status == 200
