@@ -4,10 +4,9 @@ Invariants:
 - No setting holds a secret: settings are printed, shown and sent about. What is secret is read
   where it is used, from a file or a variable, into a Secret.
 - A process gets of the variables that hold secrets what it needs itself (`environment`).
-- A mistake in a file of keys is reported with the file's name and without its content.
+- A mistake in a file of keys is reported with its line and without its content.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -35,7 +34,6 @@ from tokenlane.errors import ConfigError, ConfigProblems
 # Of the hub's client, which only the control plane runs.
 HUB_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
-_UNKNOWN = re.compile(r"unknown field `(.*)`(?= - at `)", re.DOTALL)
 
 
 def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
@@ -62,10 +60,11 @@ def client_keys(settings: AuthSettings) -> tuple[Key, ...] | None:
 def _from_file(path: Path) -> tuple[Key, ...]:
     import yaml  # noqa: PLC0415 - a worker that reads no keys starts 20 ms sooner
 
-    from tokenlane.config.settings_file import place_of, read_yaml  # noqa: PLC0415 - as above
+    from tokenlane.config.settings_file import line_of, place_of, read_yaml  # noqa: PLC0415 - as above
+    from tokenlane.config.validation import Validation  # noqa: PLC0415 - as above
 
     try:
-        listed, _, twice = read_yaml(path, _text(path, "auth.keys_file"), inf)
+        listed, node, twice = read_yaml(path, _text(path, "auth.keys_file"), inf)
         for (key, _), first in twice.items():
             raise ConfigError(
                 f"{path}:{key.start_mark.line + 1}: gives a field twice, first in line {first};"
@@ -74,24 +73,13 @@ def _from_file(path: Path) -> tuple[Key, ...]:
         return msgspec.convert(listed or [], tuple[Key, ...])
     except yaml.YAMLError as error:
         raise ConfigError(f"{place_of(error, path)}: is not YAML") from None
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"{path}: must be a list of keys (digest, tenant, expires): {_without_content(error)}"
-        ) from None
+    except msgspec.ValidationError:
+        checked = Validation(lambda at: f"{path}:{line_of(node, at[1:])}", secret=True)
+        checked.right(listed, tuple[Key, ...], ("keys",))
+        raise ConfigProblems(checked.problems) from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError):
         # PyYAML does not catch what its constructors raise: 2027-02-30 is a date to it.
         raise ConfigError(f"{path}: holds an invalid value") from None
-
-
-def _without_content(error: msgspec.ValidationError) -> str:
-    """Return an error's message. A field that nobody knows may be a key in the wrong place: its
-    name is shown only where it is nearly that of a field."""
-
-    def shown(found: re.Match[str]) -> str:
-        near = difflib.get_close_matches(found[1], Key.__struct_fields__, 1)
-        return found[0] if near else "an unknown field"
-
-    return _UNKNOWN.sub(shown, str(error))
 
 
 def replica_key(

@@ -114,6 +114,20 @@ def place_of(error: yaml.YAMLError, path: Path) -> str:
     return f"{path}:{mark.line + 1}" if mark else str(path)
 
 
+def line_of(node: yaml.Node, path: Path_) -> int:
+    """Return the line of a value, or of the nearest parent that is there. path: from this node."""
+    line = node.start_mark.line
+    for part in path:
+        if isinstance(node, yaml.SequenceNode):
+            node = node.value[part]
+            line = node.start_mark.line
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == part:
+                    node, line = value, key.start_mark.line
+    return int(line) + 1
+
+
 def read_yaml(
     path: Path, text: str, limit_count: float
 ) -> tuple[Any, yaml.Node | None, dict[Pair, int]]:

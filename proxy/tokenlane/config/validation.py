@@ -29,11 +29,13 @@ WRONG: Final = object()
 
 
 class Validation:
-    """where: names the place of a path. problems: sentences. wrong: the paths whose values they
+    """where: names the place of a path. secret: a value is never shown, nor an unknown key, which
+    may be one in the wrong place. problems: sentences. wrong: the paths whose values they
     are about. meant: the settings that unknown keys probably mean."""
 
-    def __init__(self, where: Callable[[Path_], str]) -> None:
+    def __init__(self, where: Callable[[Path_], str], *, secret: bool = False) -> None:
         self._where = where
+        self._secret = secret
         self._unknown_count = 0
         self.problems: list[str] = []
         self.wrong: list[str] = []
@@ -68,7 +70,8 @@ class Validation:
             ]
         elif _is_right(value, kind):
             return value
-        return self.tell(path, f"must be {wanted(kind)}, and is {_shown(value, plain)}")
+        shown = "" if self._secret else f", and is {_shown(value, plain)}"
+        return self.tell(path, f"must be {wanted(kind)}{shown}")
 
     def note(self, path: Path_, said: str) -> None:
         """Add a sentence about a path."""
@@ -107,6 +110,9 @@ class Validation:
         looks = self._unknown_count <= _HINTS_LIMIT_COUNT
         meant = suggestion(name, kind, path) if looks else None
         known = ", ".join(kind.__struct_fields__)
+        if self._secret and not difflib.get_close_matches(name, kind.__struct_fields__, 1):
+            self.note(path, f"has an unknown field; known here: {known}")
+            return
         hint = f"did you mean {meant}?" if meant else f"known here: {known}"
         self.note(here, f"there is no such setting; {hint}")
         if meant:
