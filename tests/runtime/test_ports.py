@@ -71,6 +71,15 @@ def test_a_shared_port_is_not_taken_from_others() -> None:
             ports.reserve(*ports.address_of(foreign), shared=True)
 
 
+def test_all_addresses_of_ipv6_are_none_of_ipv4() -> None:
+    """A client by IPv4 would have an address that `server.trusted_peers` cannot name."""
+    with ports.reuse_port_socket("::", 0) as listener:
+        port = ports.address_of(listener)[1]
+        socket.create_connection(("::1", port), timeout=1).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
 def test_localhost_is_ipv4() -> None:
     with ports.reserve("localhost", 0) as held:
         assert ports.address_of(held)[0] == "127.0.0.1"

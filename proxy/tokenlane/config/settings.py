@@ -80,7 +80,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class ServerSettings(Section, frozen=True):
     """The data port: where it listens and what one connection may cost."""
 
-    host: Annotated[Host, restart("address of the data port", "--host")] = "127.0.0.1"
+    host: Annotated[Host, restart("address of the data port; :: is IPv6 alone", "--host")] = "127.0.0.1"
     port: Annotated[Port, restart("data port; 0 picks one", "--port")] = 8080
     share_port: Annotated[bool, restart(
         "another gateway of the same user may serve on the data port too, and take over")] = False
@@ -118,7 +118,8 @@ class ServerSettings(Section, frozen=True):
 class AdminSettings(Section, frozen=True):
     """The admin port (control plane). Without a token nothing can be changed there."""
 
-    host: Annotated[Host, restart("address of the admin port", "--admin-host")] = "127.0.0.1"
+    host: Annotated[Host, restart(
+        "address of the admin port; :: is IPv6 alone", "--admin-host")] = "127.0.0.1"
     port: Annotated[Port, restart("admin port; 0 picks one", "--admin-port")] = 8081
     token_file: Annotated[File, live(
         f"file with the token for changes (or set {ADMIN_TOKEN_VARIABLE})")] = ""
