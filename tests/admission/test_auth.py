@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
 from tests.raw import CHAT, MESSAGES, Upstream, answering, chat, get, json_bytes, ok, post
@@ -318,10 +319,12 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
         ("- {digest: " + "a" * 64 + "}", r"keys.yaml:1: keys\[0\]: needs `tenant`$"),
         (
             "- {digest: " + "a" * 64 + ",\n   tenant: a, exprires: 1}",
-            r"keys.yaml:2: keys\[0\].exprires: there is no such setting; did you mean"
-            r" keys\[0\].expires\?$",
+            r"keys.yaml:2: keys\[0\].exprires: .*; did you mean keys\[0\].expires\?$",
         ),
-        ("- sk-canary: team-a", r"keys.yaml:1: keys\[0\]: has an unknown field; known here: digest"),
+        (
+            "- sk-canary: team-a",
+            r"keys.yaml:1: keys\[0\]: has an unknown field; known here: digest",
+        ),
         ('- {"sk`\\n` - at `canary": a}', r"keys.yaml:1: keys\[0\]: has an unknown field"),
         (
             "- {digest: " + "a" * 64 + ", tenant: 'a b'}",
@@ -347,13 +350,15 @@ def test_a_wrong_file_of_keys(text: str, words: str, tmp_path: Path) -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("a" * 64),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(st.sampled_from(["digest", "tenant", "expires", "x"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["digest", "tenant", "expires", "x"]), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(VALUES, max_size=2) | VALUES)
 def test_whatever_a_file_of_keys_holds(tmp_path: Path, value: Any) -> None:
     file = tmp_path / "keys.yaml"

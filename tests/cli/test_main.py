@@ -472,7 +472,8 @@ def test_another_service_at_the_admin_port(
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_GET
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, *args: object) -> None:
             pass

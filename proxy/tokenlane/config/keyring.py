@@ -70,13 +70,14 @@ def _from_file(path: Path) -> tuple[Key, ...]:
                 f"{path}:{key.start_mark.line + 1}: gives a field twice, first in line {first};"
                 " the last would count"
             )
-        return msgspec.convert(listed or [], tuple[Key, ...])
+        try:
+            return msgspec.convert(listed or [], tuple[Key, ...])
+        except msgspec.ValidationError:
+            checked = Validation(lambda at: f"{path}:{line_of(node, at[1:])}", secret=True)
+            checked.right(listed, tuple[Key, ...], ("keys",))
+            raise ConfigProblems(checked.problems) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{place_of(error, path)}: is not YAML") from None
-    except msgspec.ValidationError:
-        checked = Validation(lambda at: f"{path}:{line_of(node, at[1:])}", secret=True)
-        checked.right(listed, tuple[Key, ...], ("keys",))
-        raise ConfigProblems(checked.problems) from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, ValueError):
         # PyYAML does not catch what its constructors raise: 2027-02-30 is a date to it.
         raise ConfigError(f"{path}: holds an invalid value") from None

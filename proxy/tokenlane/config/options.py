@@ -107,8 +107,8 @@ def metavar(kind: Any) -> str:
     """Return what stands for a value of a type in the help. Words between bars are choices; NUMBER
     is a text that may be one."""
     for meta in metas(kind):
-        if "metavar" in (meta.extra or {}):
-            return str(meta.extra["metavar"])
+        if said := (meta.extra or {}).get("metavar"):
+            return str(said)
     kind = bare(kind)
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))

@@ -80,7 +80,8 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class ServerSettings(Section, frozen=True):
     """The data port: where it listens and what one connection may cost."""
 
-    host: Annotated[Host, restart("address of the data port; :: is IPv6 alone", "--host")] = "127.0.0.1"
+    host: Annotated[Host, restart(
+        "address of the data port; :: is IPv6 alone", "--host")] = "127.0.0.1"
     port: Annotated[Port, restart("data port; 0 picks one", "--port")] = 8080
     share_port: Annotated[bool, restart(
         "another gateway of the same user may serve on the data port too, and take over")] = False

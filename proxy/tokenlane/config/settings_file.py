@@ -114,9 +114,9 @@ def place_of(error: yaml.YAMLError, path: Path) -> str:
     return f"{path}:{mark.line + 1}" if mark else str(path)
 
 
-def line_of(node: yaml.Node, path: Path_) -> int:
+def line_of(node: yaml.Node | None, path: Path_) -> int:
     """Return the line of a value, or of the nearest parent that is there. path: from this node."""
-    line = node.start_mark.line
+    line = node.start_mark.line if node is not None else 0
     for part in path:
         if isinstance(node, yaml.SequenceNode):
             node = node.value[part]
