@@ -130,9 +130,10 @@ async def test_its_client_gets_of_the_secrets_only_its_own(tmp_path: Path) -> No
             "HF_ENDPOINT": f"http://127.0.0.1:{listener.getsockname()[1]}",
             "HF_HUB_CACHE": str(tmp_path),
         }
-        fetching = asyncio.create_task(hub.fetch("org/m", 60.0, print, environ))
+        loop = asyncio.get_running_loop()
+        fetching = loop.create_task(hub.fetch("org/m", 60.0, print, environ))
         async with asyncio.timeout(30):
-            client, _ = await asyncio.get_running_loop().sock_accept(listener)
+            client, _ = await loop.sock_accept(listener)
         (child,) = psutil.Process().children()
         given = child.environ()
         fetching.cancel()

@@ -27,8 +27,8 @@ class TokenizerSource(msgspec.Struct, frozen=True):
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps what it fetched, by its own variables. Like there, a `~` stays for
-    a user without a home."""
+    """Where huggingface_hub keeps what it fetched, by its own variables. Like there, a `~` stays
+    for a user without a home."""
     if environ.get("HF_HUB_CACHE"):
         return Path(os.path.expanduser(environ["HF_HUB_CACHE"]))  # noqa: PTH111 - Path's raises
     home = environ.get("HF_HOME") or str(
