@@ -20,7 +20,7 @@ from tests.scripted import ScriptedTransport
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.http.heads import ResponseHead
 from tokenlane.http.pool import ReplicaPool
-from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
+from tokenlane.http.upstream import UpstreamConnection
 
 pki = tls_folder  # a certificate authority, and a certificate of its making
 
@@ -58,25 +58,15 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-class Pool(ConnectionPool):
-    """forgotten: how many connections are closed."""
-
-    forgotten = 0
-
-    def forget(self, connection: UpstreamConnection) -> None:
-        self.forgotten += 1
-
-
 @contextlib.asynccontextmanager
 async def lost() -> AsyncIterator[tuple[UpstreamConnection, Sink]]:
     """A connection that was lost in the turn in which very many chunks of a stream came."""
-    pool, transport, sink = Pool(UpstreamSettings()), ScriptedTransport(), Sink()
-    connection = UpstreamConnection(pool)
+    transport, sink = ScriptedTransport(), Sink()
+    connection = UpstreamConnection(ReplicaPool("http://127.0.0.1:9", UpstreamSettings()))
     connection.connection_made(cast(asyncio.Transport, transport))
     connection.send("POST", [REQUEST], sink)
     connection.data_received(ANSWERS["chunked"][0] + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
     connection.connection_lost(None)
-    assert pool.forgotten == 1
     yield connection, sink
     await asyncio.sleep(0)
     assert connection._deadline._handle is None
