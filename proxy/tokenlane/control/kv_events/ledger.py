@@ -180,7 +180,8 @@ class Ledger:
     @property
     def size_bytes(self) -> int:
         """Memory held, estimated."""
-        return ENTRY_BYTES * sum(map(len, (*self._shelves.values(), *self._holders.values())))
+        held, shared = self._shelves.values(), self._holders.values()
+        return ENTRY_BYTES * (sum(map(len, held)) + sum(map(len, shared)))
 
     def _stored(self, event: Stored) -> None:
         if event.kind not in _PREFIX_KINDS and event.group < _GROUP_LIMIT:
