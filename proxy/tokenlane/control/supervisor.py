@@ -171,7 +171,8 @@ class Supervisor:
             # Not longer than one probe may take: dead replicas must not keep the living waiting.
             deadline_s = self._state.settings.control.probe_deadline_s
             await unless(self._stop, self._prober.first_round.wait(), deadline_s)
-            await unless(self._stop, resolve(self._state))
+            state = self._state
+            await unless(self._stop, resolve(state.settings, self._table, state.sources))
             return await self._with_workers(address)
         finally:
             for task in tasks:

@@ -18,7 +18,7 @@ import msgspec
 
 from tokenlane.config.settings import Settings
 from tokenlane.control import fleet_table
-from tokenlane.control.gateway_state import GatewayState
+from tokenlane.control.fleet_table import FleetTable
 from tokenlane.control.probes import session_of, tokenizes
 from tokenlane.control.tokenizers import finder, hub
 from tokenlane.control.tokenizers.finder import TokenizerSource
@@ -106,13 +106,14 @@ async def discover(
     return sources
 
 
-async def resolve(state: GatewayState) -> None:
-    """Finds a source for each model that is given or served; those of adapters are their bases'."""
-    settings, table = state.settings, state.table
+async def resolve(
+    settings: Settings, table: FleetTable, sources: dict[str, TokenizerSource]
+) -> None:
+    """Puts a source of each model that is given or served; those of adapters are their bases'."""
     adapters = adapter_bases(table.replicas)
     served = [one for one in fleet_table.models(table.replicas) if one not in adapters]
-    sources = await discover(settings, served, table.roots)
-    state.sources = await ask(settings, sources, table.replicas)
+    found = await discover(settings, served, table.roots)
+    sources.update(await ask(settings, found, table.replicas))
 
 
 def with_folders(settings: Settings, sources: Mapping[str, TokenizerSource]) -> Settings:
