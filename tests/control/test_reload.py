@@ -153,7 +153,7 @@ async def test_keys_are_read_anew_with_the_settings_the_same(scene: Scene) -> No
     assert scene.applied[0].keys == ()
     scene.keys.write_text("- {digest: short, tenant: t}\n", encoding="ascii")
     report = await scene.once()
-    assert "keys.yaml: must be a list of keys" in report.problems[0]
+    assert "keys.yaml:1: keys[0].digest: must be 64 hex" in report.problems[0]
     assert scene.reloader.in_force.keys == ()
 
 
