@@ -130,5 +130,5 @@ class ReplicaPool(ConnectionPool):
 def out_of_descriptors() -> RequestError:
     """Return the 503 for a request that no connection can be opened for, which is no replica's
     fault."""
-    text = "The gateway has as many connections open as it may have."
+    text = "The gateway can open no more connections: it lacks descriptors, ports or memory."
     return server_error(503, text, "out_of_descriptors", retry_after_s=1)
