@@ -1,4 +1,4 @@
-"""What a streamed chunk costs: the gateway beside a plain aiohttp proxy, in alternated runs.
+"""What a streamed chunk costs: the gateway beside a plain aiohttp proxy and a pipe, alternated.
 
     python -m bench streams [--smoke | --full] [--json FILE]
 
@@ -32,7 +32,7 @@ from bench.tools.processes import (
     two_cores,
 )
 from bench.tools.statistics import Cell, median, minus, quantile, ratio
-from bench.tools.systems import Proxy, aiohttp_proxy, gateway
+from bench.tools.systems import Proxy, aiohttp_proxy, gateway, pipe
 
 CHUNKS = 128
 GAP_S = 0.010
@@ -152,10 +152,11 @@ def run(runs: int, seconds_s: float, streams: int) -> dict[str, Any]:
         source.wait_listening(ports[-1])
         ours = stack.enter_context(gateway(urls, core))
         plain = stack.enter_context(aiohttp_proxy(urls, core))
+        floor = stack.enter_context(pipe(urls, core))
         direct = Proxy("direct", source, ports[0])
+        proxies = [ours, plain, floor]
         for turn in range(runs + 1):
-            order = [direct, ours, plain] if turn % 2 else [direct, plain, ours]
-            for proxy in order:
+            for proxy in (direct, *(proxies if turn % 2 else proxies[::-1])):
                 length_s = seconds_s if turn else 1.5
                 what = plan(proxy.port, streams, length_s, turn)
                 one = measure(proxy, source, ports[0], what, cores)
@@ -165,14 +166,15 @@ def run(runs: int, seconds_s: float, streams: int) -> dict[str, Any]:
                         f"  streams run {turn}/{runs} {proxy.name}: {one.chunk_us:.1f} us a chunk, "
                         f"first token p99 {one.ttft_p99_ms:.2f} ms"
                     )
-    proxies = {name: summary(name, done) for name in (ours.name, plain.name, direct.name)}
-    ours_values, plain_values = proxies[ours.name], proxies[plain.name]
+    found = {one.name: summary(one.name, done) for one in (*proxies, direct)}
+    ours_values, plain_values = found[ours.name], found[plain.name]
     return {
         "bench": "streams",
         "machine": machine.facts(),
         "settings": {"runs": runs, "seconds": seconds_s, "streams": streams, "chunks": CHUNKS},
-        "proxies": proxies,
+        "proxies": found,
         "chunk_cpu_ratio": ratio(ours_values["chunk_us"], plain_values["chunk_us"]),
+        "chunk_cpu_over_pipe": ratio(ours_values["chunk_us"], found[floor.name]["chunk_us"]),
         "added_p99_ratio": ratio(ours_values["added_p99_ms"], plain_values["added_p99_ms"]),
         "added_p50_difference_ms": minus(ours_values["added_p50_ms"], plain_values["added_p50_ms"]),
     }
@@ -202,12 +204,13 @@ def finding(result: dict[str, Any]) -> Finding:
             remarks.append(f"{name}: {len(one['remarks'])} such remarks in all, see the JSON")
     remarks.append(
         f"gateway / aiohttp: CPU per chunk {result['chunk_cpu_ratio']:.2f}, "
-        f"added TTFT p99 {result['added_p99_ratio'] or float('nan'):.2f}"
+        f"added TTFT p99 {result['added_p99_ratio'] or float('nan'):.2f}; "
+        f"gateway / pipe: CPU per chunk {result['chunk_cpu_over_pipe']:.2f}"
     )
     proxies = {name: one for name, one in result["proxies"].items() if name != "direct"}
     return Finding(
         name="streams",
-        title="what a streamed chunk costs, beside a plain aiohttp proxy",
+        title="what a streamed chunk costs, beside a plain aiohttp proxy and a pipe",
         machine=result["machine"],
         settings=result["settings"] | {"remarks": [one["remarks"] for one in proxies.values()]},
         tables=[Table("", HEADER, rows)],

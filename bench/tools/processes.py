@@ -81,10 +81,11 @@ class Process:
         name: str,
         argv: Sequence[str],
         *,
-        core: int | None = None,
+        core: int | str | None = None,
         folder: Path | None = None,
     ) -> None:
-        """folder: where it runs, and so which modules it imports first."""
+        """core: one, or several as taskset lists them. folder: where it runs, and so which modules
+        it imports first."""
         self.name = name
         self.folder = folder
         self.argv = list(argv) if core is None else ["taskset", "-c", str(core), *argv]

@@ -110,15 +110,17 @@ def router(package: str, urls: Sequence[str], core: int) -> Iterator[Proxy]:
 @contextmanager
 def gateway(
     urls: Sequence[str],
-    core: int | None,
+    core: int | str | None,
     *extra: str,
     name: str = "tokenlane",
     program: str = "tokenlane",
+    workers: int = 1,
     plain: bool = False,
 ) -> Iterator[Proxy]:
-    """The gateway, one worker, tokenization and `affinity` on, once it serves the demo model.
+    """The gateway, tokenization and `affinity` on, once it serves the demo model.
 
-    The whole of it, supervisor included, runs on that core. extra: more of its flags. program: a
+    The whole of it, supervisor included, runs on that core, or on several, as taskset lists them.
+    extra: more of its flags. program: a
     module with the same command line. plain: as plain Python even where the compiled build can be
     made.
     """
@@ -128,7 +130,7 @@ def gateway(
     argv = [
         "env", f"PYTHONPATH={python_path(folder)}",
         *module(program, "serve", "--port", str(port), "--admin-port", str(admin_port)),
-        "--workers", "1",
+        "--workers", str(workers),
         "--policy", "affinity", "--tokenizer", f"{MODEL}={MODEL_FOLDER}",
         *backends(urls), *extra,
     ]  # fmt: skip

@@ -84,7 +84,7 @@ async def test_both_directions() -> None:
     ready, failed = WorkerReady({"m": ("why",)}), Failed("no tokenizer")
     worker.send(ready)
     hints: list[Up] = [
-        Learned(2, b"12345678", "alice"),
+        Learned([(2, b"12345678", "alice"), (3, b"abcdefgh", "")]),
         Suspect(0),
         RoutedSamples([SAMPLE]),
         Stalled(STALL),
@@ -95,16 +95,16 @@ async def test_both_directions() -> None:
     assert await above.until(7) == [ready, *hints, failed]
 
     supervisor.send(FleetUpdate(FLEET))
-    assert supervisor.offer(Learned(1, b"abcdefgh", "bob"))
+    assert supervisor.offer(Learned([(1, b"abcdefgh", "bob")]))
     supervisor.send(Drain())
-    told = [FleetUpdate(FLEET), Learned(1, b"abcdefgh", "bob"), Drain()]
+    told = [FleetUpdate(FLEET), Learned([(1, b"abcdefgh", "bob")]), Drain()]
     assert await below.until(3) == told
 
     worker.close()
     assert (await above.until(8))[7] == "lost"
     assert len(below.entries) == 3  # who hangs up has lost nothing
     supervisor.send(Drain())  # nobody there: nothing happens
-    assert not supervisor.offer(Learned(1, b""))
+    assert not supervisor.offer(Learned([(1, b"", "")]))
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100_000])
@@ -113,7 +113,10 @@ async def test_any_cut_of_the_bytes(size: int) -> None:
     ours, theirs = socket.socketpair()
     worker = worker_end(below)
     stream = (
-        frame(HELLO) + frame(Learned(0, b"x" * 1000)) + frame(FleetUpdate(FLEET)) + frame(Drain())
+        frame(HELLO)
+        + frame(Learned([(0, b"x" * 1000, "")]))
+        + frame(FleetUpdate(FLEET))
+        + frame(Drain())
     )
     with ours:
         ours.settimeout(0)
@@ -123,7 +126,11 @@ async def test_any_cut_of_the_bytes(size: int) -> None:
             await loop.sock_sendall(ours, stream[at : at + size])
             await asyncio.sleep(0)
         await waiting
-        assert await below.until(3) == [Learned(0, b"x" * 1000), FleetUpdate(FLEET), Drain()]
+        assert await below.until(3) == [
+            Learned([(0, b"x" * 1000, "")]),
+            FleetUpdate(FLEET),
+            Drain(),
+        ]
     assert (await below.until(4))[3] == "lost"
 
 
@@ -187,19 +194,19 @@ async def test_hints_are_dropped_when_nobody_reads_and_control_is_not() -> None:
     blocks = bytes(64 * 1024)
     limit = BACKLOG_LIMIT_BYTES // len(blocks)
     taken = 0
-    while supervisor.offer(Learned(0, blocks)):
+    while supervisor.offer(Learned([(0, blocks, "")])):
         taken += 1
         assert taken < limit + 100
     supervisor.send(HELLO)
     below = Log()
     assert await worker_end(below).connect(theirs.detach()) == HELLO
     assert len(await below.until(taken)) == taken
-    assert supervisor.offer(Learned(0, blocks))
+    assert supervisor.offer(Learned([(0, blocks, "")]))
     supervisor.close()
     assert (await below.until(taken + 2))[-1] == "lost"
     assert not above.entries  # who hangs up has lost nothing
 
 
 def test_tags_are_told_apart() -> None:
-    message: Up = Learned(1, b"")
+    message: Up = Learned([(1, b"", "")])
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=Up) == message

@@ -36,8 +36,8 @@ async def main(behaviour, descriptor):
     def received(message):
         match message:
             case FleetUpdate(state):
-                end.offer(Learned(state.version, b"12345678"))
-            case Learned(slot):
+                end.offer(Learned([(state.version, b"12345678", "")]))
+            case Learned([(slot, _, _)]):
                 end.offer(Suspect(slot))
             case Explain(headers, body, number=number) if behaviour != "deaf":
                 end.send(Explained(number, 200, headers[0][1] + body))

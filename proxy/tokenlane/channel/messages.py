@@ -48,12 +48,10 @@ class FleetUpdate(Message, frozen=True):
 
 
 class Learned(Message, frozen=True):
-    """A prefix that was routed to a replica. blocks: packed uint64, from the first block on.
-    tenant: whose it is, where there are tenants."""
+    """Prefixes that were routed to replicas, in that order: (slot, blocks, tenant). blocks: packed
+    uint64, from the first block on. tenant: whose it is; empty where there are none."""
 
-    slot: int
-    blocks: bytes
-    tenant: str = ""
+    prefixes: list[tuple[int, bytes, str]]
 
 
 class Kept(Message, frozen=True):

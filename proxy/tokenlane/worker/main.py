@@ -47,6 +47,7 @@ from tokenlane.telemetry.stalls.monitor import StallMonitor
 from tokenlane.telemetry.stalls.stages import DURING, METRICS
 from tokenlane.worker.gauges import Gauges
 from tokenlane.worker.place_reports import PlaceReports
+from tokenlane.worker.prefix_reports import PrefixReports
 from tokenlane.worker.reload import WorkerReload
 from tokenlane.worker.resources import Resources, Tokenizers, load_tokenizers
 
@@ -174,10 +175,7 @@ class Worker:
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
         end, self._board = self._end, SharedBoard(hello.board_fd, hello.worker)
-
-        def learned(slot: int, blocks: bytes, tenant: str) -> None:
-            end.offer(messages.Learned(slot, blocks, tenant))
-
+        reports = PrefixReports(lambda prefixes: end.offer(messages.Learned(prefixes)))
         # Other workers, or other gateways, want to know.
         told = hello.settings.server.workers > 1 or bool(hello.settings.fleet.store)
         return Gateway(
@@ -185,7 +183,7 @@ class Worker:
             tokenizers,
             self._board,
             recorder,
-            on_routed=learned if told else None,
+            on_routed=reports.routed if told else None,
             on_suspect=lambda slot: end.offer(messages.Suspect(slot)),
             on_proof=lambda news: end.send(messages.ProofFound(news)),
             share=(hello.worker, hello.settings.server.workers),
@@ -222,9 +220,11 @@ class Worker:
         match message:
             case messages.FleetUpdate(state):
                 self._fleet(state)
-            case messages.Learned(slot, blocks, tenant):
+            case messages.Learned(prefixes):
                 if gateway is not None:
-                    gateway.router.learn(slot, blocks, time.monotonic(), tenant)
+                    now_s = time.monotonic()
+                    for slot, blocks, tenant in prefixes:
+                        gateway.router.learn(slot, blocks, now_s, tenant)
             case messages.ResponseOf(number, slot, tenant):
                 self._kept.told(number, slot, tenant)
             case messages.Cached(change):

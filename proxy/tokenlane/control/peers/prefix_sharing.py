@@ -30,10 +30,13 @@ class PrefixSharing:
         self._hash_alike()
 
     def routed(self, learned: Learned) -> None:
-        """A worker sent this prefix to a replica."""
-        replica = self.state.table.get(learned.slot)
-        if replica is not None and self._limit_bytes_per_s and not self.follows(learned.slot):
-            self._outbox.offer(replica.id, learned.blocks, learned.tenant)
+        """A worker sent these prefixes to replicas."""
+        if not self._limit_bytes_per_s:
+            return
+        for slot, blocks, tenant in learned.prefixes:
+            replica = self.state.table.get(slot)
+            if replica is not None and not self.follows(slot):
+                self._outbox.offer(replica.id, blocks, tenant)
 
     def due(self, now_s: float) -> bytes:
         """Return what to tell the others now; empty where there is nothing."""
@@ -42,11 +45,15 @@ class PrefixSharing:
 
     def heard(self, batch: bytes, slots: Mapping[int, int]) -> None:
         """Tell the workers what another gateway routed. slots: of our replicas, by their keys."""
-        for prefix in read(batch, self._mark):
-            slot = slots.get(replica_key(prefix.replica_id))
-            if slot is not None and not self.follows(slot):
-                for end in self.state.ends():
-                    end.offer(Learned(slot, prefix.blocks, prefix.tenant))
+        prefixes = [
+            (slot, prefix.blocks, prefix.tenant)
+            for prefix in read(batch, self._mark)
+            if (slot := slots.get(replica_key(prefix.replica_id))) is not None
+            and not self.follows(slot)
+        ]
+        if prefixes:
+            for end in self.state.ends():
+                end.offer(Learned(prefixes))
 
     def _hash_alike(self) -> None:
         """Start over where prompts are hashed by other blocks than before."""
