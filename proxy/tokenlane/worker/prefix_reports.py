@@ -30,7 +30,7 @@ class PrefixReports:
         self._forgetting: asyncio.TimerHandle | None = None
 
     def routed(self, slot: int, blocks: bytes, tenant: str) -> None:
-        """A prompt with these blocks was sent to the replica just now."""
+        """Tell, soon, that a prompt with these blocks was sent to the replica."""
         key = slot, blocks[-HASH_BYTES:]
         if not blocks or key in self._told:
             return
