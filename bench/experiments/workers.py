@@ -3,12 +3,14 @@
     python -m bench workers [--smoke | --full] [--json FILE]
 
 Workers tell each other, through the supervisor, what they routed where. Each worker has a core of
-its own, and the wrk and nginx that keep it busy another, where there are four cores or more. On
-fewer, all workers share one core and all that drives them the other: requests/s do not grow then,
-but the CPU of a request shows what the workers cost each other.
+its own, and the wrk and nginx that keep it busy another, where there are four cores or more (of a
+core's two threads one is used, as far as the machine says which these are). On fewer, all workers
+share one core and all that drives them the other: requests/s do not grow then, but the CPU of a
+request shows what the workers cost each other.
 """
 
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,11 +49,17 @@ class Round(msgspec.Struct, frozen=True):
 
 def places() -> tuple[list[int], list[int]]:
     """Cores of the workers, and of what drives each: all the same one where there are few."""
-    cores = sorted(os.sched_getaffinity(0))
+    cores = [core for core in sorted(os.sched_getaffinity(0)) if core == first_thread(core)]
     if len(cores) < 4:
         core, load_core = two_cores()
         return [core] * COUNTS[2], [load_core] * COUNTS[2]
-    return cores[::2], cores[1::2]
+    return cores[::2][: len(cores) // 2], cores[1::2]
+
+
+def first_thread(core: int) -> int:
+    """The first of the hardware threads that share a core with this one; itself if not known."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    return int(re.split("[,-]", path.read_text(encoding="ascii"))[0]) if path.exists() else core
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -1,0 +1,25 @@
+"""Where workers run, and what drives them."""
+
+import os
+
+import pytest
+
+from bench.experiments import workers
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 9])
+def test_workers_share_no_core_with_what_drives_them(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)))
+    monkeypatch.setattr(workers, "first_thread", lambda core: core)
+    own, driving = workers.places()
+    assert not set(own) & set(driving)
+    assert len(own) == len(driving) >= 2
+    assert (len(set(own)) == 1) == (count < 4)
+
+
+def test_a_second_thread_of_a_core_is_left_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    monkeypatch.setattr(workers, "first_thread", lambda core: core - core % 2)
+    assert workers.places() == ([0, 4, 8, 12], [2, 6, 10, 14])
