@@ -37,7 +37,7 @@ from bench.tools.command_line import Options, main
 from bench.tools.finding import Finding, Plot, Series, Table
 from bench.tools.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
 from bench.tools.scrape import difference, samples
-from bench.tools.statistics import Cell, median
+from bench.tools.statistics import Cell, cell, median, minus
 from bench.tools.systems import ON_LOOP, REFERENCE, Proxy, aiohttp_proxy, tuned
 
 LINGER_S = 10.0
@@ -111,7 +111,7 @@ def run(rounds: int, seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
     cores = core, load_core = two_cores()
     size_chars = chars_for(tokens)
     outcomes: dict[str, Outcome] = {}
-    rises_ms: dict[str, list[float]] = defaultdict(list)
+    rises_ms: dict[str, list[float | None]] = defaultdict(list)
     with Canned(free_ports(4), load_core) as canned:
         with (
             tuned(AS_SHIPPED, canned.urls, core, RUNS[AS_SHIPPED]) as ours,
@@ -123,7 +123,7 @@ def run(rounds: int, seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
                     quiet = measure(f"{proxy.name}, quiet", proxy, still, cores)
                     full = plan(proxy, seconds_s, burst, size_chars)
                     busy = measure(proxy.name, proxy, full, cores)
-                    rises_ms[proxy.name].append(p99_ms(busy) - p99_ms(quiet))
+                    rises_ms[proxy.name].append(minus(p99_ms(busy), p99_ms(quiet)))
                     outcomes |= {f"{proxy.name}, quiet": quiet, proxy.name: busy}
         for name in (SAME_ENCODER, TWIN):
             with tuned(name, canned.urls, core, RUNS[name]) as proxy:
@@ -145,9 +145,14 @@ def run(rounds: int, seconds_s: int, burst: int, tokens: int) -> dict[str, Any]:
     }
 
 
-def p99_ms(one: Outcome) -> float:
-    """Of the small requests."""
-    return one.flows["small"].p99_ms or 0.0
+def p99_ms(one: Outcome) -> float | None:
+    """Return that of the small requests."""
+    return one.flows["small"].p99_ms
+
+
+def middle(rises_ms: list[float | None]) -> float | None:
+    """Return the median of the rounds that have one."""
+    return median([one for one in rises_ms if one is not None])
 
 
 HEADER = [
@@ -176,10 +181,9 @@ def finding(result: dict[str, Any]) -> Finding:
         remarks += one["remarks"]
     settings = result["settings"]
     for name, rises_ms in result["rises_ms"].items():
-        listed = ", ".join(f"{one:.1f}" for one in rises_ms)
         remarks.append(
-            f"{name}: p99 of small requests rises by {median(rises_ms):.1f} ms beside the bursts, "
-            f"the median of rounds ({listed})"
+            f"{name}: p99 of small requests rises by {cell(middle(rises_ms))} ms beside the "
+            f"bursts, the median of rounds ({', '.join(map(cell, rises_ms))})"
         )
     dots = [
         Series(name, [(due_s, waited_s * 1e3) for due_s, waited_s in one["points"]])
@@ -208,7 +212,7 @@ def finding(result: dict[str, Any]) -> Finding:
             f"{name} small p99 ms": one["flows"]["small"]["p99_ms"]
             for name, one in result["runs"].items()
         }
-        | {f"{name} rise ms": median(given) for name, given in result["rises_ms"].items()},
+        | {f"{name} rise ms": middle(given) for name, given in result["rises_ms"].items()},
     )
 
 

@@ -11,15 +11,17 @@ Prefix = tuple[int, bytes, str]
 
 
 class Told:
-    """Messages to the supervisor, and an event for the next one."""
+    """Messages to the supervisor, and an event for the next one. taken: whether it keeps up."""
 
     def __init__(self) -> None:
+        self.taken = True
         self.messages: list[list[Prefix]] = []
         self.came = asyncio.Event()
 
-    def add(self, prefixes: list[Prefix]) -> None:
+    def add(self, prefixes: list[Prefix]) -> bool:
         self.messages.append(prefixes)
         self.came.set()
+        return self.taken
 
     async def next(self) -> list[Prefix]:
         """The next message."""
@@ -56,6 +58,22 @@ async def test_what_was_told_is_told_again_after_a_while(monkeypatch: pytest.Mon
             reports.routed(*again)
             await asyncio.sleep(0)
     assert told.messages == [[again], [again]]
+
+
+async def test_what_was_not_taken_was_not_told() -> None:
+    told = Told()
+    told.taken = False
+    reports = PrefixReports(told.add)
+    again = (0, blocks(1), "")
+    for _ in range(2):
+        reports.routed(*again)
+        assert await told.next() == [again]
+    told.taken = True
+    reports.routed(*again)
+    assert await told.next() == [again]
+    reports.routed(*again)
+    reports.routed(1, blocks(2), "")
+    assert await told.next() == [(1, blocks(2), "")]
 
 
 async def test_a_prompt_without_a_whole_block_is_not_told() -> None:

@@ -4,7 +4,7 @@ Invariants:
 - Prefixes are told together, those of GATHER_S in one message: told one by one, each request would
   wake every other process.
 - What was told is told again after AGAIN_S at the earliest: to the others it is no news, and who
-  started meanwhile has it soon.
+  started meanwhile has it soon. What the supervisor did not take was not told.
 """
 
 import asyncio
@@ -20,9 +20,10 @@ TOLD_COUNT = 8192
 
 
 class PrefixReports:
-    """Of one worker. tell: the supervisor, of (slot, blocks, tenant) each, in the order routed."""
+    """Of one worker. tell: the supervisor, of (slot, blocks, tenant) each, in the order routed;
+    returns whether it took them."""
 
-    def __init__(self, tell: Callable[[list[tuple[int, bytes, str]]], object]) -> None:
+    def __init__(self, tell: Callable[[list[tuple[int, bytes, str]]], bool]) -> None:
         self._tell = tell
         self._gathered: list[tuple[int, bytes, str]] = []
         self._gathered_bytes = 0
@@ -49,8 +50,8 @@ class PrefixReports:
 
     def _tell_gathered(self) -> None:
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if gathered:
-            self._tell(gathered)
+        if gathered and not self._tell(gathered):
+            self._told.clear()
 
     def _forget(self) -> None:
         self._told.clear()
