@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 
 import pytest
 
@@ -57,6 +58,31 @@ async def test_an_idle_connection_may_be_used_once_more_in_a_drain() -> None:
             assert (answer.body, answer.headers["connection"]) == (b"done", "close")
             assert await client.rest() == b""
         assert await draining == 0
+
+
+@pytest.mark.row("O7")
+async def test_a_request_that_came_while_the_loop_was_busy_is_in_time() -> None:
+    """Timers go before sockets: its connection had been idle for too long, and was closed."""
+
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, b"done")
+
+    loop = asyncio.get_running_loop()
+    settings = ServerSettings(idle_deadline_s=0.05)
+    async with serving(handler, settings) as served:
+        client = await served.client()
+        await until(lambda: served.server.connections)
+
+        def busy() -> None:
+            loop.remove_reader(ours)
+            time.sleep(2 * settings.idle_deadline_s)
+            client.sock.sendall(get("/"))
+
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            loop.add_reader(ours, busy)
+            theirs.send(b"!")
+            assert (await client.answer("GET")).body == b"done"
 
 
 @pytest.mark.row("O7")

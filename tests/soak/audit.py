@@ -130,7 +130,8 @@ def _of(
     if asked.outcome in ("open", "lost", "hung", "wrong") and not (
         excused and asked.outcome == "lost"
     ):
-        yield asked.outcome
+        which = "the first" if asked.nth == 1 else "not the first"
+        yield f"{asked.outcome}, {which} on its connection"
     if excused or asked.outcome not in _SAME:
         return
     if not written:

@@ -31,6 +31,8 @@ _SETTLE_S = 1.0
 _RETRY_S = 0.1
 # In a turn of the loop at most.
 _REFUSED_COUNT = 64
+# What clients of the same region need for the rest of a handshake.
+_HANDSHAKE_S = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -117,16 +119,20 @@ class Acceptor:
                 await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
-        """Close the listener, but serve the clients that the kernel has connected already: closed
-        with the listener, they would lose what they have sent."""
+        """Close the listener, but serve the clients that the kernel has connected already, or is
+        about to: closed with the listener, they would lose what they have sent."""
         self.pause()
         queue, self._listener = self._listener, None
         if queue is None:
             return
-        with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
-            while True:
-                self._take_soon(queue.accept()[0])
-        queue.close()
+        accept_queue.close_to_new(queue)
+        try:
+            await asyncio.sleep(_HANDSHAKE_S)
+        finally:
+            with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
+                while True:
+                    self._take_soon(queue.accept()[0])
+            queue.close()
         try:
             if self._taking:
                 await asyncio.wait(self._taking)

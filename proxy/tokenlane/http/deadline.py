@@ -4,6 +4,8 @@ Invariants:
 - Setting and clearing touch no timer of the loop while one is armed that fires soon enough: a
   request sets several deadlines, and nearly none of them ever fires.
 - A deadline fires once, at most `_TICK_S` after a later `set` or `clear` moved it, never before.
+- The loop looks at its sockets once more before a deadline fires: what came in time while the loop
+  was busy is not late.
 """
 
 import asyncio
@@ -11,6 +13,8 @@ import time
 from collections.abc import Callable
 
 _TICK_S = 2.0
+# The shortest timer that is one: without a delay the loop would not poll in between.
+_TURN_S = 0.001
 NEVER = float("inf")
 
 
@@ -52,16 +56,19 @@ class Deadline:
             self._handle.cancel()
         wait_s = min(self.due_s - now_s, _TICK_S)
         self._armed_at_s = now_s + wait_s
-        self._handle = self._loop.call_later(wait_s, self._tick)
+        self._handle = self._loop.call_later(wait_s, self._tick, False)
 
-    def _tick(self) -> None:
+    def _tick(self, passed: bool) -> None:
         self._handle = None
         if self.due_s == NEVER:
             return
         now_s = time.monotonic()
         # The loop's clock may run a little ahead of ours; a millisecond is not worth a tick.
-        if now_s >= self.due_s - 0.001:
+        if now_s < self.due_s - 0.001:
+            self._arm(now_s)
+        elif not passed:
+            self._armed_at_s = now_s
+            self._handle = self._loop.call_later(_TURN_S, self._tick, True)
+        else:
             self.due_s = NEVER
             self._fire()
-        else:
-            self._arm(now_s)
