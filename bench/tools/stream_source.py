@@ -1,4 +1,4 @@
-"""A lean fleet that only streams: each POST gets the same SSE events, evenly spaced, on schedule.
+"""A lean fleet that only streams: each chat gets the same SSE events, evenly spaced, on schedule.
 
 It stands where the simulated fleet would be the limit: the events are built once, one timer
 serves all streams, and an event costs one write. The first event leaves at once, so the time to
@@ -40,9 +40,9 @@ def event(index: int, last: bool) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def plain(kind: str, body: str) -> bytes:
+def plain(kind: str, body: str, status: str = "200 OK") -> bytes:
     """A whole answer."""
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
     return (head + body).encode()
 
 
@@ -127,7 +127,7 @@ class Source(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """The request is whole (httptools callback)."""
-        if self.parser.get_method() == b"POST":
+        if self.url == b"/v1/chat/completions":
             self.transport.write(STREAM_HEAD + self.events[0])
             self.next = 1
             self.wheel.join(self)
@@ -146,7 +146,10 @@ class Source(asyncio.Protocol):
         if self.url == b"/bench/stats":
             late_ms = {str(at): self.stats.quantile_s(at) * 1e3 for at in (0.5, 0.99)}
             return plain("application/json", msgspec.json.encode(late_ms).decode())
-        return plain("text/plain", "")
+        if self.url in (b"/health", b"/bench/reset"):
+            return plain("text/plain", "")
+        # A server that cannot say its ids: whoever asks for them must not get a stream.
+        return plain("text/plain", "", status="404 Not Found")
 
     def step(self) -> bool:
         """Writes the next event; whether there are more."""
