@@ -139,7 +139,7 @@ def test_a_collector_that_refuses_costs_traces_and_nothing_else(
         for _ in range(5):
             trace = tracer.begin(None)
             assert trace is not None
-            tracer.offer(entry, trace)
+            tracer.offer((entry, trace))
         tracer.close()
     assert tracer.counts() == LineCounts(full=2, failed=3)
     assert collector.spans == []
@@ -151,7 +151,8 @@ def test_no_collector_at_all_holds_up_no_end() -> None:
     tracer = Tracer(TracingSettings(endpoint="http://127.0.0.1:9"))
     trace = tracer.begin(None)
     assert trace is not None
-    tracer.offer(Entry(1.0, "traced", b"x", "other", "demo", 200, "ok", 0.1, []), trace)
+    entry = Entry(1.0, "traced", b"x", "other", "demo", 200, "ok", 0.1, [])
+    tracer.offer((entry, trace))
     began_s = time.monotonic()
     tracer.close()
     assert time.monotonic() - began_s < 30

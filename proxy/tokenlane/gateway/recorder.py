@@ -141,7 +141,7 @@ class Recorder:
         if self._access is not None:
             self._log(record, status, self._access)
         if record.trace is not None and self.tracer is not None:
-            self.tracer.offer(entry_of(record, status, "traced"), record.trace)
+            self.tracer.offer((entry_of(record, status, "traced"), record.trace))
 
     def take_samples(self, wanted: int) -> list[RoutingSample]:
         """Return the samples since the last call; the next `wanted` routed requests give more."""

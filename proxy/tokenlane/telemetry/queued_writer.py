@@ -56,8 +56,8 @@ class QueuedWriter(Generic[_Item]):
         self._stop.set()
         self._thread.join(CLOSE_LIMIT_S)
 
-    def _put(self, item: _Item) -> None:
-        """Queue an item. Called on the loop."""
+    def offer(self, item: _Item) -> None:
+        """Queue an item to be written. Called on the loop."""
         if len(self._queue) >= self._limit:
             self._full += 1
         else:

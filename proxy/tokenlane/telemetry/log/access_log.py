@@ -34,10 +34,6 @@ class AccessLog(QueuedWriter[Entry]):
         self._line = text_line if as_text else json_line
         self._thread.start()
 
-    def offer(self, entry: Entry) -> None:
-        """Queue a request to be logged. Called on the loop."""
-        self._put(entry)
-
     def close(self) -> None:
         """Write the queued lines, as far as the output accepts them."""
         super().close()

@@ -57,7 +57,7 @@ def check_endpoint(url: str) -> None:
 
 
 class Tracer(QueuedWriter[tuple[Entry, TraceContext]]):
-    """A worker's traces. ConfigError where the extra is not installed."""
+    """A worker's traces, of finished requests. ConfigError where the extra is not installed."""
 
     def __init__(self, settings: TracingSettings, worker: int = 0) -> None:
         try:
@@ -89,10 +89,6 @@ class Tracer(QueuedWriter[tuple[Entry, TraceContext]]):
         if parent is not None:
             return TraceContext(parent) if parent.sampled else None
         return TraceContext(None) if random() < self._sample_ratio else None
-
-    def offer(self, entry: Entry, trace: TraceContext) -> None:
-        """Queue a finished request. Called on the loop."""
-        self._put((entry, trace))
 
     def close(self) -> None:
         """Export the queued traces, if the collector accepts them soon."""
