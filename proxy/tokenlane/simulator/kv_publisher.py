@@ -113,6 +113,3 @@ class KvPublisher:
                 await socket.send_multipart(frames)
             if len(asked) <= self.answer_limit:
                 await socket.send_multipart([who, b"", b"", _END, b""])
-
-    def __repr__(self) -> str:
-        return f"<KvPublisher {self._ports} {self._number} sent>"

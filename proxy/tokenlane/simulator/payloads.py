@@ -121,17 +121,13 @@ class Shapes:
         """Return the events that come after the last token."""
         if usage is None or not self.says_usage:
             return [DONE]
-        return [self.usage(usage), DONE]
+        # Where stream_options.include_usage asked for it.
+        return [self._event([], usage, system_fingerprint=FINGERPRINT), DONE]
 
     def failure(self, message: str) -> list[bytes]:
         """Return the events of a dead engine; none where the connection just ends."""
         info = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
         return [b"data: %b\n\n" % json.dumps({"error": info}).encode(), DONE]
-
-    def usage(self, usage: Usage) -> bytes:
-        """Return the event after the last choice, where stream_options.include_usage asked for
-        it."""
-        return self._event([], usage, system_fingerprint=FINGERPRINT)
 
     def _event(self, choices: list[dict[str, Any]], usage: Usage | None, **more: Any) -> bytes:
         chunk: dict[str, Any] = {

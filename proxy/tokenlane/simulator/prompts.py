@@ -10,6 +10,7 @@ import asyncio
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 
 import cachetools
 import msgspec
@@ -82,10 +83,6 @@ class Job(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def _size_bytes(job: Job) -> int:
-    return job.size_bytes
-
-
 class Prompts:
     """Shared by the replicas of a fleet, on one loop."""
 
@@ -94,7 +91,7 @@ class Prompts:
         self.tokenizer = tokenizer
         self.table = TokenTable(self.tokenizer)
         self._jobs: cachetools.LRUCache[tuple[str, bytes], Job] = cachetools.LRUCache(
-            settings.prompt_cache_bytes, getsizeof=_size_bytes
+            settings.prompt_cache_bytes, getsizeof=attrgetter("size_bytes")
         )
         self._threads = ThreadPoolExecutor(settings.tokenize_threads, "simulator-tokenize")
 

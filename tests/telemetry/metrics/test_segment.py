@@ -45,7 +45,7 @@ def test_counter_gauge_histogram(descriptor: int) -> None:
     segment.counter(families.BAILS, "no-tokenizer").inc()
     segment.counter(families.BAILS, "no-tokenizer").inc(2)
     segment.gauge(families.CONNECTIONS).set(7)
-    segment.gauge(families.CONNECTIONS).add(-3)
+    segment.gauge(families.CONNECTIONS).set(4)
     stage = segment.histogram(families.STAGE, "route")
     for value in (0.0, 0.00001, 0.000011, 1e9):
         stage.observe(value)

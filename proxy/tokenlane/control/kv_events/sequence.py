@@ -204,6 +204,3 @@ class MessageSequence:
         self.expected = number + 1
         self._last_digest = xxh3_64_intdigest(payload)
         return [Lost(missing), Apply(payload)] if missing else [Apply(payload)]
-
-    def __repr__(self) -> str:
-        return f"<Sequence expects {self.expected}, {len(self._waiting)} waiting>"

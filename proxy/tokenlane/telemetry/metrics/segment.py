@@ -67,21 +67,14 @@ class Counter:
 class Gauge:
     """A child that goes up and down."""
 
-    __slots__ = ("_cells", "_index", "_value")
+    __slots__ = ("_cells", "_index")
 
     def __init__(self, cells: "memoryview[float]", index: int) -> None:
         self._cells = cells
         self._index = index
-        self._value = 0.0
 
     def set(self, value: float) -> None:
         """Set the value."""
-        self._value = value
-        self._cells[self._index] = value
-
-    def add(self, amount: float) -> None:
-        """Add `amount`, of either sign."""
-        self._value = value = self._value + amount
         self._cells[self._index] = value
 
 

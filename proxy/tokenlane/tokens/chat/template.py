@@ -121,9 +121,6 @@ class Template:
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.volatile = "strftime_now" in self.variables
 
-    def __repr__(self) -> str:
-        return f"<Template {len(self.source)} characters, content as {self.content_format}>"
-
     @cached_property
     def system_first(self) -> bool:
         """Whether it refuses a system message behind others, as vLLM finds out: with less than
