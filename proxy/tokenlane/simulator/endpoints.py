@@ -24,11 +24,12 @@ from tokenlane.simulator.stats import Counts
 from tokenlane.simulator.vllm_errors import ReplicaError
 from tokenlane.tokens.ids import pack
 
+_TOKENS = ("/tokenize", "/detokenize")
 _LORA = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 _JSON_BODIES = frozenset(
     "/v1/chat/completions /v1/completions /v1/embeddings /v1/messages /v1/messages/count_tokens "
-    "/v1/responses /tokenize /detokenize".split()
-).union(_LORA)
+    "/v1/responses".split()
+).union(_TOKENS, _LORA)
 _METHODS = {
     **dict.fromkeys(_JSON_BODIES, ("POST",)),
     **dict.fromkeys(("/v1/models", "/health", "/version", "/load", "/metrics"), ("GET",)),
@@ -145,10 +146,11 @@ class Endpoints:
                 "Unsupported Media Type: Only 'application/json' is allowed"
             )
         path = exchange.path
-        if path == "/tokenize":
-            await self._tokenize(exchange, reply)
-        elif path == "/detokenize":
-            await self._detokenize(exchange, reply)
+        if path in _TOKENS:
+            body = await exchange.read_body()
+            decoded = request_bodies.decode(body, self._replica.models)
+            told = self._ids(body, decoded) if path == "/tokenize" else self._text(decoded)
+            reply.respond(200, JSON, told)
         elif path in _LORA:
             lora.change(self._replica, await exchange.read_body(), reply, path)
         else:
@@ -206,19 +208,18 @@ class Endpoints:
             cleared = replica.drive.clear_cache()
             reply.respond(200, JSON, b'{"success":%b}' % (b"true" if cleared else b"false"))
 
-    async def _tokenize(self, exchange: Exchange, reply: Reply) -> None:
-        prompts = self._replica.prompts
-        body = await exchange.read_body()
-        decoded = request_bodies.decode(body, self._replica.models, dialect_of(exchange.path))
+    def _ids(self, body: bytes, decoded: request_bodies.Body) -> bytes:
+        """Return the answer to a request for a prompt's ids."""
+        tokenizer = self._replica.prompts.tokenizer
         special = decoded.add_special_tokens
         try:
             if memoryview(decoded.messages).nbytes:
-                ids = prompts.tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields))
+                ids = tokenizer.chat_ids(msgspec.json.decode(body, type=ChatFields))
             else:
                 text = msgspec.json.decode(
                     request_bodies.required(decoded.prompt, "prompt"), type=str
                 )
-                ids = prompts.tokenizer.encode(text, add_special_tokens=special is not False)
+                ids = tokenizer.encode(text, add_special_tokens=special is not False)
         except RequestError as error:
             raise vllm_errors.from_tokens(error) from None
         except msgspec.ValidationError:
@@ -229,23 +230,19 @@ class Endpoints:
         numbers = array("I", ids).tolist()
         texts = None
         if decoded.return_token_strs:
-            texts = prompts.tokenizer.encoder.token_strings(ids)
-        reply.respond(
-            200, JSON, payloads.tokens(numbers, self._replica.settings.context_tokens, texts)
-        )
+            texts = tokenizer.encoder.token_strings(ids)
+        return payloads.tokens(numbers, self._replica.settings.context_tokens, texts)
 
-    async def _detokenize(self, exchange: Exchange, reply: Reply) -> None:
-        prompts = self._replica.prompts
-        body = await exchange.read_body()
-        decoded = request_bodies.decode(body, self._replica.models, dialect_of(exchange.path))
+    def _text(self, decoded: request_bodies.Body) -> bytes:
+        """Return the answer to a request for the text of ids."""
         try:
             numbers = msgspec.json.decode(
                 request_bodies.required(decoded.tokens, "tokens"), type=list[int]
             )
-            text = prompts.tokenizer.decode(pack(numbers))
+            text = self._replica.prompts.tokenizer.decode(pack(numbers))
         except (msgspec.ValidationError, OverflowError):
             raise vllm_errors.validation("Input should be a valid integer", "body.tokens") from None
-        reply.respond(200, JSON, msgspec.json.encode({"prompt": text}))
+        return msgspec.json.encode({"prompt": text})
 
     async def _simulator(self, exchange: Exchange, reply: Reply) -> None:
         """Answer a request to the switches."""
