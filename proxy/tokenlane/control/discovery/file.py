@@ -29,11 +29,9 @@ def read(path: Path) -> list[str] | None:
     """The URLs in it; None where it is empty. Raises ConfigError."""
     try:
         listed = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return (
-            None
-            if listed is None
-            else [base_url(one) for one in msgspec.convert(listed, list[str])]
-        )
+        if listed is None:
+            return None
+        return [base_url(one) for one in msgspec.convert(listed, list[str])]
     except OSError as error:
         raise ConfigError(f"discovery.file: {path} cannot be read ({error.strerror})") from None
     except yaml.YAMLError as error:
