@@ -1,6 +1,7 @@
 """What one worker routed the others know: real workers, the supervisor between them."""
 
 import re
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,19 @@ def index_bytes(gateway: Gateway) -> float:
     return float(found[1]) if found is not None else 0.0
 
 
+def routed(gateway: Gateway, number: int) -> bool:
+    """Whether a prompt, on a connection of its own, found a replica."""
+    ids = [1 + 7 * number + at for at in range(BLOCKS * BLOCK_TOKENS)]
+    body = {"model": "demo", "prompt": ids, "max_tokens": 1}
+    return gateway.ask("/v1/completions", body)[0] == 200
+
+
+def route(gateway: Gateway) -> None:
+    """Each prompt once, as soon as there is a replica."""
+    for number in range(PROMPTS):
+        until(partial(routed, gateway, number))
+
+
 def test_each_worker_knows_what_all_of_them_routed() -> None:
     index = PrefixIndex(1000)
     for number in range(PROMPTS):
@@ -31,8 +45,11 @@ def test_each_worker_knows_what_all_of_them_routed() -> None:
     with FleetProcess(1, free_ports(1)) as fleet:
         argv = ("--backend", fleet.urls[0], "--policy", "affinity", "--workers", str(WORKERS))
         with Gateway("serve", *argv) as gateway:
-            for number in range(PROMPTS):  # each on a connection of its own
-                ids = [1 + 7 * number + at for at in range(BLOCKS * BLOCK_TOKENS)]
-                body = {"model": "demo", "prompt": ids, "max_tokens": 1}
-                assert gateway.ask("/v1/completions", body)[0] == 200
+            route(gateway)
+            until(lambda: index_bytes(gateway) == WORKERS * index.size_bytes)
+            # Another process with an empty cache.
+            fleet.__exit__()
+            fleet.__enter__()
+            until(lambda: index_bytes(gateway) == 0.0 and gateway.status()["replicas"][0]["up"])
+            route(gateway)
             until(lambda: index_bytes(gateway) == WORKERS * index.size_bytes)

@@ -71,6 +71,7 @@ class Worker:
         # What is known of caches is taken in piece by piece, a turn of the loop for each.
         self._changes: deque[CacheChange] = deque()
         end = self._end = WorkerEnd(self._received, self._lost)
+        self._prefixes = PrefixReports(lambda prefixes: end.offer(messages.Learned(prefixes)))
         self._places = PlaceReports(
             self._admission_queue, lambda places: end.send(messages.Places(places))
         )
@@ -175,7 +176,6 @@ class Worker:
         self, hello: Hello, resources: Resources, tokenizers: Tokenizers, recorder: Recorder
     ) -> Gateway:
         end, self._board = self._end, SharedBoard(hello.board_fd, hello.worker)
-        reports = PrefixReports(lambda prefixes: end.offer(messages.Learned(prefixes)))
         # Other workers, or other gateways, want to know.
         told = hello.settings.server.workers > 1 or bool(hello.settings.fleet.store)
         return Gateway(
@@ -183,7 +183,7 @@ class Worker:
             tokenizers,
             self._board,
             recorder,
-            on_routed=reports.routed if told else None,
+            on_routed=self._prefixes.routed if told else None,
             on_suspect=lambda slot: end.offer(messages.Suspect(slot)),
             on_proof=lambda news: end.send(messages.ProofFound(news)),
             share=(hello.worker, hello.settings.server.workers),
@@ -247,6 +247,7 @@ class Worker:
         else:
             self._gateway.update(state)
             self._gateway.prover.update(state)
+            self._prefixes.update(state)
 
     def _take_change(self) -> None:
         assert self._gateway is not None

@@ -4,13 +4,16 @@ Invariants:
 - Prefixes are told together, those of GATHER_S in one message: told one by one, each request would
   wake every other process.
 - What was told is told again after AGAIN_S at the earliest: to the others it is no news, and who
-  started meanwhile has it soon. What the supervisor did not take was not told.
+  started meanwhile has it soon. What the supervisor did not take was not told, nor was anything
+  where a replica's cache is empty since.
 """
 
 import asyncio
 from collections.abc import Callable
 
+from tokenlane.fleet_state import FleetState
 from tokenlane.prompt import HASH_BYTES
+from tokenlane.routing.candidates import restarted
 
 GATHER_S = 0.005
 AGAIN_S = 10.0
@@ -29,6 +32,13 @@ class PrefixReports:
         self._gathered_bytes = 0
         self._told: set[tuple[int, bytes]] = set()
         self._forgetting: asyncio.TimerHandle | None = None
+        self._fleet = FleetState(version=0, replicas=())
+
+    def update(self, fleet: FleetState) -> None:
+        """Adopt a new snapshot of the replicas: by it the others forget what was told, too."""
+        if list(restarted(self._fleet, fleet)):
+            self._told.clear()
+        self._fleet = fleet
 
     def routed(self, slot: int, blocks: bytes, tenant: str) -> None:
         """Tell, soon, that a prompt with these blocks was sent to the replica."""
