@@ -173,10 +173,11 @@ async def gateway(
     asks: bool = False,
     board: LocalBoard | SharedBoard | None = None,
     model: str = "demo",
+    share: tuple[int, int] = (0, 1),
 ) -> AsyncIterator[Bench]:
     """A gateway in front of these replicas; without a tokenizer unless one (of `demo`, or some by
-    the names of their models) is given. asks: them for
-    ids, as the settings say; scripts of replicas expect no such question."""
+    the names of their models) is given. asks: them for ids, as the settings say; scripts of
+    replicas expect no such question. share: the worker's number, and how many there are."""
     settings = settings or Settings()
     tokens_of = settings.tokens
     if not asks:
@@ -196,6 +197,7 @@ async def gateway(
         tokenizer or {},
         board,
         recorder,
+        share=share,
         authenticator=Authenticator(keys, recorder.unauthorized) if keys is not None else None,
         replica_key=replica_key,
         tls=tls,

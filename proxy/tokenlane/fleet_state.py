@@ -41,7 +41,8 @@ class Proof(msgspec.Struct, frozen=True):
     proven, refuted: IdKind bits; neither: not known yet. losses: times that anything proven was
     lost, so that a proof that began before is not taken for one that came after. unseen: how many
     of these were seen in answers alone, where the proof before had found nothing. why: of the last
-    loss, or why nothing can be proven.
+    loss, or why nothing can be proven. prover: the worker that has a request whose ids differed;
+    -1 for none.
     """
 
     proven: int = 0
@@ -49,6 +50,7 @@ class Proof(msgspec.Struct, frozen=True):
     losses: int = 0
     unseen: int = 0
     why: str = ""
+    prover: int = -1
 
     def state(self, kind: IdKind) -> str:
         """Return proven, unproven or refuted."""
@@ -67,10 +69,11 @@ class Proof(msgspec.Struct, frozen=True):
                 self.losses + 1,
                 self.unseen + news.unseen,
                 news.why,
+                news.prover if news.prover >= 0 else self.prover,
             )
         proven = self.proven | news.proven
         refuted = self.refuted & ~(news.proven | news.forgiven)
-        return Proof(proven, refuted, self.losses, self.unseen, news.why)
+        return Proof(proven, refuted, self.losses, self.unseen, news.why, self.prover)
 
 
 NOTHING_PROVEN = Proof()
@@ -82,6 +85,7 @@ class ProofNews(msgspec.Struct, frozen=True):
     model: empty for all that the replica serves. losses: of the proof that it was held against.
     IdKind bits: proven, lost; refuted: of those lost, what was seen to differ (the rest has to be
     proven again); forgiven: not refuted any more. unseen: 1 where the difference was in an answer.
+    prover: the worker that proves what was lost from now on; -1 for the same as before.
     """
 
     slot: int
@@ -94,6 +98,7 @@ class ProofNews(msgspec.Struct, frozen=True):
     forgiven: int = 0
     unseen: int = 0
     why: str = ""
+    prover: int = -1
 
 
 class ReplicaState(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.other_ids import Change, Replica, changed, one_more_token, swapped, template
 from tests.gateway.watched import EVERY, INTERVAL_S, Watched, watched
-from tests.raw import CHAT, LIMIT_S, TEXT, json_bytes, post, until
+from tests.raw import CHAT, LIMIT_S, TEXT, Asked, json_bytes, post, until
 from tests.support import demo_tokenizer
 from tokenlane.fleet_state import ALL_KINDS, IdKind
 from tokenlane.telemetry.metrics import families
@@ -181,6 +181,39 @@ async def test_a_repaired_one_is_trusted_again_soon(tmp_path: Path) -> None:
         await traffic(here, 8)
         assert replica.wrong == 0
         assert replica.forwarded > 0
+
+
+class Odd(Replica):
+    """One that makes other ids of some prompts, which no proof would think of. odd: how often it
+    was asked for their ids."""
+
+    odd = 0
+
+    def _answer(self, asked: Asked) -> Any:
+        self.odd += asked.line.startswith(b"POST /tokenize") and b"zebra" in asked.body
+        return super()._answer(asked)
+
+    def _ids(self, body: bytes) -> list[int]:
+        ids = super()._ids(body)
+        if b"zebra" in body:
+            ids[-1] ^= 1
+        return ids
+
+
+async def test_what_one_worker_saw_no_other_one_forgives() -> None:
+    async with Odd(demo_tokenizer()) as replica, scene(replica, workers=2) as here:
+        await until(lambda: here.proven(0, ALL_KINDS))
+        body = {"model": "demo", "messages": [{"role": "user", "content": "a zebra"}]}
+        async with asyncio.timeout(LIMIT_S):
+            while not here.proof().refuted:
+                assert await send(here, CHAT, body) == 200
+        # The first worker proved the replica so far, and would find nothing.
+        await until(lambda: here.proven(0, IdKind.COMPLETION) and replica.odd > 2)
+        wrong = replica.wrong
+        assert wrong > 0
+        assert here.proof().refuted == IdKind.CHAT
+        assert await send(here, CHAT, body) == 200
+        assert replica.wrong == wrong
 
 
 async def test_one_client_cannot_take_it_from_the_others() -> None:

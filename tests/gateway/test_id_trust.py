@@ -88,7 +88,7 @@ def test_other_ids_of_a_request_cost_everything_until_it_is_proven_again() -> No
     made, news, _ = trust()
     options = made.claim("demo", 11)
     made.differs(0, options)
-    assert made.proof(0, "demo") == Proof(0, 8, 1, 0, news[0].why)
+    assert made.proof(0, "demo") == Proof(0, 8, 1, 0, news[0].why, prover=0)
     assert made.claim("demo", 1).proven == {1}
     assert made.claim("demo", 1).refuted == frozenset()
 

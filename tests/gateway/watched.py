@@ -1,9 +1,9 @@
 """A gateway whose replicas are probed as the supervisor probes them, in this process: what is seen
-of a replica's process, and what a worker finds out of its ids, comes back as a snapshot."""
+of a replica's process, and what a worker finds out of its ids, comes back to all as a snapshot."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from tests.support import Bench, demo_tokenizer, gateway
@@ -21,16 +21,21 @@ EVERY = Settings(
 
 
 class Watched:
-    """bench: the gateway. table: what is known of its replicas."""
+    """workers: the gateway's. bench: the last of them. table: what is known of its replicas."""
 
-    def __init__(self, bench: Bench, table: FleetTable) -> None:
-        self.bench = bench
+    def __init__(self, table: FleetTable) -> None:
+        self.workers: list[Bench] = []
         self.table = table
+
+    @property
+    def bench(self) -> Bench:
+        return self.workers[-1]
 
     def publish(self) -> None:
         """Send the snapshot, as the supervisor does."""
-        self.bench.gateway.update(self.table.state)
-        self.bench.gateway.prover.update(self.table.state)
+        for worker in self.workers:
+            worker.gateway.update(self.table.state)
+            worker.gateway.prover.update(self.table.state)
 
     def found(self, news: ProofNews) -> None:
         """Take in what the worker found out."""
@@ -48,15 +53,23 @@ class Watched:
 
 @asynccontextmanager
 async def watched(
-    *urls: str, settings: Settings = EVERY, tokenizer: Tokenizer | None = None, **more: Any
+    *urls: str,
+    settings: Settings = EVERY,
+    tokenizer: Tokenizer | None = None,
+    workers: int = 1,
+    **more: Any,
 ) -> AsyncIterator[Watched]:
     """A gateway in front of replicas that are probed every INTERVAL_S from now on."""
-    table = FleetTable(urls, settings.control)
-    async with gateway(
-        state=table.state, settings=settings, tokenizer=tokenizer or demo_tokenizer(), **more
-    ) as bench:
-        here = Watched(bench, table)
-        bench.gateway.prover.on_proof = here.found
+    here = Watched(FleetTable(urls, settings.control))
+    table = here.table
+    more |= {"state": table.state, "settings": settings, "tokenizer": tokenizer or demo_tokenizer()}
+    async with AsyncExitStack() as stack:
+        for number in range(workers):
+            share = number, workers
+            bench = await stack.enter_async_context(gateway(share=share, **more))
+            bench.gateway.prover.on_proof = here.found
+            here.workers.append(bench)
+            here.publish()
 
         async def look() -> None:
             async with open_session(settings.control) as session:

@@ -53,14 +53,16 @@ class Claim:
 class Trust:
     """A worker's claims. claims: by model and kinds, those that were asked for. tokenizer: of a
     model, if there is one. on_news: told what was found out here, for the other workers.
-    on_mismatch: told (model, replica id) of each difference."""
+    on_mismatch: told (model, replica id) of each difference. worker: its number."""
 
     def __init__(
         self,
         tokenizer: Callable[[str], Tokenizer | None],
         on_news: Callable[[ProofNews], object],
         on_mismatch: Callable[[str, str], object],
+        worker: int = 0,
     ) -> None:
+        self._worker = worker
         self._tokenizer = tokenizer
         self._on_news = on_news
         self._on_mismatch = on_mismatch
@@ -130,12 +132,13 @@ class Trust:
         self._lose(slot, claim.model, blamed, blamed, "its answer counts others", unseen=1)
 
     def differs(self, slot: int, claim: Claim) -> None:
-        """Take back all proofs of a replica that makes other ids of a request than the gateway."""
-        blamed = IdKind(claim.kinds).blamed()
-        self._lose(slot, claim.model, ALL_KINDS, blamed, "those of a request, asked for afterwards")
+        """Take back all proofs of a replica that makes other ids of a request than the gateway.
+        This worker, which has the request, proves the replica from now on."""
+        blamed, why = IdKind(claim.kinds).blamed(), "those of a request, asked for afterwards"
+        self._lose(slot, claim.model, ALL_KINDS, blamed, why, prover=self._worker)
 
     def _lose(
-        self, slot: int, model: str, lost: IdKind, refuted: IdKind, why: str, unseen: int = 0
+        self, slot: int, model: str, lost: IdKind, refuted: IdKind, why: str, **more: int
     ) -> None:
         replica = self._replicas.get(slot)
         if replica is None:
@@ -146,7 +149,7 @@ class Trust:
             self.tell(
                 ProofNews(
                     slot, replica.process, name, proof.losses,
-                    lost=lost, refuted=refuted & ~proof.refuted, unseen=unseen, why=why,
+                    lost=lost, refuted=refuted & ~proof.refuted, why=why, **more,
                 )
             )  # fmt: skip
 

@@ -3,7 +3,8 @@
 Invariants:
 - Each replica is proven by one of the workers, for all of them: at its start and after every sign
   of another process whatever `tokenlane.tokens.proof_corpus` draws, its whole vocabulary included;
-  later one question now and then. What each worker asks besides is a sample of its requests.
+  later one question now and then. What each worker asks besides is a sample of its requests; the
+  one whose request showed a difference proves the replica from then on.
 - A difference counts at once. A replica that cannot say proves nothing, and is asked again later.
 - A refuted kind is asked about again soon, with what refuted it first; where only answers showed
   the difference, so that a proof finds nothing, later each time.
@@ -96,7 +97,7 @@ class Prover:
         share: tuple[int, int] = (0, 1),
     ) -> None:
         self._fleet = fleet
-        self.trust = Trust(tokenizer, self._heard, recorder.mismatch)
+        self.trust = Trust(tokenizer, self._heard, recorder.mismatch, share[0])
         self._tokenizer = tokenizer
         self._recorder = recorder
         self.on_proof = on_proof
@@ -116,10 +117,15 @@ class Prover:
     def update(self, state: FleetState) -> None:
         """Adopt a new snapshot, known to the fleet and the trust already."""
         slots = self._slots = frozenset([replica.slot for replica in state.replicas])
-        mine = {slot for slot in slots if slot % self._share[1] == self._share[0]}
+        number, count = self._share
+        mine = {
+            one.slot
+            for one in state.replicas
+            if one.slot % count == number or number in [p.prover for p in one.proofs.values()]
+        }
         for slot in self._tasks.keys() - mine:
             self._tasks.pop(slot).cancel()
-        self._work = {key: work for key, work in self._work.items() if key[0] in mine}
+        self._work = {key: work for key, work in self._work.items() if key[0] in slots}
         for slot in mine:
             if slot not in self._tasks:
                 self._changed[slot] = asyncio.Event()
@@ -158,11 +164,10 @@ class Prover:
         with contextlib.suppress(CannotSayError):
             same = await self._questions(slot, claim.model, tokenizer).same(request, ids)
         self._counted(claim.model, replica.state.id, same)
-        work = self._work.get((slot, tokenizer.model))
-        if work is not None:
-            work.calm_s = time.monotonic() + CALM_S  # this was its one question
+        work = self._of(replica.state, tokenizer.model)
+        work.calm_s = time.monotonic() + CALM_S  # this was its one question
         if same is False:
-            if work is not None and prompt_size_bytes(request) <= _EVIDENCE_LIMIT_BYTES:
+            if prompt_size_bytes(request) <= _EVIDENCE_LIMIT_BYTES:
                 work.evidence[IdKind(claim.kinds).blamed()] = request
             self.trust.differs(slot, claim)
 
@@ -198,12 +203,20 @@ class Prover:
             tokenizer = self._tokenizer(model)
             if model in state.adapters and (tokenizer is None or tokenizer.model != model):
                 continue  # the base model of an adapter
-            work = self._work.get((slot, model))
-            if work is None or work.process != state.process:
-                work = self._work[slot, model] = _Work(state.process)
+            prover = self.trust.proof(slot, model).prover
+            if self._share[0] != (prover if prover >= 0 else slot % self._share[1]):
+                continue
+            work = self._of(state, model)
             await self._go_on(state, model, tokenizer, work)
             due_s.append(work.due_s(self.trust.proof(slot, model)))
         return max(min(due_s) - time.monotonic(), 0.0) if due_s else None
+
+    def _of(self, state: ReplicaState, model: str) -> _Work:
+        """Return the proofs of a replica's process, none where it is another than before."""
+        work = self._work.get((state.slot, model))
+        if work is None or work.process != state.process:
+            work = self._work[state.slot, model] = _Work(state.process)
+        return work
 
     async def _go_on(
         self, state: ReplicaState, model: str, tokenizer: Tokenizer | None, work: _Work
