@@ -129,10 +129,6 @@ class Worker:
             dropped=dropped_fields(resources.keys, resources.replica_key),
             error_format=dialect_of,
         )
-        await server.listen(listener, resources.server_tls)
-        monitor = self._watching(hello, gateway, segment)
-        malloc_arenas.settle()
-        monitor.start()
         gauges = Gauges(
             segment, gateway, server, resources.access, resources.tracer, listener, recorder.forget
         )
@@ -141,12 +137,16 @@ class Worker:
             gateway=gateway, server=server, recorder=recorder,
             gauges=gauges,
         )  # fmt: skip
+        if self._reload_waiting is not None:  # nobody comes in with a key that was taken away
+            await self._reloaded(in_force, self._reload_waiting)
+        await server.listen(listener, resources.server_tls)
+        monitor = self._watching(hello, gateway, segment)
+        malloc_arenas.settle()
+        monitor.start()
         if settings.fleet.store:
             self._places.start()
         doubts = {name: one.doubts for name, one in tokenizers.items() if one.doubts}
         self._end.send(messages.WorkerReady(doubts))
-        if self._reload_waiting is not None:
-            self._reload(self._reload_waiting)
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._tell(gauges, recorder, monitor), name="telling")
             await self._drain.wait()
