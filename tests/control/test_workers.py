@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.raw import until
 from tokenlane.channel.messages import Explain, Suspect, Up
 from tokenlane.config.settings import ServerSettings, Settings
 from tokenlane.control.workers import SILENT_LOOKS, WorkerPool
@@ -180,19 +181,21 @@ async def test_a_worker_that_says_nothing_for_many_looks_is_replaced(
             bench.pool._look()  # who starts may take its time
         await bench.pool.started
         await bench.until(lambda seen: {1000, 1001} <= set(seen))
-        talks, hangs = bench.pool.workers
+        hangs, talks = bench.pool.workers
         pids = talks.pid, hangs.pid
         os.kill(hangs.pid, signal.SIGSTOP)
         for _ in range(SILENT_LOOKS - 1):
             bench.pool._look()
-        await bench.pool.explain(Explain(((b"x", b""),), b"?"))  # which the first one answers
+        bench.pool.publish(FleetState(2, ()))
+        await until(lambda: talks.silent_looks == 0)  # it said what it learned from that
+        await bench.pool.explain(Explain(((b"x", b""),), b"?"))
         assert (talks.pid, hangs.pid) == pids
         bench.pool._look()
-        await bench.until(lambda seen: seen.count(1001) == 2)
+        await bench.until(lambda seen: seen.count(1000) == 2)
         assert talks.pid == pids[0]
         assert hangs.pid not in {0, pids[1]}
-        assert [worker.restarts for worker in bench.pool.workers] == [0, 1]
-        assert "worker 1 hangs: it has said nothing for" in caplog.text
+        assert [worker.restarts for worker in bench.pool.workers] == [1, 0]
+        assert "worker 0 hangs: it has said nothing for" in caplog.text
         assert bench.retries == 3
 
 

@@ -116,10 +116,11 @@ class WorkerPool:
         return sorted({one.result() for one in asked.values() if one.done()} - {""})
 
     async def explain(self, question: Explain) -> tuple[int, bytes]:
-        """Asks a ready worker where a request would go: status and JSON body. TimeoutError if
-        it does not say, ConnectionError if there is none."""
-        ready = [worker.end for worker in self.workers if worker.state == "ready"]
-        end = next((end for end in ready if end is not None), None)
+        """Asks the ready worker that said something last, for one may hang, where a request would
+        go: status and JSON body. TimeoutError if it does not say, ConnectionError if there is
+        none."""
+        ready = [worker for worker in self.workers if worker.state == "ready"]
+        end = min(ready, key=lambda one: one.silent_looks).end if ready else None
         if end is None:
             raise ConnectionError("no worker is ready")
         self._questions += 1
