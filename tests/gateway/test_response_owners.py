@@ -278,3 +278,45 @@ def test_all_workers_know_whose_a_response_is(tmp_path: Path) -> None:
             until(back)
             assert (seen(A), seen(B)) == ({200}, {404})
             assert gateway.stop() == 0
+
+
+@pytest.mark.slow
+def test_hints_that_the_supervisor_has_not_heard_yet_hide_no_response(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    keys = [{"digest": one.digest, "tenant": one.tenant} for one in KEYS]
+    file.write_text(json.dumps({"auth": {"keys": keys}, "routing": {"block_tokens": 1}}))
+    small = json_bytes({"model": "demo", "input": "hello", "max_output_tokens": 1})
+
+    async def make(port: int) -> list[str]:
+        names = []
+        for number in range(8):
+            client = await Client.connect(port)
+            # Two of which all that is told is more than may wait.
+            for one in (2 * number, 2 * number + 1):
+                ids = [one + 1] * 100_000
+                long = json_bytes({"model": "demo", "prompt": ids, "max_tokens": 1})
+                assert (await client.ask(post("/v1/completions", long, head(A)))).status == 200
+            names.append((await client.ask(post(RESPONSES, small, head(A)))).json["id"])
+            client.close()
+        return names
+
+    async def read(port: int, name: str) -> int:
+        client = await Client.connect(port)
+        answer = await client.ask(get(f"{RESPONSES}/{name}", head(A)), "GET")
+        client.close()
+        return answer.status
+
+    with FleetProcess(1, free_ports(1), ("--store-responses", "true")) as fleet:
+        argv = ("serve", "--config", str(file), "--backend", *fleet.urls, "--workers", "2")
+        with GatewayProcess(*argv) as gateway:
+            os.kill(gateway.process.pid, signal.SIGSTOP)
+            try:
+                names = asyncio.run(make(gateway.port))
+            finally:
+                os.kill(gateway.process.pid, signal.SIGCONT)
+
+            def found() -> bool:
+                return {asyncio.run(read(gateway.port, name)) for name in names * 4} == {200}
+
+            until(found)
+            assert gateway.stop() == 0

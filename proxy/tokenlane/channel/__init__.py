@@ -15,7 +15,8 @@ How `tokenlane.control.supervisor` starts a worker (`tokenlane.worker.main`):
 
 Invariants:
 - A message is whole or absent. Frames: uint32 little-endian length, then msgpack.
-- Control messages are never dropped. Learned, Kept and Routed ones and what is told of stalls are
+- Control messages are never dropped. Learned and Routed ones and what is told of stalls are
   (`offer`), when the other side does not keep up: they are hints, and a backlog of hints is memory.
+  Kept and WhoseResponse say whose a response is: they wait behind these, and have a far limit.
 - A worker outlives its channel: it keeps serving with what it knows.
 """

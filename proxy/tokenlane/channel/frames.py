@@ -7,6 +7,7 @@ Invariants:
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
@@ -18,6 +19,8 @@ from tokenlane.channel.messages import Message
 # A hundred thousand keys are some 15 MB.
 FRAME_LIMIT_BYTES = 64 * 1024 * 1024
 BACKLOG_LIMIT_BYTES = 1024 * 1024
+# Of what others miss where it is lost.
+LONG_BACKLOG_LIMIT_BYTES = 16 * BACKLOG_LIMIT_BYTES
 _LENGTH_BYTES = 4
 
 log = logging.getLogger("channel")
@@ -92,9 +95,9 @@ class Frames(asyncio.Protocol, Generic[_In, _Out]):
         frame[:_LENGTH_BYTES] = (len(frame) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little")
         self.transport.write(frame)
 
-    def offer(self, message: _Out) -> bool:
-        """Send unless the other side is behind. Return False if the message was dropped."""
-        if self.behind:
+    def offer(self, message: _Out, limit_bytes: int = BACKLOG_LIMIT_BYTES) -> bool:
+        """Send unless the other side is further behind. Return False if the message was dropped."""
+        if self._backlog_bytes > limit_bytes:
             return False
         self.send(message)
         return True
@@ -102,8 +105,11 @@ class Frames(asyncio.Protocol, Generic[_In, _Out]):
     @property
     def behind(self) -> bool:
         """Whether more is waiting to be written than should."""
-        transport = self.transport
-        return transport is None or transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES
+        return self._backlog_bytes > BACKLOG_LIMIT_BYTES
+
+    @property
+    def _backlog_bytes(self) -> float:
+        return math.inf if self.transport is None else self.transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Close once everything sent has been written."""

@@ -25,6 +25,7 @@ from tokenlane.admission.auth import Authenticator, dropped_fields
 from tokenlane.admission.queue import AdmissionQueue
 from tokenlane.channel import messages
 from tokenlane.channel.ends import WorkerEnd
+from tokenlane.channel.frames import LONG_BACKLOG_LIMIT_BYTES
 from tokenlane.channel.messages import Down, Hello, Reload
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState
@@ -76,8 +77,8 @@ class Worker:
             self._admission_queue, lambda places: end.send(messages.Places(places))
         )
         self._kept = KeptResponses(
-            lambda name, slot, tenant: end.offer(messages.Kept(name, slot, tenant)),
-            lambda number, name: end.offer(messages.WhoseResponse(number, name)),
+            lambda *made: end.offer(messages.Kept(*made), LONG_BACKLOG_LIMIT_BYTES),
+            lambda *asked: end.offer(messages.WhoseResponse(*asked), LONG_BACKLOG_LIMIT_BYTES),
         )
         self._in_force: WorkerReload | None = None
         # Of a worker that does not serve yet, the last one.
