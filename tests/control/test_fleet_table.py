@@ -49,7 +49,7 @@ def test_a_probe_that_this_process_could_not_send_says_nothing() -> None:
         before = fleet.state
         change = fleet.observe(0, Probe(reason))
         assert fleet.state.replicas[0].up == up
-        assert fleet.reasons["a:1"] == reason
+        assert fleet.probes["a:1"].reason == reason
         if reason == "descriptors":
             assert (change, fleet.state) == (ReplicaChange.NONE, before)
 

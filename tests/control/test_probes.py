@@ -121,14 +121,17 @@ async def test_only_health_is_enough(serve: Serve) -> None:
 
 @pytest.mark.parametrize("status", [204, 404, 500, 503])
 async def test_an_unhealthy_status(serve: Serve, status: int) -> None:
-    assert await look(await serve(health=says(status=status))) == Probe("status")
+    seen = await look(await serve(health=says(status=status)))
+    assert seen == Probe("status", status=status)
+    assert seen.told(ADVICE).startswith(f"its /health answers {status}; is it vLLM?")
+    assert seen.told(WHY) == f"its /health answers {status}"
 
 
 @pytest.mark.row("S6")
 async def test_redirects_are_not_followed(serve: Serve) -> None:
     other = await serve(health=says())
     moved = await serve(health=says(status=302, Location=f"{other}/health"))
-    assert await look(moved) == Probe("status")
+    assert await look(moved) == Probe("status", status=302)
 
 
 async def test_a_hanging_replica(serve: Serve) -> None:

@@ -195,7 +195,7 @@ def check_replicas(report: DoctorReport, settings: Settings) -> dict[str, str | 
     roots: dict[str, str | None] = {}
     for url, found in zip(urls, asyncio.run(_probed(urls, settings)), strict=True):
         if not found.good:
-            report.fail(f"replica {url}: {ADVICE[found.reason]}")
+            report.fail(f"replica {url}: {found.told(ADVICE)}")
             continue
         served = found.models or ()
         slot = len(report.replicas)

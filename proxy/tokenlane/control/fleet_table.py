@@ -11,7 +11,7 @@ Invariants:
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from urllib.parse import urlsplit
 
@@ -28,7 +28,8 @@ from tokenlane.runtime.ports import url_of
 class Probe(msgspec.Struct, frozen=True):
     """One look at a replica.
 
-    reason: `ok`, or why it failed (metric label): a key of ADVICE.
+    reason: `ok`, or why it failed (metric label): a key of ADVICE. status: HTTP's, where that is
+    why.
     models and scrape: None if they could not be read. adapters: those of the models, with
     the model of each. roots: by model, the folder or the hub's name that the replica has it from.
     at_s, version, created_s: as Signs has them.
@@ -43,11 +44,16 @@ class Probe(msgspec.Struct, frozen=True):
     at_s: float = 0.0
     version: str = ""
     created_s: float = 0.0
+    status: int = 0
 
     @property
     def good(self) -> bool:
         """The health probe passed."""
         return self.reason == "ok"
+
+    def told(self, sentences: Mapping[str, str]) -> str:
+        """Return the sentence about why it failed; empty where it did not. sentences: by reason."""
+        return sentences.get(self.reason, "").format(status=self.status)
 
     @property
     def signs(self) -> Signs:
@@ -62,7 +68,7 @@ ADVICE = {
     "unreachable": "there is no way to it; is the host's name right?",
     "tls": "no TLS with it; is it http://, or is its CA not in upstream.tls_ca_file?",
     "timeout": "no answer in time; is it still loading, or does a firewall drop packets?",
-    "status": "its /health is not 200; is it vLLM? Then its log says why",
+    "status": "its /health answers {status}; is it vLLM? Then its log says why",
     "descriptors": "this process has no file descriptor left; is its limit too low (ulimit -n)?",
     "protocol": "what answers does not speak vLLM's HTTP; is it the right port?",
 }
@@ -190,8 +196,8 @@ def host_of(backend: str) -> str:
 
 class FleetTable:
     """All replicas by slot. Replica ids are `HOST:PORT`. scrapes: by id, what the replica's page of
-    metrics said last; for people, not for workers. state: the latest snapshot. reasons: by id, of
-    the last probe. roots: by model, where the replicas have it from.
+    metrics said last; for people, not for workers. state: the latest snapshot. probes: by id, the
+    last one. roots: by model, where the replicas have it from.
 
     A slot that nobody has is no mistake: a probe may end after its replica was removed.
     """
@@ -204,7 +210,7 @@ class FleetTable:
             self.add(slot, backend)
         self.state = FleetState(1, self.replicas)
         self.scrapes: dict[str, Scrape] = {}
-        self.reasons: dict[str, str] = {}
+        self.probes: dict[str, Probe] = {}
         self.roots: dict[str, str] = {}
 
     @property
@@ -234,7 +240,7 @@ class FleetTable:
         gone = self._tracks.pop(slot, None)
         if gone is not None:
             self.scrapes.pop(gone.state.id, None)
-            self.reasons.pop(gone.state.id, None)
+            self.probes.pop(gone.state.id, None)
             self._next()
 
     def drain(self, slot: int, draining: bool) -> None:
@@ -249,7 +255,7 @@ class FleetTable:
         before = self._tracks.get(slot)
         if before is None:
             return ReplicaChange.NONE
-        self.reasons[before.state.id] = probe.reason
+        self.probes[before.state.id] = probe
         if probe.scrape is not None:
             self.scrapes[before.state.id] = probe.scrape
         after = observe(before, probe, self.settings, answers)

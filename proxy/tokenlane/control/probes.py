@@ -158,7 +158,7 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
     try:
         await body_of(session, f"{url}/health")
     except ProbeFailed as failed:
-        return Probe(str(failed))
+        return Probe(str(failed), status=failed.status)
     listed, scrape, about = await asyncio.gather(
         _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES),
         _scrape(session, url),

@@ -280,8 +280,8 @@ class Supervisor:
         if not probe.good:
             self._state.probe_failures[after.id, probe.reason] += 1
         if before.up != after.up:
-            news = "up" if after.up else f"down ({probe.reason})"
-            log.info("replica %s is %s", after.id, news)
+            why = f"{probe.reason} {probe.status}" if probe.status else probe.reason
+            log.info("replica %s is %s", after.id, "up" if after.up else f"down ({why})")
         if before.incarnation != after.incarnation:
             self._kv.gone(slot)
         if change is ReplicaChange.SHAPE:

@@ -126,14 +126,14 @@ def test_what_happens_to_replicas_is_an_event(bench: Bench) -> None:
     assert bench.live().verdict.text == "all 2 up"
     assert {row.text for row in bench.live().events} == {f"{one} is up", f"{other} is up"}
     for _ in range(3):
-        bench.table.observe(0, Probe("refused"))
+        bench.table.observe(0, Probe("status", status=401))
     bench.segment.counter(families.REQUESTS, "/v1/completions", "200", "truncated", "m").inc(4)
     bench.ticks()
     live = bench.live()
     assert live.verdict.text.startswith(f"1 of 2 up; {one} down since ")
-    assert live.verdict.text.endswith(", connection refused; 4 answers cut")
+    assert live.verdict.text.endswith(", its /health answers 401; 4 answers cut")
     assert [(row.text, row.count) for row in live.events[:2]] == [
-        (f"{one} is down: connection refused", 0),
+        (f"{one} is down: its /health answers 401", 0),
         ("answers cut short", 4),
     ]
     # Full for a moment, or starting: no news, but to be seen.

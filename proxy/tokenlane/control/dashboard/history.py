@@ -233,7 +233,8 @@ class RateHistory:
         if replica.draining:
             return "draining", ""
         if not replica.up:
-            return "down", WHY.get(self._table.reasons.get(replica.id, ""), "")
+            seen = self._table.probes.get(replica.id)
+            return "down", seen.told(WHY) if seen is not None else ""
         why = left.get(replica.id)
         return (why, LEFT_OUT_WORDS[LeftOut(why)]) if why in _TROUBLES else ("up", "")
 

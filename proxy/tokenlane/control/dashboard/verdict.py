@@ -16,7 +16,7 @@ WHY = {
     "unreachable": "no way to it",
     "tls": "no TLS with it",
     "timeout": "no answer in time",
-    "status": "its /health is not 200",
+    "status": "its /health answers {status}",
     "descriptors": "no file descriptor left to ask it",
     "protocol": "no HTTP of vLLM",
 }

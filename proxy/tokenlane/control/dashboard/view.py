@@ -65,7 +65,8 @@ class View:
             if replica.up:
                 say(f"  replica    {replica.url}  up  {', '.join(replica.models)}")
             else:
-                why = ADVICE.get(self.state.table.reasons.get(replica.id, ""), "not looked at yet")
+                seen = self.state.table.probes.get(replica.id)
+                why = (seen and seen.told(ADVICE)) or "not looked at yet"
                 say(f"  replica    {replica.url}  down: {why}")
         for model, source in self.state.sources.items():
             say(f"  tokenizer  {self._tokenizer(model, source)}")
