@@ -283,6 +283,15 @@ def test_the_lines_that_warn(plane: Plane) -> None:
     assert "m = /models/m  (given, fastokens, chats by its replicas)" in said()
 
 
+def test_a_replica_that_lists_no_model_is_up_all_the_same(plane: Plane) -> None:
+    plane.table.observe(0, Probe("ok"))
+    lines: list[str] = []
+    plane.view.announce(lines.append)
+    said = "\n".join(lines)
+    assert "127.0.0.1:9  up  lists no model, so it gets requests for any" in said
+    assert "no replica is up" not in said
+
+
 async def test_doubts_are_told(plane: Plane, fetch: Fetch) -> None:
     plane.workers[0].doubts = {"m": ("its class rebuilds", "it ships code")}
     lines: list[str] = []

@@ -63,7 +63,8 @@ class View:
         say(f"  policy     {settings.routing.policy}")
         for replica in replicas:
             if replica.up:
-                say(f"  replica    {replica.url}  up  {', '.join(replica.models)}")
+                serves = ", ".join(replica.models) or "lists no model, so it gets requests for any"
+                say(f"  replica    {replica.url}  up  {serves}")
             else:
                 seen = self.state.table.probes.get(replica.id)
                 why = (seen and seen.told(ADVICE)) or "not looked at yet"
@@ -90,7 +91,7 @@ class View:
                     say(f"  warning    no replica that is up serves {model}, that {name} means")
         for model, shadow in settings.models.shadows.items():
             say(f"  shadow     {shadow.ratio:.0%} of {model} is copied to {shadow.to}")
-        if not served:
+        if not any(replica.up for replica in replicas):
             say("  warning    no replica is up yet: requests get 503 until one is")
         elif not all(replica.up for replica in replicas):
             asked = ", their replicas are asked for ids" if settings.tokens.ask_replicas else ""
