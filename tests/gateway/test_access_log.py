@@ -170,7 +170,7 @@ def test_a_request_that_is_none_is_written_too(fleet: FleetProcess, tmp_path: Pa
         "other",
         "client_error",
     )
-    assert refused["error_code"] == "control_character"
+    assert (refused["method"], refused["error_code"]) == ("_OTHER", "control_character")
     assert 0 <= refused["duration_s"] < 30
 
 

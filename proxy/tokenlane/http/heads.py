@@ -169,7 +169,7 @@ class RequestHeads:
         self, settings: ServerSettings, error_format: ErrorFormatOf = openai_errors
     ) -> None:
         self._error_format = error_format
-        line = framing.RequestLine(b"GET", b"/", 1)
+        line = framing.RequestLine(b"", b"/", 1)
         self.unreadable = RequestHead(line, b"/", [], frozenset(), error_format)
         self.configure(settings, frozenset())
 
