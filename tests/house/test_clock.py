@@ -18,6 +18,7 @@ SHOWN = {
     "proxy/tokenlane/gateway/request.py": 1,  # when a key expires is said in it
     "proxy/tokenlane/gateway/local_answers.py": 1,  # `created` in the list of models
     "proxy/tokenlane/gateway/route_samples.py": 1,
+    "proxy/tokenlane/telemetry/log/setup.py": 1,
     "proxy/tokenlane/telemetry/metrics/processes.py": 1,  # when a process was started
     "proxy/tokenlane/telemetry/queued_writer.py": 1,
     "proxy/tokenlane/telemetry/stalls/monitor.py": 1,  # when a stall was

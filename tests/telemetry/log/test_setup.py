@@ -1,8 +1,10 @@
 """Logs go to stderr, named after the process, and cannot hurt anyone."""
 
 import logging
+import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -21,12 +23,20 @@ logging.getLogger("aiohttp.access").info("noise")
 
 
 def test_one_line_each_on_stderr() -> None:
+    began = datetime.now(UTC)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "TZ": "America/New_York"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
-    assert line.endswith("WARNING worker-3 channel lost")
+    at, _, rest = line.partition(" ")
+    assert began - timedelta(seconds=1) < datetime.fromisoformat(at) < datetime.now(UTC)
+    assert at.endswith("Z")
+    assert rest == "WARNING worker-3 channel lost"
 
 
 @pytest.mark.parametrize(

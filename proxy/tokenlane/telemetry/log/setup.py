@@ -9,13 +9,18 @@ Invariants:
 
 import logging
 import sys
+import time
 from typing import Any
 
 FORMAT = "%(asctime)s %(levelname)-7s {process} %(name)s %(message)s"
 
 
 class OneLine(logging.Formatter):
-    """A formatter that escapes."""
+    """A formatter that escapes, with the time as in the access log."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line itself."""
