@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
@@ -451,6 +453,30 @@ def test_a_replica_that_is_down_at_the_start_and_a_wrong_model_name() -> None:
             assert json.loads(body)["error"]["message"] == (
                 'The model "dmeo" does not exist; did you mean "demo"? Served: demo.'
             )
+
+
+def test_a_replica_that_goes_down_is_a_warning_with_its_status() -> None:
+    class Replica(BaseHTTPRequestHandler):
+        status = 200
+
+        def do_GET(self) -> None:
+            self.send_response(self.status)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Replica) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        id_ = f"127.0.0.1:{server.server_port}"
+        with Gateway("serve", "--backend", f"http://{id_}") as gateway:
+            assert gateway.line("replica").startswith(f"http://{id_}  up  ")
+            Replica.status = 401
+            assert gateway.process.stderr is not None
+            down = next(line for line in gateway.process.stderr if "is down" in line)
+            assert down.endswith(f" WARNING supervisor fleet replica {id_} is down (status 401)\n")
+            assert gateway.stop() == 0
+        server.shutdown()
 
 
 def test_the_demo_prints_a_curl_that_works_and_leaves_nothing_behind() -> None:

@@ -281,7 +281,8 @@ class Supervisor:
             self._state.probe_failures[after.id, probe.reason] += 1
         if before.up != after.up:
             why = f"{probe.reason} {probe.status}" if probe.status else probe.reason
-            log.info("replica %s is %s", after.id, "up" if after.up else f"down ({why})")
+            say = log.info if after.up else log.warning
+            say("replica %s is %s", after.id, "up" if after.up else f"down ({why})")
         if before.incarnation != after.incarnation:
             self._kv.gone(slot)
         if change is ReplicaChange.SHAPE:
