@@ -82,6 +82,11 @@ LAUGHS = "".join(
         ("server:\n  prot: 1", f":2: server.prot: {NONE}; did you mean server.port?"),
         ("sever: {}", f":1: sever: {NONE}; did you mean server?"),
         ("port: 1", f":1: port: {NONE}; did you mean server.port?"),
+        ("server.port: 1", ":1: server.port: must be in its section, `server: {port: ...}`"),
+        (
+            "auth: {keys: [{key: a, tenant: b}]}",
+            f":1: auth.keys[0].key: {NONE}; known here: digest, tenant, expires",
+        ),
         ("\nrouting:\n  aplha: 1", f":3: routing.aplha: {NONE}; did you mean routing.alpha?"),
         ("tokens: {segment_limit_bytes: 1}", f"{NONE}; did you mean tokens.cache_limit_bytes?"),
         ("tokens: {prefix_entry_limit_bytes: 1}", "did you mean tokens.cache_entry_limit_bytes?"),

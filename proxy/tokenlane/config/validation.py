@@ -106,6 +106,11 @@ class Validation:
 
     def _unknown(self, name: str, kind: type[msgspec.Struct], path: Path_) -> None:
         here = (*path, name)
+        if not path and name in OPTIONS:  # with a dot, as people write about it
+            section, _, field = name.partition(".")
+            self.note(here, f"must be in its section, `{section}: {{{field}: ...}}`")
+            self.meant.append(name)
+            return
         self._unknown_count += 1
         looks = self._unknown_count <= _HINTS_LIMIT_COUNT
         meant = suggestion(name, kind, path) if looks else None
@@ -133,13 +138,15 @@ def suggestion(name: str, kind: type[msgspec.Struct], path: Path_) -> str | None
     here = dotted((*path, name))
     if here in REPLACED:
         return REPLACED[here]
+    near = difflib.get_close_matches(name, kind.__struct_fields__, 1, 0.6)
+    if len(path) > 1:  # in a list or a mapping, where no other setting can be meant
+        return dotted((*path, near[0])) if near else None
     flag = "--" + name.replace("_", "-")
     places = [*Settings.__struct_fields__, *OPTIONS]
     last = {place.rpartition(".")[2]: place for place in reversed(places)}
     same = next((option.path for option in OPTIONS.values() if flag in option.flags), None)
     if name in last or same:
         return last.get(name, same)
-    near = difflib.get_close_matches(name, kind.__struct_fields__, 1, 0.6)
     if near:
         return dotted((*path, near[0]))
     near = difflib.get_close_matches(here, places, 1, 0.8)
