@@ -141,7 +141,11 @@ async def test_with_the_token_replicas_are_added_drained_and_removed() -> None:
         ({}, "invalid_body", '{"url": "http://HOST:PORT"}'),
         ({"url": 1}, "invalid_body", '{"url": "http://HOST:PORT"}'),
         ({"url": "http://b:1", "weight": 2}, "invalid_body", '{"url": "http://HOST:PORT"}'),
-        ({"url": "b:1"}, "invalid_replica", "must look like http://HOST:PORT"),
+        (
+            {"url": "b:1"},
+            "invalid_replica",
+            "'b:1' must look like http://HOST:PORT; did you mean http://b:1?",
+        ),
         ({"url": "http://me:secret@b:1"}, "invalid_replica", "must not carry a user name"),
         ({"url": "http://me:secret@b:port"}, "invalid_replica", "must not carry a user name"),
         ({"url": "http://169.254.169.254/latest"}, "invalid_replica", "must end after its port"),
@@ -155,6 +159,7 @@ async def test_what_is_no_replica_is_refused_in_a_sentence(
         status, told = await plane.ask("POST", "/replicas", body)
         assert (status, told["error"]["code"]) == (400, code)
         assert words in told["error"]["message"]
+        assert not told["error"]["message"].endswith("?.")
         assert "secret" not in str(told)
         assert plane.ids == ["a:1"]
 
@@ -170,6 +175,17 @@ async def test_a_reload_says_what_became_of_it() -> None:
         status, told = await plane.ask("POST", "/reload")
         assert (status, told["error"]["code"]) == (422, "config_refused")
         assert "gateway.yaml:3: is not YAML" in told["error"]["message"]
+
+
+async def test_a_replica_is_drained_by_the_url_it_was_added_with(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENLANE_ADMIN_TOKEN", TOKEN)
+    async with serving(TOKEN) as plane:
+        argv = ["replicas", "drain", "http://A:1/", "--admin", plane.url]
+        assert await asyncio.to_thread(main, argv) == 0
+        assert plane.table.replicas[0].draining
+        assert capsys.readouterr().out.startswith("a:1  draining")
 
 
 async def test_the_verbs_say_why_not(capsys: pytest.CaptureFixture[str]) -> None:

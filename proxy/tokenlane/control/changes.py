@@ -74,7 +74,7 @@ class Changes:
             message = 'The body must be {"url": "http://HOST:PORT"}.'
             return refusal(400, message, "invalid_body")
         except ConfigError as error:
-            return refusal(400, f"{error}.", "invalid_replica")
+            return refusal(400, _sentence(str(error)), "invalid_replica")
         return answer(self._row(member), 201 if is_new else 200)
 
     async def _drain(self, request: web.Request) -> web.Response:
@@ -88,10 +88,14 @@ class Changes:
     async def _reloaded(self, _: web.Request) -> web.Response:
         report = await self.reload()
         if report.problems:
-            message = f"The settings stay as they were: {'; '.join(report.problems)}."
-            return refusal(422, message, "config_refused")
+            message = f"The settings stay as they were: {'; '.join(report.problems)}"
+            return refusal(422, _sentence(message), "config_refused")
         return answer(report)
 
     def _unknown(self) -> web.Response:
         known = ", ".join(member.id for member in self.roster.members) or "none"
         return refusal(404, f"There is no such replica. Known: {known}.", "unknown_replica")
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."

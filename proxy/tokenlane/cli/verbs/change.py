@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from tokenlane.cli import admin_client
 from tokenlane.cli.output import complain, say, say_lines
+from tokenlane.control.fleet_table import host_of
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_S = 30.0
@@ -47,7 +48,7 @@ def replicas_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: the action, the replica, the gateway."""
     parser.epilog = "add, drain and remove need an admin token: docs/changing.md."
     parser.add_argument("action", choices=tuple(_ASKED), nargs="?", default="list")
-    parser.add_argument("replica", metavar="REPLICA", nargs="?", help="URL to add; else its id")
+    parser.add_argument("replica", metavar="REPLICA", nargs="?", help="its URL, or its id")
     parser.add_argument("--json", action="store_true", help="print JSON")
     admin_client.address_flags(parser, bare=False)
 
@@ -64,7 +65,8 @@ def replicas(args: argparse.Namespace) -> int:
         )
     method, path = _ASKED[args.action]
     body = json.dumps({"url": args.replica}).encode() if args.action == "add" else None
-    id_ = quote(args.replica or "", safe=":[]", errors="surrogateescape")
+    named = args.replica or ""
+    id_ = quote(host_of(named) if "://" in named else named, safe=":[]", errors="surrogateescape")
     kind = _Rows if args.action == "list" else _Row
     told = _ask(args, method, path.format(id_), body, kind)
     if told is None:
