@@ -408,8 +408,9 @@ def test_check_config_may_ask_the_replicas(capsys: pytest.CaptureFixture[str]) -
         (500, b"<html>", 1, "not ready: status 500\n"),
     ],
 )
+@pytest.mark.parametrize("flag", ["--admin {0}", "--admin-port {1}"])
 def test_healthcheck(
-    status: int, body: bytes, code: int, said: str, capsys: pytest.CaptureFixture[str]
+    flag: str, status: int, body: bytes, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -424,7 +425,8 @@ def test_healthcheck(
     with HTTPServer(("127.0.0.1", 0), Answer) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        assert main(["healthcheck", "--admin-port", str(server.server_port)]) == code
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert main(["healthcheck", *flag.format(url, server.server_port).split()]) == code
         thread.join()
     captured = capsys.readouterr()
     assert captured.out + captured.err == said

@@ -38,11 +38,13 @@ class ErrorAnswer(Exception):
         self.status = status
 
 
-def address_flags(parser: argparse.ArgumentParser, *, bare: bool = True) -> None:
+def address_flags(
+    parser: argparse.ArgumentParser, *, token: bool = True, bare: bool = True
+) -> None:
     """Add the flags that find the admin port, and its token. bare: as in `config_flag`."""
     about = "the gateway's admin port, instead of host and port"
     parser.add_argument("--admin", metavar="URL", help=about)
-    admin_flags(parser, token=True, bare=bare)
+    admin_flags(parser, token=token, bare=bare)
 
 
 def settings_of(args: argparse.Namespace) -> AdminSettings:

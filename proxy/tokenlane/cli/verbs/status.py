@@ -5,7 +5,7 @@ import sys
 
 from tokenlane.cli import admin_client
 from tokenlane.cli.output import complain, say
-from tokenlane.config.flags import admin_flags, looked
+from tokenlane.config.flags import looked
 from tokenlane.errors import ConfigError
 
 _TIMEOUT_LIMIT_S = 86_400
@@ -13,7 +13,7 @@ _TIMEOUT_LIMIT_S = 86_400
 
 def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags: where to ask, and how long to wait."""
-    admin_flags(parser)
+    admin_client.address_flags(parser, token=False)
     parser.add_argument(
         "--timeout-s", type=float, default=2.0, metavar="S", help="seconds to wait (default: 2)"
     )
@@ -21,7 +21,7 @@ def healthcheck_flags(parser: argparse.ArgumentParser) -> None:
 
 def healthcheck(args: argparse.Namespace) -> int:
     """Return 0 where the gateway is ready, else 1. It needs no token. Raise ConfigError for a wrong
-    timeout alone: a gateway serves on when its file breaks, and Docker keeps exit code 2."""
+    flag alone: a gateway serves on when its file breaks, and Docker keeps exit code 2."""
     if not 0 < args.timeout_s <= _TIMEOUT_LIMIT_S:  # nan is neither
         raise ConfigError(f"--timeout-s must be above 0, and at most {_TIMEOUT_LIMIT_S}")
     try:
@@ -29,7 +29,7 @@ def healthcheck(args: argparse.Namespace) -> int:
     except ConfigError as error:
         complain(str(error))
         admin = looked(args, with_file=False).settings.admin
-    where = admin_client.address(None, admin)
+    where = admin_client.address(args.admin, admin)
     try:
         admin_client.ask(where, "GET", "/readyz", timeout_s=args.timeout_s)
     except (admin_client.Unreachable, admin_client.ErrorAnswer) as why:
