@@ -464,13 +464,27 @@ def test_an_address_that_is_none(
     ["replicas list", "replicas list --json", "replicas drain a:1", "reload", "explain -",
      "explain - --json", "top --once"],
 )  # fmt: skip
-@pytest.mark.parametrize("body", [b'{"status":"ok"}', b"[]", b'{"replicas":[{"id":1}]}'])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b'{"status":"ok"}'),
+        (200, b"[]"),
+        (200, b'{"replicas":[{"id":1}]}'),
+        (404, b"<html>"),
+        # As a gateway's data port does.
+        (404, error_body("This path is not served here.", "x", code="not_found")),
+    ],
+)
 def test_another_service_at_the_admin_port(
-    verb: str, body: bytes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    verb: str,
+    status: int,
+    body: bytes,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
 

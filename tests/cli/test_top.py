@@ -135,4 +135,4 @@ async def test_nobody_there_and_somebody_else() -> None:
     async with admin_port() as url:
         code, out, err = await top("--admin", f"{url}/elsewhere", "--once")
     assert (code, out) == (1, "")
-    assert "answers with status 404: is it the admin port of a gateway?" in err
+    assert "answers with something else: is it the admin port of a gateway?" in err

@@ -27,13 +27,14 @@ class Unreachable(Exception):
 
 
 class ErrorAnswer(Exception):
-    """The gateway answers with an error; its sentence. status: HTTP's."""
+    """The gateway answers with an error; its sentence. status: HTTP's. code: the gateway's own."""
 
     def __init__(self, status: int, answer: bytes) -> None:
         try:
-            why = json.loads(answer)["error"]["message"]
+            error = json.loads(answer)["error"]
+            why, self.code = error["message"], error["code"]
         except (ValueError, KeyError, TypeError):
-            why = f"status {status}"
+            why, self.code = f"status {status}", "not_found"
         super().__init__(why)
         self.status = status
 
@@ -113,7 +114,10 @@ def ask(
             f"no gateway can be asked at {where} ({error}); it must look like http://HOST:PORT"
         ) from None
     if status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise ErrorAnswer(status, answer)
+        error_answer = ErrorAnswer(status, answer)
+        if (status, error_answer.code) == (HTTPStatus.NOT_FOUND, "not_found"):
+            raise _somebody_else(where)
+        raise error_answer
     try:
         return json.loads(answer)
     except ValueError:
@@ -125,6 +129,8 @@ def understood(answer: Any, kind: type[_T], where: str) -> _T:
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError:
-        raise Unreachable(
-            f"{where} answers with something else: is it the admin port of a gateway?"
-        ) from None
+        raise _somebody_else(where) from None
+
+
+def _somebody_else(where: str) -> Unreachable:
+    return Unreachable(f"{where} answers with something else: is it the admin port of a gateway?")
