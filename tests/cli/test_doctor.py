@@ -23,6 +23,7 @@ from tokenlane.cli.doctor import (
 )
 from tokenlane.config.settings import (
     AdminSettings,
+    DiscoverySettings,
     ModelSettings,
     ServerSettings,
     Settings,
@@ -91,6 +92,24 @@ def test_no_replica_given() -> None:
         "FAIL  settings: backends: no replica to serve from; give at least one --backend"
         in "\n".join(lines)
     )
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ('["{url}"]', "FAIL  replica {url}: nothing listens there"),
+        ('["a:1"]', "warn  {file}: 'a:1' must look like http://HOST:PORT; did you mean"),
+        (None, "warn  discovery.file: {file} cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_file_of_replicas(listed: str | None, said: str, nobody: str, tmp_path: Path) -> None:
+    file = tmp_path / "replicas.json"
+    if listed is not None:
+        file.write_text(listed.format(url=nobody))
+    given = msgspec.structs.replace(settings(), discovery=DiscoverySettings(file=str(file)))
+    lines: list[str] = []
+    examine(given, {}, lines.append)
+    assert said.format(url=nobody, file=file) in "\n".join(lines)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from tokenlane.cli.doctor_ids import check_ids
 from tokenlane.config.options import unknown_variables
 from tokenlane.config.settings import Settings
 from tokenlane.control.checks import check_settings
+from tokenlane.control.discovery.file import read as listed_in
 from tokenlane.control.fleet_table import ADVICE, Probe, base_url
 from tokenlane.control.front_end import FrontEnd
 from tokenlane.control.probes import probe, session_of
@@ -187,11 +188,19 @@ async def _probed(urls: list[str], settings: Settings) -> list[Probe]:
 
 
 def check_replicas(report: DoctorReport, settings: Settings) -> dict[str, str | None]:
-    """Asks every replica; where the models are that they serve, None for adapters of others."""
+    """Ask every replica of `backends` and `discovery.file`. Return where the models are that they
+    serve, None for adapters of others."""
     try:
         urls = [base_url(backend) for backend in settings.backends]
     except ConfigError:
         return {}  # said before
+    if settings.discovery.file:
+        try:
+            listed = listed_in(Path(settings.discovery.file)) or []
+        except ConfigError as error:
+            report.warn(str(error))
+        else:
+            urls = list(dict.fromkeys([*urls, *listed]))
     roots: dict[str, str | None] = {}
     for url, found in zip(urls, asyncio.run(_probed(urls, settings)), strict=True):
         if not found.good:
