@@ -300,6 +300,14 @@ async def test_refused(request_bytes: bytes, status: int, code: str | None) -> N
                 assert bench.outcomes()[str(status), outcome] == 1
 
 
+async def test_a_replicas_own_500_passes_and_is_no_success() -> None:
+    answer_bytes = ok(b"broken").replace(b"200 OK", b"500 Internal Server Error")
+    async with Upstream(answering(answer_bytes)) as upstream, gateway(upstream.url) as bench:
+        answer = await bench.ask(post(CHAT, chat()))
+        assert (answer.status, answer.body) == (500, b"broken")
+        assert bench.outcomes() == {("500", "upstream_error"): 1}
+
+
 async def test_a_wrong_method_says_which_are_right() -> None:
     async with gateway() as bench:
         answer = await bench.ask(get(CHAT), "GET")

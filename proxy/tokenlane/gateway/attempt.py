@@ -181,8 +181,7 @@ class Attempts:
         if relay.state != COMPLETE:
             return self._unanswered(replica, attempt, relay, record)
         if relay.failed:
-            if relay.aborted:
-                record.outcome = "upstream_error"
+            record.outcome = "upstream_error"
             self.failed(replica, relay.happened(), record.model)
         else:
             if relay.refused:
