@@ -1,6 +1,7 @@
 """What the admin port makes of requests that are none, of other names, and of readers without a
 token. Over a real socket, in raw bytes."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -11,9 +12,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tests.raw import Answer, Client
+from tests.raw import Answer, Client, until
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import AdminSettings
+from tokenlane.control import admin_server
 from tokenlane.control.admin_access import AdminAccess
 from tokenlane.control.admin_answers import answer
 from tokenlane.control.admin_server import AdminRunner
@@ -126,6 +128,27 @@ async def test_who_leaves_in_the_middle_is_no_failure(caplog: pytest.LogCaptureF
         client.reset()
         assert (await port.get())[0] == 200
     assert not caplog.records
+
+
+@pytest.mark.parametrize("rest", ["zz", ""], ids=["malformed", "missing"])
+async def test_a_body_that_breaks_off_is_not_waited_for(
+    rest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handler waited for ever, with all that was read, also when the client had left."""
+    monkeypatch.setattr(admin_server, "_BODY_DEADLINE_S", 0.05)
+    async with served() as port:
+        client = await Client.connect(port.number)
+        await client.send(f"{CHUNKED}1\r\nx\r\n".encode())
+        await until(lambda: any(map(_is_handling, asyncio.all_tasks())))
+        await client.send(rest.encode())
+        told = await client.answer()
+        assert (told.status, told.error["code"]) == (408, "request_timeout")
+        client.close()
+        await until(lambda: not any(map(_is_handling, asyncio.all_tasks())))
+
+
+def _is_handling(task: "asyncio.Task[Any]") -> bool:
+    return "_handle_request" in repr(task.get_coro())
 
 
 async def test_a_bug_is_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:

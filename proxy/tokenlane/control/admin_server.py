@@ -3,8 +3,11 @@
 Invariants:
 - Errors have OpenAI's shape, those of a request that is none too, and repeat nothing of it.
 - What a peer does wrong leaves nothing in the log; what went wrong here leaves a traceback.
+- No handler waits for a body: it is read before, by its deadline. Where a chunked body breaks off
+  in the middle, aiohttp keeps its reader waiting, also when the peer has left.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -19,6 +22,7 @@ from tokenlane.control.admin_answers import refusal
 log = logging.getLogger("admin")
 
 _MALFORMED = (web.RequestPayloadError, HttpProcessingError)
+_BODY_DEADLINE_S = 10.0
 _Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 
@@ -28,6 +32,16 @@ def _malformed() -> web.Response:
 
 def _broken() -> web.Response:
     return refusal(500, "The admin port failed at this; its log says where.", "internal_error")
+
+
+@web.middleware
+async def _with_body(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        async with asyncio.timeout(_BODY_DEADLINE_S):
+            await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+    return await handler(request)
 
 
 def _guarded(access: AdminAccess, handler: _Handler) -> _Handler:
@@ -90,6 +104,7 @@ class AdminRunner(web.AppRunner):
     """Serves the application behind the admin port to whom `access` lets in."""
 
     def __init__(self, app: web.Application, access: AdminAccess, **kwargs: Any) -> None:
+        app.middlewares.append(_with_body)
         super().__init__(app, access_log=None, **kwargs)
         self._access = access
 
