@@ -108,7 +108,11 @@ async def test_no_cut_is_silent(how: str, long: bool, figure: Callable[[str], No
     settings = Settings(
         # On a busy machine 200 clients come faster than they are accepted: all wait.
         server=ServerSettings(accept_wait_limit_s=0.0),
-        upstream=UpstreamSettings(first_byte_deadline_s=waiting, between_chunks_deadline_s=waiting),
+        upstream=UpstreamSettings(
+            connect_deadline_s=60.0,
+            first_byte_deadline_s=waiting,
+            between_chunks_deadline_s=waiting,
+        ),
         health=HealthSettings(failure_limit_count=1_000_000_000),
     )
     left = places(long)

@@ -31,7 +31,7 @@ _ITERATIONS = "vllm:iteration_tokens_total_count"
 _SAMPLE = re.compile(
     rf"^({_START}|{_RUNNING}|{_WAITING}|{_USAGE}|{_CONFIG}|{_QUERIED}|{_HIT}|{_CPU}|{_QUEUED_S}"
     rf"|{_ITERATIONS}|{_FIRST}(?:sum|count)|{_PREFILL}(?:sum|count))"
-    r"(?:\{(.*)\})?[ \t]+(\S+)",
+    r"(?:\{(.{0,8192})\})?[ \t]+(\S+)",
     re.MULTILINE,
 )
 # In a label's value quotes are escaped: what is found is a label. More digits are no count. What
@@ -40,8 +40,9 @@ _BLOCK_TOKENS, _CACHE_BLOCKS = (
     re.compile(rf'{label}(?<!\w{label})="0*([1-9][0-9]{{0,8}})"')
     for label in ("block_size", "num_gpu_blocks")
 )
-# Hundreds of engines' worth.
+# Hundreds of engines' worth. A page of more lines, each 20 to 50 ns, is nothing but short ones.
 _SAMPLES_LIMIT_COUNT = 10_000
+_LINES_LIMIT_COUNT = 100_000
 # Beyond it floats are no exact counts.
 _MOST = 2.0**53
 
@@ -76,6 +77,8 @@ class Scrape(msgspec.Struct, frozen=True):
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    if text.count("\n") > _LINES_LIMIT_COUNT:
+        return
     for found in islice(_SAMPLE.finditer(text), _SAMPLES_LIMIT_COUNT):
         name, labels, number = found.groups("")
         try:
