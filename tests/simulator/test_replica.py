@@ -33,8 +33,9 @@ async def test_refuse_closes_the_port_and_keeps_it(make_fleet: FleetMaker) -> No
 
 async def test_refuse_ends_by_itself(make_fleet: FleetMaker) -> None:
     replica = (await make_fleet()).replicas[0]
-    await ask(replica.url, "/sim/fault", {"kind": "refuse", "for_s": 0.02})
-    await until(lambda: not replica.listening.is_set())
+    async with asyncio.TaskGroup() as group:  # watched from before, or it may be over by then
+        group.create_task(until(lambda: not replica.listening.is_set()))
+        await ask(replica.url, "/sim/fault", {"kind": "refuse", "for_s": 0.02})
     await replica.listening.wait()
     assert (await ask(replica.url, CHAT, chat())).status == 200
 

@@ -32,7 +32,7 @@ _RETRY_S = 0.1
 # In a turn of the loop at most.
 _REFUSED_COUNT = 64
 # What clients of the same region need for the rest of a handshake.
-_HANDSHAKE_S = 0.05
+HANDSHAKE_S = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -118,16 +118,18 @@ class Acceptor:
             except OSError:  # there is no descriptor left
                 await asyncio.sleep(_RETRY_S)
 
-    async def close(self) -> None:
-        """Close the listener, but serve the clients that the kernel has connected already, or is
-        about to: closed with the listener, they would lose what they have sent."""
+    async def close(self, handshake_s: float) -> None:
+        """Close the listener, but serve the clients that the kernel has connected already: closed
+        with the listener, they would lose what they have sent. handshake_s: those, too, whose
+        handshake ends within this time; new ones wait then for the next listener on the port."""
         self.pause()
         queue, self._listener = self._listener, None
         if queue is None:
             return
-        accept_queue.close_to_new(queue)
         try:
-            await asyncio.sleep(_HANDSHAKE_S)
+            if handshake_s:
+                accept_queue.close_to_new(queue)
+                await asyncio.sleep(handshake_s)
         finally:
             with contextlib.suppress(OSError):  # the queue is empty, or there is no descriptor left
                 while True:

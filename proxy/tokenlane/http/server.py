@@ -173,14 +173,15 @@ class HttpServer:
             self._left.clear()
             await self._left.wait()
 
-    async def drain(self, deadline_s: float) -> int:
-        """Stop listening and let requests finish. Return how many of them had to be cut."""
+    async def drain(self, deadline_s: float, *, handshake_s: float = 0.0) -> int:
+        """Stop listening and let requests finish. Return how many of them had to be cut.
+        handshake_s: as `Acceptor.close`."""
         self.state.draining = self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 # First those that are connected: a handshake may take until its deadline.
                 self._begin_drain()
-                await self.acceptor.close()
+                await self.acceptor.close(handshake_s)
                 await self._emptied()
         cut = sum([connection.cut() for connection in list(self.connections)])
         # Error events of broken streams get a moment to be sent.

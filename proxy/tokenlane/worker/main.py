@@ -34,6 +34,7 @@ from tokenlane.gateway.kept_responses import KeptResponses
 from tokenlane.gateway.recorder import Recorder
 from tokenlane.gateway.request import Gateway
 from tokenlane.gateway.request_record import RequestRecord, in_hand
+from tokenlane.http.acceptor import HANDSHAKE_S
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.server import HttpServer
 from tokenlane.protocols.dialects import dialect_of
@@ -152,7 +153,8 @@ class Worker:
             telling = tasks.create_task(self._tell(gauges, recorder, monitor), name="telling")
             await self._drain.wait()
             gateway.draining = True
-            cut = await server.drain(in_force.settings.server.drain_deadline_s)
+            deadline_s = in_force.settings.server.drain_deadline_s
+            cut = await server.drain(deadline_s, handshake_s=HANDSHAKE_S)
             telling.cancel()
         in_force.resources.close()
         self._sample(gauges, recorder)
