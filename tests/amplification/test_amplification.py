@@ -24,6 +24,8 @@ ONCE = {
         shape(b"vllm:cache_config_info{", b"a", b"} 1\n"),
     ),
     "a list of many models": ("/v1/models", shape(b'{"data":[{"id":"a"}', b',{"id":"b"}', b"]}")),
+    "a body of texts": ("messages body", shape(b'{"messages":[]', b',"a":"a":', b"}")),
+    "a page of empty lines": ("/metrics", shape(b'"', b"\n")),
     "a message of empty lists": ("KV events", shape(b"\x92\x00\xdd<#>", b"\x90")),
 }
 
