@@ -95,3 +95,10 @@ def test_what_prometheus_client_writes_is_read() -> None:
 def test_no_page_raises(page: str) -> None:
     parse_scrape(page)
     parse_scrape(PAGE + page)
+
+
+def test_a_page_of_very_many_lines_says_nothing() -> None:
+    """Each takes its time, also an empty one."""
+    page = "vllm:num_requests_running 3\n"
+    assert parse_scrape(page).running == 3
+    assert parse_scrape(page + 100_000 * "\n") == Scrape()

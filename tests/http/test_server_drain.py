@@ -10,7 +10,8 @@ from tests.http.handlers import TEXT
 from tests.raw import Client, get, until
 from tests.support import serving
 from tokenlane.config.settings import ServerSettings
-from tokenlane.http.server import Exchange
+from tokenlane.http.server import Exchange, HttpServer
+from tokenlane.runtime.ports import reuse_port_socket
 
 
 async def test_a_drain_lets_requests_finish() -> None:
@@ -58,6 +59,28 @@ async def test_an_idle_connection_may_be_used_once_more_in_a_drain() -> None:
             assert (answer.body, answer.headers["connection"]) == (b"done", "close")
             assert await client.rest() == b""
         assert await draining == 0
+
+
+@pytest.mark.row("O7")
+async def test_who_comes_while_handshakes_end_is_the_next_listeners_client() -> None:
+    async def handler(exchange: Exchange) -> None:
+        exchange.respond(200, TEXT, b"done")
+
+    loop = asyncio.get_running_loop()
+    with reuse_port_socket("127.0.0.1", 0) as first, socket.socket() as client:
+        address = first.getsockname()
+        server = HttpServer(handler, ServerSettings(drain_linger_s=0.0))
+        await server.listen(first)
+        client.setblocking(False)
+        draining = loop.create_task(server.drain(10.0, handshake_s=0.05))
+        await until(lambda: not server.acceptor.open)
+        connecting = loop.create_task(loop.sock_connect(client, address))
+        assert await draining == 0
+        with reuse_port_socket("127.0.0.1", address[1]) as second:
+            second.setblocking(False)
+            second.listen()
+            await connecting
+            (await loop.sock_accept(second))[0].close()
 
 
 @pytest.mark.row("O7")

@@ -25,15 +25,29 @@ def parts(given_value: Any) -> int:
     return 1 + sum(map(parts, given_value)) if isinstance(given_value, list) else 0
 
 
-@given(_VALUES, st.integers(0, 20), st.booleans())
-def test_what_is_in_texts_does_not_count(drawn: Any, limit: int, ascii_only: bool) -> None:
+@given(_VALUES, st.integers(0, 20), st.booleans(), st.integers(1, 9))
+def test_what_is_in_texts_does_not_count(
+    drawn: Any, limit: int, ascii_only: bool, step_bytes: int
+) -> None:
+    """Wherever it is cut into steps."""
     raw = json.dumps(drawn, ensure_ascii=ascii_only).encode()
-    assert json_values._within(raw, {b"[{:": limit}) == (parts(drawn) <= limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_values, "_STEP_BYTES", step_bytes)
+        assert json_values._within(raw, {b"[{:": limit}) == (parts(drawn) <= limit)
 
 
 @given(st.binary(max_size=20) | st.text('"\\[', max_size=12).map(str.encode))
 def test_any_bytes(raw: bytes) -> None:
     json_values._within(raw, {b"[{:": 0})
+
+
+@given(_VALUES, st.integers(0, 20), st.integers(0, 3))
+def test_behind_the_most_texts_never_fewer_count(drawn: Any, limit: int, texts: int) -> None:
+    raw = json.dumps(drawn).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_values, "_STEP_BYTES", 4)
+        patch.setattr(json_values, "_MOST_TEXTS", texts)
+        assert not json_values._within(raw, {b"[{:": limit}) or parts(drawn) <= limit
 
 
 MANY = {

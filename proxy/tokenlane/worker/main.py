@@ -27,6 +27,7 @@ from tokenlane.channel import messages
 from tokenlane.channel.ends import WorkerEnd
 from tokenlane.channel.frames import LONG_BACKLOG_LIMIT_BYTES
 from tokenlane.channel.messages import Down, Hello, Reload
+from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import ConfigError
 from tokenlane.fleet_state import CacheChange, FleetState
 from tokenlane.gateway.explain import Explainer
@@ -121,16 +122,7 @@ class Worker:
         self._fleet(self._waiting or hello.fleet)
         if self._changes:
             asyncio.get_running_loop().call_soon(self._take_change)
-        server = HttpServer(
-            gateway.handle,
-            settings.server,
-            guarded=True,
-            on_refused=partial(_refused, recorder),
-            on_shed=recorder.refused_clients,
-            spared=HEALTH_PATHS,
-            dropped=dropped_fields(resources.keys, resources.replica_key),
-            error_format=dialect_of,
-        )
+        server = _server(settings.server, resources, gateway, recorder)
         gauges = Gauges(
             segment, gateway, server, resources.access, resources.tracer, listener, recorder.forget
         )
@@ -279,6 +271,21 @@ class Worker:
         if self._board is not None:
             self._board.forget_peers()
         asyncio.get_running_loop().call_later(orphan_s, self._drain.set)
+
+
+def _server(
+    settings: ServerSettings, resources: Resources, gateway: Gateway, recorder: Recorder
+) -> HttpServer:
+    return HttpServer(
+        gateway.handle,
+        settings,
+        guarded=True,
+        on_refused=partial(_refused, recorder),
+        on_shed=recorder.refused_clients,
+        spared=HEALTH_PATHS,
+        dropped=dropped_fields(resources.keys, resources.replica_key),
+        error_format=dialect_of,
+    )
 
 
 def _show_engines(segment: MetricsSegment, tokenizers: Tokenizers) -> None:
