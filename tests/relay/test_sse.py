@@ -101,6 +101,21 @@ def test_any_split_gives_the_same_facts(events: list[bytes], cuts: list[int], cr
     assert facts([data]) == one_by_one
 
 
+TEXTS = st.lists(
+    st.text(max_size=6)
+    | st.sampled_from(
+        ["abort", "error", "usage", '"', 'usage"', '"usage":{}', "\\", "x\n\ndata: y"]
+    )
+)
+
+
+@given(TEXTS, st.sampled_from([b"", USAGE, ERROR, ABORTED_WORD, NULL_USAGE, DONE]))
+def test_an_event_like_the_last_is_seen_as_one_that_is_not(texts: list[str], last: bytes) -> None:
+    events = [said(text).replace(b": ", b":").replace(b"data:", b"data: ", 1) for text in texts]
+    events = [TOKEN, *events, last]
+    assert facts(events) == facts([b"".join(events)])
+
+
 def test_byte_by_byte() -> None:
     data = b"".join(EVENTS)
     seen = facts([data[at : at + 1] for at in range(len(data))])

@@ -12,6 +12,8 @@ Invariants:
 from tokenlane.relay.usage import Usage, is_clients_fault, read_answer, says_something
 
 _CARRY_LIMIT_BYTES = 256 * 1024
+# Of longer events none is remembered.
+_USUAL_LIMIT_BYTES = 1024
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Bytes of a boundary that may have arrived before the ones that complete it.
 _TAIL_BYTES = 3
@@ -30,6 +32,8 @@ class EventScanner:
         self._carry = bytearray()
         self._usage = b""
         self._steady = False
+        self._before = b""
+        self._behind = b""
         self.done = False
         self.token_events = 0
         self.failed = False
@@ -38,19 +42,42 @@ class EventScanner:
 
     def feed(self, payload: bytes) -> None:
         """Scan the next payload bytes of the stream."""
-        if (
-            self._steady
-            and payload.endswith(b"}\n\n")  # a JSON event: [DONE] does not end so
-            and not (b'usage"' in payload or b'"error"' in payload or b'"abort"' in payload)
-        ):
-            # The usual chunk: whole events with nothing to decode.
-            self.token_events += payload.count(b"\ndata:") + payload.startswith(b"data:")
-            return
+        if self._steady and payload.endswith(b"}\n\n"):  # a JSON event: [DONE] does not end so
+            if self._is_like_the_last(payload):
+                self.token_events += 1
+                return
+            # `in` takes bytes for a number first, and raises and drops a TypeError.
+            if (
+                payload.find(b'usage"') < 0
+                and payload.find(b'"error"') < 0
+                and payload.find(b'"abort"') < 0
+            ):
+                # The usual chunk: whole events with nothing to decode.
+                count = payload.count(b"\ndata:") + payload.startswith(b"data:")
+                self.token_events += count
+                if count == 1 and len(payload) <= _USUAL_LIMIT_BYTES:
+                    self._remember(payload)
+                return
         if not self._carry and payload.endswith(b"\n\n"):
             self._look(payload)
         else:
             self._split(payload)
         self._steady = self.tokens_seen and self.at_boundary
+
+    def _is_like_the_last(self, payload: bytes) -> bool:
+        """Return whether this is the event remembered, but for its text."""
+        before, behind = self._before, self._behind
+        if not (behind and payload.startswith(before) and payload.endswith(behind)):
+            return False
+        text = payload[len(before) : len(payload) - len(behind)]
+        return text.find(b'"') < 0  # so there is no key in it
+
+    def _remember(self, payload: bytes) -> None:
+        """Remember what an event has before and behind its text: the next one mostly has, too."""
+        before, key, text = payload.partition(b'"content":"')
+        end = text.find(b'"')
+        if end >= 0:
+            self._before, self._behind = before + key, text[end:]
 
     @property
     def at_boundary(self) -> bool:
