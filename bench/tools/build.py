@@ -19,14 +19,20 @@ from bench.tools.paths import ROOT
 from bench.tools.processes import BenchError, say
 
 FOLDER = ROOT / "build" / "compiled"
-_SETUP = FOLDER / "setup.py"  # what the build was made by
+_MADE_BY = FOLDER / "made_by"
+
+
+def _maker() -> bytes:
+    """What a build is made by: setup.py, and the level that it is told."""
+    level = os.environ.get("TOKENLANE_OPTIMIZE", "")
+    return (ROOT / "setup.py").read_bytes() + level.encode()
 
 
 def is_fresh() -> bool:
-    """Whether the build was made from the sources as they are, for this Python."""
+    """Whether the build was made from the sources as they are, for this Python, at this level."""
     if not any(FOLDER.glob(f"*{sys.implementation.cache_tag}*.so")):
         return False
-    if not _SETUP.is_file() or _SETUP.read_bytes() != (ROOT / "setup.py").read_bytes():
+    if not _MADE_BY.is_file() or _MADE_BY.read_bytes() != _maker():
         return False
     sources = {
         path.relative_to(ROOT / "proxy"): path
@@ -63,7 +69,7 @@ def compiled() -> Path | None:
     )
     if done.returncode:
         raise BenchError(f"the compiled build failed:\n{done.stderr[-2000:]}")
-    shutil.copyfile(ROOT / "setup.py", made / _SETUP.name)
+    (made / _MADE_BY.name).write_bytes(_maker())
     shutil.rmtree(FOLDER, ignore_errors=True)
     made.rename(FOLDER)  # at once, so that nobody imports half a package
     return FOLDER

@@ -28,12 +28,12 @@ LATENESS_STEP_S = 0.0005
 TICK_S = 0.001
 
 
-def event(index: int, last: bool) -> bytes:
+def event(last: bool) -> bytes:
     """One chat completion chunk as vLLM writes it, in its HTTP chunk."""
     delta = '{"content":" token"}'
     reason = '"length"' if last else "null"
     data = (
-        f'data: {{"id":"chatcmpl-{index:08d}","object":"chat.completion.chunk",'
+        f'data: {{"id":"chatcmpl-00000000","object":"chat.completion.chunk",'
         f'"created":1700000000,"model":"{MODEL}","choices":[{{"index":0,"delta":{delta},'
         f'"logprobs":null,"finish_reason":{reason}}}]}}\n\n'
     ).encode()
@@ -178,7 +178,7 @@ class Source(asyncio.Protocol):
 async def serve(ports: list[int], events: int, gap_s: float) -> None:
     """Serves on the loopback ports until cancelled."""
     stats = Stats()
-    pieces = [event(index, index == events - 1) for index in range(events)]
+    pieces = [event(index == events - 1) for index in range(events)]
     wheel = Wheel(gap_s, stats)
     make = functools.partial(Source, pieces, wheel, stats)
     loop = asyncio.get_running_loop()

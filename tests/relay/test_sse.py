@@ -110,7 +110,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.sampled_from([b"", USAGE, ERROR, ABORTED_WORD, NULL_USAGE, DONE]))
-def test_an_event_like_the_last_is_seen_as_one_that_is_not(texts: list[str], last: bytes) -> None:
+def test_an_event_like_the_first_is_seen_as_one_that_is_not(texts: list[str], last: bytes) -> None:
     events = [said(text).replace(b": ", b":").replace(b"data:", b"data: ", 1) for text in texts]
     events = [TOKEN, *events, last]
     assert facts(events) == facts([b"".join(events)])

@@ -43,7 +43,7 @@ class EventScanner:
     def feed(self, payload: bytes) -> None:
         """Scan the next payload bytes of the stream."""
         if self._steady and payload.endswith(b"}\n\n"):  # a JSON event: [DONE] does not end so
-            if self._is_like_the_last(payload):
+            if self._is_like_the_first(payload):
                 self.token_events += 1
                 return
             # `in` takes bytes for a number first, and raises and drops a TypeError.
@@ -55,7 +55,7 @@ class EventScanner:
                 # The usual chunk: whole events with nothing to decode.
                 count = payload.count(b"\ndata:") + payload.startswith(b"data:")
                 self.token_events += count
-                if count == 1 and len(payload) <= _USUAL_LIMIT_BYTES:
+                if count == 1 and not self._behind and len(payload) <= _USUAL_LIMIT_BYTES:
                     self._remember(payload)
                 return
         if not self._carry and payload.endswith(b"\n\n"):
@@ -64,7 +64,7 @@ class EventScanner:
             self._split(payload)
         self._steady = self.tokens_seen and self.at_boundary
 
-    def _is_like_the_last(self, payload: bytes) -> bool:
+    def _is_like_the_first(self, payload: bytes) -> bool:
         """Return whether this is the event remembered, but for its text."""
         before, behind = self._before, self._behind
         if not (behind and payload.startswith(before) and payload.endswith(behind)):
@@ -73,7 +73,7 @@ class EventScanner:
         return text.find(b'"') < 0  # so there is no key in it
 
     def _remember(self, payload: bytes) -> None:
-        """Remember what an event has before and behind its text: the next one mostly has, too."""
+        """Remember what an event has before and behind its text: most others have it, too."""
         before, key, text = payload.partition(b'"content":"')
         end = text.find(b'"')
         if end >= 0:
