@@ -67,9 +67,12 @@ class EventScanner:
     def _is_like_the_first(self, payload: bytes) -> bool:
         """Return whether this is the event remembered, but for its text."""
         before, behind = self._before, self._behind
-        if not (behind and payload.startswith(before) and payload.endswith(behind)):
+        end = len(payload) - len(behind)
+        if not behind or end < len(before):
             return False
-        text = payload[len(before) : len(payload) - len(behind)]
+        if not (payload.startswith(before) and payload.endswith(behind)):
+            return False
+        text = payload[len(before) : end]
         return text.find(b'"') < 0  # so there is no key in it
 
     def _remember(self, payload: bytes) -> None:
