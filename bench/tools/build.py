@@ -1,6 +1,6 @@
 """The compiled build that the benches measure, rebuilt whenever the sources changed.
 
-    python -m bench build          into build/compiled (a minute), see setup.py
+    python -m bench build          into build/compiled (some minutes), see setup.py
 
 Invariants:
 - What is measured is what the sources say: a build that differs from them is never used.
@@ -52,7 +52,7 @@ def compiled() -> Path | None:
     if shutil.which(os.environ.get("CC", "cc")) is None:
         say("no C compiler here: the gateway is measured as plain Python")
         return None
-    say("compiling the hot modules into build/compiled (about a minute) …")
+    say("compiling the hot modules into build/compiled (some minutes) …")
     made = FOLDER.with_name(f"compiled-{os.getpid()}")
     for stale in (ROOT / "build").glob("lib*"):
         shutil.rmtree(stale)

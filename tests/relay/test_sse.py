@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.raw import ABORTED, DONE, EVENTS, LAST, ROLE, TOKEN, USAGE
@@ -101,18 +101,44 @@ def test_any_split_gives_the_same_facts(events: list[bytes], cuts: list[int], cr
     assert facts([data]) == one_by_one
 
 
-TEXTS = st.lists(
-    st.text(max_size=6)
-    | st.sampled_from(
-        ["abort", "error", "usage", '"', 'usage"', '"usage":{}', "\\", "x\n\ndata: y"]
-    )
+# Each begins and ends as its stream's other events do, and some have more than text in between.
+TEXTS = [
+    b"word",
+    b"",
+    b"abort",
+    b"error",
+    b"usage",
+    rb"\"",
+    rb"\\",
+    rb"\"usage\":{}",
+    rb"\n\ndata: y",
+]
+MORE = [
+    b'a"},"finish_reason":"abort","delta":{"content":"',
+    b'a"}}],"usage":{"prompt_tokens":9},"choices":[{"delta":{"content":"',
+    b'a"}}]}\n\ndata: {"choices":[{"delta":{"content":"b',
+    b'a"}}]}\n\ndata: {"error":{"code":500}}\n\ndata: {"choices":[{"delta":{"content":"b',
+]
+CHAT = [TOKEN.partition(b"word")[0], b'"},"finish_reason":null,"i":0}]}\n\n']
+COMPLETION = [b'data: {"choices":[{"text":"', b'"}]}\n\n']
+# As long as a chat's event, and half of it.
+OTHER_END = b"a".join([CHAT[0], b'"},"finish_reason":"abort"   }]}\n\n'])
+OTHER_BEGIN = b'data: {"error":{"code":500},'.ljust(len(CHAT[0])) + b"a" + CHAT[1]
+
+
+@given(
+    st.sampled_from([CHAT, COMPLETION]),
+    st.lists(st.sampled_from(TEXTS + MORE)),
+    st.sampled_from([b"", USAGE, ERROR, OTHER_END, OTHER_BEGIN, NULL_USAGE, DONE]),
 )
-
-
-@given(TEXTS, st.sampled_from([b"", USAGE, ERROR, ABORTED_WORD, NULL_USAGE, DONE]))
-def test_an_event_like_the_first_is_seen_as_one_that_is_not(texts: list[str], last: bytes) -> None:
-    events = [said(text).replace(b": ", b":").replace(b"data:", b"data: ", 1) for text in texts]
-    events = [TOKEN, *events, last]
+@example(CHAT, [b"word"], OTHER_END)
+@example(CHAT, [b"word"], OTHER_BEGIN)
+@example(CHAT, [rb"\"", b""], b"")
+def test_an_event_like_the_first_is_seen_as_one_that_is_not(
+    ends: list[bytes], texts: list[bytes], last: bytes
+) -> None:
+    """One that is shorter than what the first has around its text is not like it, either."""
+    events = [TOKEN, *[text.join(ends) for text in texts], last]
     assert facts(events) == facts([b"".join(events)])
 
 

@@ -9,11 +9,15 @@ Invariants:
 - Each byte is searched once, however small the pieces are.
 """
 
+import re
+
 from tokenlane.relay.usage import Usage, is_clients_fault, read_answer, says_something
 
 _CARRY_LIMIT_BYTES = 256 * 1024
 # Of longer events none is remembered.
 _USUAL_LIMIT_BYTES = 1024
+# Where the text of an event begins: a chat's, or a completion's.
+_TEXT = re.compile(rb'"(?:content|text)":"')
 _BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Bytes of a boundary that may have arrived before the ones that complete it.
 _TAIL_BYTES = 3
@@ -77,10 +81,10 @@ class EventScanner:
 
     def _remember(self, payload: bytes) -> None:
         """Remember what an event has before and behind its text: most others have it, too."""
-        before, key, text = payload.partition(b'"content":"')
-        end = text.find(b'"')
-        if end >= 0:
-            self._before, self._behind = before + key, text[end:]
+        found = _TEXT.search(payload)
+        end = payload.find(b'"', found.end()) if found is not None else -1
+        if found is not None and end >= 0:
+            self._before, self._behind = payload[: found.end()], payload[end:]
 
     @property
     def at_boundary(self) -> bool:
