@@ -42,7 +42,7 @@ test-other-pythons:
 
 # The sources' folder is not in the path: only bench and tests are found beside the build, which is
 # optimized less here than what is installed: it is made in half the time.
-test-compiled: export TOKENLANE_OPTIMIZE = 1
+test-compiled: export MYPYC_OPT_LEVEL = 1
 test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
 	$(BIN)/python -m bench build
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) $(BIN)/python -m pytest -n $(JOBS) \

@@ -3,7 +3,7 @@
     pip install .                          compiled where a C compiler is found, plain where none is
     TOKENLANE_COMPILE=1 pip install .      compiled, or it fails
     TOKENLANE_COMPILE=0 pip install .      plain
-    TOKENLANE_OPTIMIZE=1                   compiled in half the time, for tests: a tenth more
+    MYPYC_OPT_LEVEL=1                      compiled in half the time, for tests: a tenth more
                                            instructions (the compiler's level, 2 otherwise)
 
 An editable install, and the source tree, run the same modules as plain Python (but
@@ -159,7 +159,7 @@ if compiles():
 
     # Of what is installed for a build, OpenTelemetry is no part: nothing compiled names it.
     lenient = ["--ignore-missing-imports", "--no-warn-unused-ignores"]
-    level = os.environ.get("TOKENLANE_OPTIMIZE", "2")
+    level = os.environ.get("MYPYC_OPT_LEVEL", "2")
     extensions = mypycify([*lenient, *COMPILED], opt_level=level, debug_level="0")
     failures = Path("build/failures.h").absolute()
     failures.write_text(FAILURES, encoding="ascii")

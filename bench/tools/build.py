@@ -24,7 +24,7 @@ _MADE_BY = FOLDER / "made_by"
 
 def _maker() -> bytes:
     """What a build is made by: setup.py, and the level that it is told."""
-    level = os.environ.get("TOKENLANE_OPTIMIZE", "")
+    level = os.environ.get("MYPYC_OPT_LEVEL", "")
     return (ROOT / "setup.py").read_bytes() + level.encode()
 
 
