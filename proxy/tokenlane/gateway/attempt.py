@@ -10,9 +10,9 @@ Invariants:
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from tokenlane.admission.queue import Permit
 from tokenlane.config.settings import UpstreamSettings
@@ -23,7 +23,6 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
 from tokenlane.http.upstream import UpstreamConnection
-from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.routes import ROUTES, Action
 from tokenlane.relay.relay_states import COMPLETE
 from tokenlane.relay.response import Relay
@@ -31,13 +30,14 @@ from tokenlane.routing.decision import Choice, Decision
 from tokenlane.routing.lease import Lease
 from tokenlane.routing.retry import Ending, Phase, RetryBudget, Step, may_replace, next_step
 from tokenlane.routing.router import Router
+from tokenlane.runtime.clock import monotonic
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, RELAY, ROUTE
 from tokenlane.telemetry.tracing.trace_context import TraceContext
 
 log = logging.getLogger(__name__)
 
-_LINES_KEPT = 4096
+_LINES_KEPT: Final = 4096
 
 
 class Attempt:
@@ -143,7 +143,7 @@ class Attempts:
         choice, query = attempt.choice, attempt.decision.query
         replica = self._fleet[choice.slot]
         record.replica, record.attempts = replica.state.id, attempt.number
-        now_s = time.monotonic()
+        now_s = monotonic()
         record.routed_s = record.routed_s or now_s  # a lost attempt is a replica's time, not ours
         # Nothing of the attempt before this one.
         record.sent_s, record.relay, record.cached_tokens = 0.0, None, None
@@ -170,7 +170,7 @@ class Attempts:
             request = head_for(replica, exchange, lease, record.trace, len(body))
             try:
                 connection.send(exchange.head.method, [request, body], relay)
-                record.sent_s = time.monotonic()
+                record.sent_s = monotonic()
                 if query.inexact is None and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks, query.tenant)
                 with AWAITING[ROUTE]:
@@ -212,7 +212,7 @@ class Attempts:
             told=route.action is Action.KEPT,
             on_computed=on_computed,
             on_made=partial(self._on_made, attempt.choice.slot, record.tenant)
-            if route.kind is Kind.RESPONSES
+            if route.names_answers
             else None,
         )
 
@@ -222,7 +222,7 @@ class Attempts:
         """Count an attempt whose answer the client did not get whole. Return what follows."""
         happened = relay.happened()
         if happened == "empty":
-            self._router.doubt(attempt.choice.slot, time.monotonic())
+            self._router.doubt(attempt.choice.slot, monotonic())
         if happened != "elsewhere":
             self.failed(replica, happened, record.model)
         return self.after(attempt, relay.phase(), happened, record)
@@ -230,7 +230,7 @@ class Attempts:
     def failed(self, replica: Replica, happened: str, model: str) -> None:
         """Count a failed request and tell the replica's health."""
         self._recorder.failed(model, replica.state.id, happened)
-        if self._router.failed(replica.state.slot, time.monotonic()):
+        if self._router.failed(replica.state.slot, monotonic()):
             self._recorder.ejection(replica.state.id)
             log.warning("replica %s keeps failing; ejected for a while", replica.state.id)
 
@@ -239,7 +239,7 @@ class Attempts:
         slot = replica.state.slot
         self.failed(replica, error.reason, model)
         refused = error.reason == "refused"
-        self._router.unreachable(slot, time.monotonic(), refused=refused)
+        self._router.unreachable(slot, monotonic(), refused=refused)
         if refused:
             self._on_refused(slot)
         if self._on_suspect is not None:

@@ -6,8 +6,8 @@ Invariants:
 """
 
 import ssl
-import time
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import UpstreamSettings
@@ -16,9 +16,10 @@ from tokenlane.fleet_state import FleetState, ReplicaState, adapter_bases
 from tokenlane.gateway.refusals import unknown_model
 from tokenlane.http.pool import ReplicaPool
 from tokenlane.protocols.context_window import NO_LIMIT
+from tokenlane.runtime.clock import monotonic
 
 # Longer model names are not looked up.
-_NAME_LIMIT_CHARS = 1024
+_NAME_LIMIT_CHARS: Final = 1024
 
 
 class Replica:
@@ -170,7 +171,7 @@ class Fleet:
 
     def sweep(self) -> None:
         """Close connections that idled too long."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         for replica in self._replicas.values():
             replica.pool.sweep(now_s)
 

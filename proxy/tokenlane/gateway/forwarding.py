@@ -6,7 +6,7 @@ Invariants:
 - `reason` is a metric label: the forms below are all that there are.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tokenlane.fleet_state import IdKind
 from tokenlane.gateway.id_trust import Claim
@@ -21,17 +21,17 @@ class Form(NamedTuple):
     reason: str
 
 
-PROVEN = Form("ids", "proven")
-CLIENT = Form("ids", "client")
-OFF = Form("text", "off")
-NO_IDS = Form("text", "no-ids")
-UNPROVEN = Form("text", "unproven")
-DIALECT = Form("text", "dialect")
-FIELDS = Form("text", "fields")
-LONG = Form("text", "long")
-SAMPLE = Form("text", "sample")
-DATE = Form("text", "date")
-ASKED = Form("text", "asked")
+PROVEN: Final = Form("ids", "proven")
+CLIENT: Final = Form("ids", "client")
+OFF: Final = Form("text", "off")
+NO_IDS: Final = Form("text", "no-ids")
+UNPROVEN: Final = Form("text", "unproven")
+DIALECT: Final = Form("text", "dialect")
+FIELDS: Final = Form("text", "fields")
+LONG: Final = Form("text", "long")
+SAMPLE: Final = Form("text", "sample")
+DATE: Final = Form("text", "date")
+ASKED: Final = Form("text", "asked")
 
 
 def may(request: Prompted, prompt: Prompt | None, claim: Claim, mode: str) -> Form:

@@ -11,6 +11,7 @@ Invariants:
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -28,7 +29,7 @@ from tokenlane.tokens.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-_NO_SLOTS: frozenset[int] = frozenset()
+_NO_SLOTS: Final[frozenset[int]] = frozenset()
 
 
 class Claim:

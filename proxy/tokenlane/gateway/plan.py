@@ -8,8 +8,8 @@ Invariants:
 """
 
 import copy
-import time
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -20,13 +20,14 @@ from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.protocols.bodies import Body, OtherBody
 from tokenlane.protocols.routes import Route
 from tokenlane.routing.decision import Query
-from tokenlane.telemetry.metrics import families
+from tokenlane.runtime.clock import monotonic
+from tokenlane.telemetry.metrics.departures import OTHER
 from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import Outcome
 
-_NO_BODY = ReplicaBody(b"")
-_UNREAD = OtherBody()
-_NO_QUERY = Query(b"", 16, 0, 0)
+_NO_BODY: Final = ReplicaBody(b"")
+_UNREAD: Final = OtherBody()
+_NO_QUERY: Final = Query(b"", 16, 0, 0)
 
 
 class Plan:
@@ -62,7 +63,7 @@ class Plan:
         self.named = ""
         self.alias: str | None = None
         self.model: str | None = None
-        self.label = families.OTHER
+        self.label = OTHER
         self.shadow: str | None = None
         self.tokens: Outcome | None = None
         self.turn: NextTurn | None = None
@@ -82,5 +83,5 @@ class Plan:
         made = Plan(self.route, self.path, self.headers, self.request_id, self.tenant)
         made.request, made.body = copy.copy(self.request), self.body.copy()
         made.rename(model)
-        made.inspected_s = time.monotonic()
+        made.inspected_s = monotonic()
         return made

@@ -7,7 +7,6 @@ Invariants:
   salt before both are hashed: from there on the prompt shares nothing with equal ones of others.
 """
 
-import time
 from functools import partial
 
 import msgspec
@@ -30,6 +29,7 @@ from tokenlane.protocols.routes import Action, kept_name
 from tokenlane.routing.candidates import Eligible
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
+from tokenlane.runtime.clock import monotonic
 from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT
 
 
@@ -74,13 +74,13 @@ class Planner:
             self._resolve(plan)
             if plan.tenant:
                 _salt(plan)
-        plan.inspected_s = time.monotonic()
+        plan.inspected_s = monotonic()
         await self.read(plan)
 
     async def read(self, plan: Plan) -> None:
         """Fill in the prompt's ids, and the query by them."""
         await self._prompts.read(plan)
-        plan.tokens_s = time.monotonic()
+        plan.tokens_s = monotonic()
 
     def eligible(self, plan: Plan, now_s: float) -> Eligible:
         """Return the replicas that may serve it now. Raise RequestError where none may."""

@@ -5,8 +5,8 @@ Invariants:
 - A prompt that exceeds every replica's context is refused before one computes anything.
 """
 
-import time
 from random import random
+from typing import Final
 
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.gateway import forwarding
@@ -23,11 +23,16 @@ from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, is_ids, kinds_
 from tokenlane.relay.usage import Usage
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
+from tokenlane.runtime.clock import monotonic
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import TokenService
+
+# Found once, as in tokenlane.protocols.routes.
+_CHAT: Final = Kind.CHAT
+_COMPLETION: Final = Kind.COMPLETION
 
 
 class PromptReader:
@@ -64,12 +69,12 @@ class PromptReader:
     def may_replace(self, kind: Kind) -> bool:
         """Return whether ids may take the place of the text in such requests; in others they only
         go beside it."""
-        return kind is Kind.COMPLETION and self._settings.forward_tokens != "off"
+        return kind is _COMPLETION and self._settings.forward_tokens != "off"
 
     def begun(self, kind: Kind, raw: bytes) -> NextTurn | None:
         """Return what is new in a body that begins as a known one, and goes to replicas as it
         is."""
-        if len(raw) < LEAST_BYTES or kind is not Kind.CHAT or not self._wants_ids:
+        if len(raw) < LEAST_BYTES or kind is not _CHAT or not self._wants_ids:
             return None
         return self._tokens.begun(raw)
 
@@ -105,7 +110,7 @@ class PromptReader:
             with AWAITING[ROUTE]:
                 await step_aside()
         else:
-            known.run_s = time.monotonic() - plan.inspected_s
+            known.run_s = monotonic() - plan.inspected_s
         LOOP.mark(ROUTE)
         plan.tokens = known
         prompt = known.prompt

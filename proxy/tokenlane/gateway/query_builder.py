@@ -6,6 +6,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -25,7 +26,7 @@ Field = tuple[bytes, bytes]
 
 # English text has four to five bytes a token, escaped JSON and code fewer; a longer head than the
 # real one would take the first words of a conversation for the beginning that all share.
-_HEAD_BYTES_PER_TOKEN = 6
+_HEAD_BYTES_PER_TOKEN: Final = 6
 
 
 class QueryBuilder:

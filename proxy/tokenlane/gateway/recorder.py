@@ -9,8 +9,10 @@ Invariants:
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from random import random
+from typing import Final
 
 from tokenlane.config.settings import LogSettings, Price
+from tokenlane.gateway.forwarding import Form
 from tokenlane.gateway.log_entries import entry_of
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.gateway.route_samples import sample_of
@@ -19,13 +21,21 @@ from tokenlane.relay.response import Relay
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.departures import Labels
-from tokenlane.telemetry.metrics.segment import HistogramRow, MetricsSegment
+from tokenlane.telemetry.metrics.segment import MetricsSegment
 from tokenlane.telemetry.routing_sample import RoutingSample
 from tokenlane.telemetry.tracing.exporter import Tracer
 from tokenlane.tokens.service import Outcome
 
+# Route, status, outcome, model, replica, the policy and its reason (both empty where nothing was
+# decided), and what the replica got.
+_Key = tuple[str, int, str, str, str | None, str, str, Form | None]
+# Labels come from closed sets; the bound limits a mistake.
+_ALIKE_LIMIT: Final = 2048
+# Found once, as in tokenlane.protocols.routes.
+_BAIL: Final = Rung.BAIL
+
 # A 4xx among these is the client's error, whether the gateway or the replica answered it.
-_ANSWERED = frozenset({"ok", "gateway_error"})
+_ANSWERED: Final = frozenset({"ok", "gateway_error"})
 
 
 class _ModelMetrics:
@@ -53,6 +63,25 @@ class _ReplicaMetrics:
         self.actual = segment.counter(families.ACTUAL_CACHED, model, replica)
 
 
+class _Alike:
+    """The children of requests that are alike in all that labels them."""
+
+    def __init__(
+        self,
+        segment: MetricsSegment,
+        key: _Key,
+        model: _ModelMetrics,
+        replica: _ReplicaMetrics | None,
+    ) -> None:
+        route, status, outcome, name, _, policy, reason, form = key
+        self.model = model
+        self.replica = replica
+        self.requests = segment.counter(families.REQUESTS, route, str(status), outcome, name)
+        self.duration = segment.histogram(families.DURATION, route)
+        self.routed = segment.counter(families.ROUTED, policy, reason) if policy else None
+        self.form = segment.counter(families.FORWARDED, *form) if form is not None else None
+
+
 class Recorder:
     """Writes records into a worker's metrics segment, and some to its access log. prices: by model
     name."""
@@ -70,28 +99,19 @@ class Recorder:
         self._access: AccessLog | None = None
         self._slow_s = self._sample_ratio = 0.0
         self._segment = segment
-        self._stages = HistogramRow(
-            [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
-        )
+        self._stages = [segment.histogram(families.STAGE, stage) for stage in families.STAGES]
         self._queue = {
             rung: segment.histogram(families.TOKENIZE_QUEUE, rung.value) for rung in Rung
         }
         self._sizes = segment.histogram(families.PROMPT_SIZE)
         self._samples: list[RoutingSample] = []
         self._samples_wanted = 0
+        self._alike: dict[_Key, _Alike] = {}
         # These sets are closed and small; the bound limits a mistake.
-        self._requests = lru_cache(2048)(
-            lambda route, status, outcome, model: segment.counter(
-                families.REQUESTS, route, str(status), outcome, model
-            )
-        )
         self._replica = lru_cache(2048)(partial(_ReplicaMetrics, segment))
-        self._duration = lru_cache(64)(partial(segment.histogram, families.DURATION))
-        self._routed = lru_cache(256)(partial(segment.counter, families.ROUTED))
         self._mismatches = lru_cache(1024)(partial(segment.counter, families.MISMATCHES))
         self._tenant = lru_cache(1024)(partial(segment.counter, families.TENANT_REQUESTS))
         self._tenant_tokens = lru_cache(1024)(partial(segment.counter, families.TENANT_TOKENS))
-        self._forms = lru_cache(64)(lambda form: segment.counter(families.FORWARDED, *form))
         self._model = lru_cache(256)(lambda model: _ModelMetrics(segment, model, known.get(model)))
         self.configure(prices or {}, access, access.settings if access is not None else None)
 
@@ -110,38 +130,54 @@ class Recorder:
             self._prices.clear()
             self._prices.update(prices)
             self._model.cache_clear()
+            self._alike.clear()
 
     def record(self, record: RequestRecord, status: int) -> None:
         """Record a request that has ended; status: the client's (499: it disconnected before)."""
         if 400 <= status < 500 and record.outcome in _ANSWERED:
             record.outcome = "client_error"
-        self._requests(record.route, status, record.outcome, record.model).inc()
-        self._duration(record.route).observe(record.ended_s - record.started_s)
-        self._stages.observe(record.stages())
-        model = self._model(record.model)
+        alike = self._children(record, status)
+        alike.requests.inc()
+        alike.duration.observe(record.ended_s - record.started_s)
+        for stage, seconds in enumerate(record.stages()):
+            self._stages[stage].observe(seconds)
         if record.tenant:
             self._tenant(record.tenant, record.outcome).inc()
         plan = record.plan
         tokens = plan.tokens if plan is not None else None
         if tokens is not None:
-            self._tokens(tokens, model)
+            self._tokens(tokens, alike.model)
             if record.tenant and tokens.prompt is not None:
                 self._tenant_tokens(record.tenant, "prompt").inc(tokens.prompt.tokens)
         if plan is not None and plan.alias is not None:
             self._segment.counter(families.NAMED, plan.alias, plan.request.model or "").inc()
-        if record.decision is not None:
-            self._routed(record.decision.policy, record.decision.reason).inc()
+        if record.decision is not None and alike.routed is not None:
+            alike.routed.inc()
             if self._samples_wanted:
                 self._samples_wanted -= 1
                 self._samples.append(sample_of(record, record.decision, status))
-        if record.replica is not None:
-            if plan is not None and plan.form is not None:
-                self._forms(plan.form).inc()
-            self._replica_asked(record, model, self._replica(record.model, record.replica))
+        if alike.form is not None:
+            alike.form.inc()
+        if alike.replica is not None:
+            self._replica_asked(record, alike.model, alike.replica)
         if self._access is not None:
             self._log(record, status, self._access)
         if record.trace is not None and self.tracer is not None:
             self.tracer.offer((entry_of(record, status, "traced"), record.trace))
+
+    def _children(self, record: RequestRecord, status: int) -> _Alike:
+        plan, decision, replica = record.plan, record.decision, record.replica
+        policy, reason = (decision.policy, decision.reason) if decision is not None else ("", "")
+        form = plan.form if plan is not None and replica is not None else None
+        key = (record.route, status, record.outcome, record.model, replica, policy, reason, form)
+        alike = self._alike.get(key)
+        if alike is None:
+            if len(self._alike) >= _ALIKE_LIMIT:
+                self._alike.clear()
+            there = self._replica(record.model, replica) if replica is not None else None
+            model = self._model(record.model)
+            alike = self._alike[key] = _Alike(self._segment, key, model, there)
+        return alike
 
     def take_samples(self, wanted: int) -> list[RoutingSample]:
         """Return the samples since the last call; the next `wanted` routed requests give more."""
@@ -151,7 +187,8 @@ class Recorder:
 
     def forget(self, gone: Labels) -> None:
         """Release the labels of replicas and models that have been gone for long."""
-        for bound in (self._requests, self._replica, self._model, self._mismatches):
+        self._alike.clear()
+        for bound in (self._replica, self._model, self._mismatches):
             bound.cache_clear()
         self._segment.release(gone)
 
@@ -183,7 +220,8 @@ class Recorder:
     def refused_clients(self, count: int) -> None:
         """Count clients refused before anything but their request's head was known."""
         self._segment.counter(families.SHED, families.OTHER, "accept-queue").inc(count)
-        self._requests(families.OTHER, 503, "gateway_error", families.OTHER).inc(count)
+        other = families.OTHER
+        self._segment.counter(families.REQUESTS, other, "503", "gateway_error", other).inc(count)
 
     def admitted(self, priority: str, waited_s: float) -> None:
         """Count an admitted request."""
@@ -220,7 +258,7 @@ class Recorder:
 
     def _tokens(self, tokens: Outcome, model: _ModelMetrics) -> None:
         rung = tokens.rung
-        if rung is Rung.BAIL:
+        if rung is _BAIL:
             self._segment.counter(families.BAILS, tokens.reason).inc()
         model.tokenize[rung].observe(tokens.run_s)
         self._queue[rung].observe(tokens.queue_s)

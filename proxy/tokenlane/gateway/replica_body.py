@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -21,13 +22,13 @@ from tokenlane.telemetry.stalls.stages import AWAITING, ROUTE
 from tokenlane.tokens.caches.listed_ids import ListedIds, ListedIdsCache
 
 # Fields of completions that read the prompt's text, or that make vLLM count or cut tokens itself.
-_OF_TEXT = frozenset(
+_OF_TEXT: Final = frozenset(
     "echo suffix prompt_embeds truncate_prompt_tokens truncation_side prompt_logprobs "
     "return_token_ids add_special_tokens".split()
 )
 # Below these sizes a thread takes longer to ask than the work itself: a copy; ids made into JSON.
-_COPIED_BYTES = 1024 * 1024
-_IDS_BYTES = 64 * 1024
+_COPIED_BYTES: Final = 1024 * 1024
+_IDS_BYTES: Final = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 

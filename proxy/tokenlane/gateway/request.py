@@ -41,6 +41,7 @@ from tokenlane.protocols.routes import Action, Route, allow, route_of
 from tokenlane.routing.lease import LoadBoard
 from tokenlane.routing.retry import Ending, Step
 from tokenlane.routing.router import Router
+from tokenlane.runtime.clock import monotonic
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import AWAITING, DURING, INSPECT, LOOP, METRICS, ROUTE
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
@@ -194,7 +195,7 @@ class Gateway:
         finally:
             with DURING[METRICS]:
                 del self.in_hand[record]
-                record.ended_s = time.monotonic()
+                record.ended_s = monotonic()
                 record.error_code = exchange.error_code
                 self._recorder.record(record, exchange.status or 499)
 
@@ -231,7 +232,7 @@ class Gateway:
     async def _admitted(self, exchange: Exchange, route: Route, record: RequestRecord) -> None:
         # The whole body, before anything is decided: routing needs the prompt.
         body = exchange.body or await _body(exchange)
-        record.read_s = time.monotonic()
+        record.read_s = monotonic()
         if route.tokens and await self._local_answers.tokens(exchange, route, body, record):
             return
         plan = record.plan = Plan(
@@ -253,7 +254,7 @@ class Gateway:
         tried: set[int] = set()
         self._attempts.budget.request()
         while among.slots:
-            decision = record.decision = self.planner.decide(plan, among, time.monotonic())
+            decision = record.decision = self.planner.decide(plan, among, monotonic())
             slot = decision.choice.slot
             number, left = len(tried) + 1, len(among.slots) + len(among.spared) - 1
             attempt = Attempt(decision, number, left, kept=left > 0 and plan.named != "")
@@ -261,7 +262,7 @@ class Gateway:
             if sent is None:
                 sent = await self._prompts.body_for(slot, plan)
                 if slot not in self.fleet:  # removed while a thread made the body
-                    among = self.planner.eligible(plan, time.monotonic()).without(tried)
+                    among = self.planner.eligible(plan, monotonic()).without(tried)
                     continue
             tried.add(slot)
             step = await self._attempts.run(exchange, sent, attempt, record)
@@ -273,7 +274,7 @@ class Gateway:
             if step.ending is not Ending.NEXT:
                 self._give_up(exchange, step, record)
                 return
-            among = self.planner.eligible(plan, time.monotonic()).without(tried)
+            among = self.planner.eligible(plan, monotonic()).without(tried)
         raise refusals.nobody(among)
 
     def _remember(self, plan: Plan, record: RequestRecord, slot: int) -> None:

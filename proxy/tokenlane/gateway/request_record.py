@@ -7,18 +7,20 @@ Invariants:
 """
 
 from itertools import islice
+from typing import Final
 
 from tokenlane.admission.queue import Permit
 from tokenlane.gateway.plan import Plan
 from tokenlane.relay.response import Relay
 from tokenlane.routing.decision import Decision
 from tokenlane.telemetry.metrics import families
+from tokenlane.telemetry.metrics.departures import OTHER
 from tokenlane.telemetry.stalls.stall import InHand
 from tokenlane.telemetry.tracing.trace_context import TraceContext
 from tokenlane.tokens.service import Outcome
 
 Requests = tuple[tuple[InHand, ...], int]
-_SHOWN_COUNT = 20
+_SHOWN_COUNT: Final = 20
 
 
 class RequestRecord:
@@ -36,8 +38,8 @@ class RequestRecord:
     permit: where permits are limited.
     """
 
-    route = families.OTHER
-    model = families.OTHER
+    route = OTHER
+    model = OTHER
     outcome = "ok"
     tenant = ""
     request_id = b""

@@ -14,25 +14,26 @@ import contextlib
 import logging
 import socket
 import ssl
-import time
 from collections.abc import Callable
+from typing import Final
 
 from tokenlane.errors import RequestError, server_error
 from tokenlane.http.codel import CoDel
 from tokenlane.http.local_reply import LocalReply
 from tokenlane.http.server_state import ServerState
 from tokenlane.runtime import accept_queue
+from tokenlane.runtime.clock import monotonic
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
 
 # Linux's default limit (somaxconn). A dropped client tries again after a second.
-_BACKLOG_COUNT = 4096
-_LOOK_S = 0.005
-_SETTLE_S = 1.0
-_RETRY_S = 0.1
+_BACKLOG_COUNT: Final = 4096
+_LOOK_S: Final = 0.005
+_SETTLE_S: Final = 1.0
+_RETRY_S: Final = 0.1
 # In a turn of the loop at most.
-_REFUSED_COUNT = 64
+_REFUSED_COUNT: Final = 64
 # What clients of the same region need for the rest of a handshake.
-HANDSHAKE_S = 0.05
+HANDSHAKE_S: Final = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class Acceptor:
             self._look_due_s = self._state.loop.time() + _SETTLE_S
             return
         LOOP.mark(PARSE)
-        now_s = time.monotonic()
+        now_s = monotonic()
         waiting = accept_queue.look(listener).waiting
         left, self._left = self._left, 0
         due = min(self._codel.look(now_s, waiting, left, target_s), _REFUSED_COUNT)
@@ -218,7 +219,7 @@ class Acceptor:
     def _settle(self) -> None:
         """Check now and then whether the overload is over."""
         self._settling = False
-        lingers = self._reply.tidy(time.monotonic())
+        lingers = self._reply.tidy(monotonic())
         self._look()
         over = self._listener is None or not self._codel.overloaded
         if lingers or not over:

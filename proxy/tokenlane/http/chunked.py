@@ -9,20 +9,20 @@ Invariants:
 """
 
 import re
-from typing import Protocol
+from typing import Final, Protocol
 
 # An open quote must close: a parser of extensions could otherwise read on behind the line.
-_QUOTED = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
-_SIZE_LINE = re.compile(
+_QUOTED: Final = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
+_SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;(?:[\t\x20\x21\x23-\x7e\x80-\xff]|" + _QUOTED + rb")*)?"
 )
 # The size lines of usual chunks, as servers write them.
-_SIZES = {line: size for size in range(1, 4096) for line in (b"%x" % size, b"%X" % size)}
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
-_LINE_LIMIT_BYTES = 1024
-_TRAILERS_LIMIT_BYTES = 8 * 1024
+_SIZES: Final = {line: size for size in range(1, 4096) for line in (b"%x" % size, b"%X" % size)}
+_TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
+_LINE_LIMIT_BYTES: Final = 1024
+_TRAILERS_LIMIT_BYTES: Final = 8 * 1024
 # A peer chooses how many chunks its bytes are: so many are work for a turn of the loop (0.3 ms).
-PIECE_LIMIT_COUNT = 512
+PIECE_LIMIT_COUNT: Final = 512
 
 
 class ChunkError(ValueError):
@@ -189,4 +189,4 @@ def frame(payload: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"

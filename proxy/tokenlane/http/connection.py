@@ -13,7 +13,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from tokenlane.errors import RequestError
 from tokenlane.http import connection_states as states
@@ -26,8 +26,8 @@ from tokenlane.http.intake import Intake
 from tokenlane.http.request_body import DISCARD_LIMIT_BYTES, RequestBody
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, PARSE
 
-_LINGER_S = 2.0
-_LINGER_OFF = struct.pack("ii", 1, 0)
+_LINGER_S: Final = 2.0
+_LINGER_OFF: Final = struct.pack("ii", 1, 0)
 
 
 class ServerConnection(Downstream):
@@ -151,7 +151,8 @@ class ServerConnection(Downstream):
             self._on(states.REQUEST_END)
             exchange.body_end()
         if self.state in (states.BODY, states.ANSWERING):
-            self._task = self._shared.loop.create_task(self._run(exchange))
+            # Not the loop's create_task: a name would be made up for each.
+            self._task = asyncio.Task(self._run(exchange), loop=self._shared.loop, name="request")
 
     def _begin_body(self, exchange: Exchange, length_bytes: int, buffer: bytes, at: int) -> None:
         if len(buffer) - at >= length_bytes > 0:
@@ -261,8 +262,7 @@ class ServerConnection(Downstream):
     def _request_over(self) -> None:
         self._exchange = None
         if self._writable is not None:
-            # The client does not read its answers, so it gets no new ones until it does.
-            return
+            return  # the client gets no new answers until it reads those it has
         self._deadline.set(self._shared.idle_s)
         if self._intake.held and len(self._buffer) <= self._shared.settings.pipelined_limit_bytes:
             self._intake.hold(False)

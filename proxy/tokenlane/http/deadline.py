@@ -9,13 +9,15 @@ Invariants:
 """
 
 import asyncio
-import time
 from collections.abc import Callable
+from typing import Final
 
-_TICK_S = 2.0
+from tokenlane.runtime.clock import monotonic
+
+_TICK_S: Final = 2.0
 # The shortest timer that is one: without a delay the loop would not poll in between.
-_TURN_S = 0.001
-NEVER = float("inf")
+_TURN_S: Final = 0.001
+NEVER: Final = float("inf")
 
 
 class Deadline:
@@ -35,7 +37,7 @@ class Deadline:
 
     def set(self, delay_s: float) -> None:
         """Make it due in `delay_s` seconds, whatever was set before."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         self.due_s = now_s + delay_s
         if self._handle is None or self.due_s < self._armed_at_s:
             self._arm(now_s)
@@ -62,7 +64,7 @@ class Deadline:
         self._handle = None
         if self.due_s == NEVER:
             return
-        now_s = time.monotonic()
+        now_s = monotonic()
         # The loop's clock may run a little ahead of ours; a millisecond is not worth a tick.
         if now_s < self.due_s - 0.001:
             self._arm(now_s)

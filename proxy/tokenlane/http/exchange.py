@@ -7,9 +7,8 @@ Invariants:
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tokenlane.errors import RequestError
 from tokenlane.http.chunked import LAST_CHUNK, frame
@@ -18,14 +17,15 @@ from tokenlane.http.headers import Field, lines, status_line
 from tokenlane.http.heads import RequestHead
 from tokenlane.http.request_body import RequestBody
 from tokenlane.http.server_state import ServerState
+from tokenlane.runtime.clock import monotonic
 
 # Bodies of this size or more are handed over one in each turn of the loop.
-_LONG_BYTES = 128 * 1024
+_LONG_BYTES: Final = 128 * 1024
 # Longer ones are joined in a thread: new memory costs more than the copy, up to 3 ns a byte on a
 # busy machine.
-_JOINED_BYTES = 4 * 1024 * 1024
+_JOINED_BYTES: Final = 4 * 1024 * 1024
 
-_JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
+_JSON: Final[tuple[Field, ...]] = ((b"content-type", b"application/json"),)
 
 
 class Downstream:
@@ -103,7 +103,7 @@ class Exchange:
         self.path = head.path
         self.headers = head.headers
         self.keep_alive = head.keep_alive
-        self.started_s = time.monotonic()
+        self.started_s = monotonic()
         self.request_id = state.request_id(head.request_id)
         self.splice: Callable[[bytes], object] = connection.write
         # Here, as in RequestRecord: mypyc drops a class's None where its type has two beside it.

@@ -9,25 +9,26 @@ Invariants:
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from typing import Final
 
 Field = tuple[bytes, bytes]
 
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: Final = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     b"transfer-encoding upgrade http2-settings".split()
 )
-_REQUEST_DROPPED = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
+_REQUEST_DROPPED: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect", b"x-request-id"}
 # The gateway itself sets the request's id, under both names.
-_RESPONSE_DROPPED = HOP_BY_HOP | {b"content-length", b"x-request-id", b"request-id"}
+_RESPONSE_DROPPED: Final = HOP_BY_HOP | {b"content-length", b"x-request-id", b"request-id"}
 # Headers in which a proxy in front names its client: passed on from trusted peers only.
-FORWARDED_FIELDS = frozenset(
+FORWARDED_FIELDS: Final = frozenset(
     b"forwarded x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-prefix "
     b"x-forwarded-proto x-forwarded-server x-original-forwarded-for x-real-ip".split()
 )
-_NOT_STRIPPABLE = frozenset(
+_NOT_STRIPPABLE: Final = frozenset(
     {b"authorization", b"content-type", b"content-length", b"host", b"x-request-id"}
 )
-STATUS_LINES = {
+STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }

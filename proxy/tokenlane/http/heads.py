@@ -9,7 +9,7 @@ Invariants:
 
 import re
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import httptools
 
@@ -20,14 +20,17 @@ from tokenlane.http.error_format import ErrorFormatOf, openai_errors
 from tokenlane.http.framing import Headers
 from tokenlane.http.headers import forwarded_fields, response_fields
 
-_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
+_LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,18})(?=\r\n)")
 # Bytes around the target in a request line, its CR included.
-_LINE_REST_BYTES = len(b"OPTIONS  HTTP/1.1\r")
-MEMO_LIMIT_BYTES = 4 * 1024 * 1024
-_MEMO_HEAD_LIMIT_BYTES = 4096
+_LINE_REST_BYTES: Final = len(b"OPTIONS  HTTP/1.1\r")
+MEMO_LIMIT_BYTES: Final = 4 * 1024 * 1024
+_MEMO_HEAD_LIMIT_BYTES: Final = 4096
 # Memory of a remembered head: its bytes in three forms, each field's name and value, the objects
 # around them.
-_FORMS, _FIELD_BYTES, _HEAD_BYTES, _KEY_BYTES = 3, 130, 200, 130
+_FORMS: Final = 3
+_FIELD_BYTES: Final = 130
+_HEAD_BYTES: Final = 200
+_KEY_BYTES: Final = 130
 
 _Head = TypeVar("_Head", bound="RequestHead | ResponseHead")
 

@@ -25,10 +25,10 @@ _PEEK: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 _DROP: Final = int(socket.MSG_TRUNC | socket.MSG_DONTWAIT)
 # The answer and the end of the connection leave in one packet.
 _LAST: Final = int(socket.MSG_MORE | socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-_HEAD_BYTES = 4096
-_REST_BYTES = 64 * 1024
-_LINGER_LIMIT_COUNT = 256
-_LINGER_S = 2.0
+_HEAD_BYTES: Final = 4096
+_REST_BYTES: Final = 64 * 1024
+_LINGER_LIMIT_COUNT: Final = 256
+_LINGER_S: Final = 2.0
 
 
 class LocalReply(Downstream):

@@ -9,9 +9,8 @@ Invariants:
 import asyncio
 import errno
 import ssl
-import time
 from collections import deque
-from typing import cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 from tokenlane.config.secret import Secret
@@ -19,9 +18,10 @@ from tokenlane.config.settings import UpstreamSettings
 from tokenlane.config.tls import system_context
 from tokenlane.errors import RequestError, UpstreamError, server_error
 from tokenlane.http.upstream import ConnectionPool, UpstreamConnection
+from tokenlane.runtime.clock import monotonic
 
 # What this host lacks: descriptors, ports, memory. It says nothing of a replica.
-_LACKS = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
+_LACKS: Final = (errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM)
 
 
 class ReplicaPool(ConnectionPool):
@@ -67,7 +67,7 @@ class ReplicaPool(ConnectionPool):
 
     def idle(self) -> UpstreamConnection | None:
         """Return the most recently used idle connection that can carry a request, if any."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         idle = self._idle
         while idle:
             connection = idle.pop()

@@ -7,13 +7,15 @@ Invariants:
 - Framing is bounded by what it frames: a body costs little more to read than it is worth.
 """
 
+from typing import Final
+
 from tokenlane.errors import RequestError, server_error
 from tokenlane.http.chunked import BodyReader, ChunkedReader, ChunkError, FixedReader
 from tokenlane.http.framing import refusal
 
-DISCARD_LIMIT_BYTES = 64 * 1024
+DISCARD_LIMIT_BYTES: Final = 64 * 1024
 # Bytes of chunk framing that are allowed in addition to a quarter of the payload.
-_FRAMING_LIMIT_BYTES = 16 * 1024
+_FRAMING_LIMIT_BYTES: Final = 16 * 1024
 
 
 class BodyMemory:

@@ -20,7 +20,7 @@ import ssl
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import INTERNAL, RequestError
@@ -36,10 +36,10 @@ from tokenlane.http.server_state import ServerState
 __all__ = ["Exchange", "Handler", "HttpServer"]
 
 # Clients are accepted again below this share of those that there may be.
-_ROOM_RATIO = 7 / 8
+_ROOM_RATIO: Final = 7 / 8
 # Descriptors for files, names and whatever else is neither a client's nor for its replica.
-_SPARE_COUNT = 16
-_LAST_WORDS_S = 0.5
+_SPARE_COUNT: Final = 16
+_LAST_WORDS_S: Final = 0.5
 
 log = logging.getLogger(__name__)
 

@@ -8,13 +8,14 @@ import asyncio
 import itertools
 import os
 import re
+from typing import Final
 
 from tokenlane.config.settings import ServerSettings
 from tokenlane.http.cors import Cors
 from tokenlane.http.request_body import BodyMemory
 from tokenlane.http.turns import TurnQueue
 
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class ServerState:

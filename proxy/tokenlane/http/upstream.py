@@ -10,9 +10,8 @@ Invariants:
 
 import asyncio
 import select
-import time
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from tokenlane.config.settings import UpstreamSettings
 from tokenlane.errors import UpstreamError
@@ -22,18 +21,19 @@ from tokenlane.http.heads import parse_response
 from tokenlane.http.intake import Intake
 from tokenlane.http.response_sink import ResponseSink
 from tokenlane.http.turns import TurnQueue
+from tokenlane.runtime.clock import monotonic
 from tokenlane.telemetry.stalls.stages import LOOP, OTHER, RELAY
 
-_INTERIM_LIMIT_COUNT = 8
+_INTERIM_LIMIT_COUNT: Final = 8
 # One small write is cheaper than two gathered ones; large bodies are not copied.
-_JOINED_LIMIT_BYTES = 16 * 1024
+_JOINED_LIMIT_BYTES: Final = 16 * 1024
 # Bytes of a long body that are written at once.
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES: Final = 1024 * 1024
 # Scanning for events costs more than passing bytes on, so a turn scans at most this much.
-_EVENTS_BYTES = 32 * 1024
+_EVENTS_BYTES: Final = 32 * 1024
 # No server closes a connection that was in use this recently, unless it shuts down.
-_FRESH_S = 0.005
-_ANY_BYTES = 1 << 40
+_FRESH_S: Final = 0.005
+_ANY_BYTES: Final = 1 << 40
 
 
 class ConnectionPool:
@@ -191,7 +191,7 @@ class UpstreamConnection:
             # There is no request: the peer sends out of turn, or ends a drained connection.
             self.close()
             return
-        self.heard_s = time.monotonic()
+        self.heard_s = monotonic()
         try:
             if self._reader is None:
                 data = self._head(self._buffer + data if self._buffer else data)
@@ -330,7 +330,7 @@ class UpstreamConnection:
             if self._transport is not None:
                 self._transport.abort()
         elif self._keep_alive and self._transport is not None:
-            self._idle_since_s = time.monotonic()
+            self._idle_since_s = monotonic()
             self._pool.give_back(self)
         else:
             self.close()

@@ -8,6 +8,7 @@ Invariants:
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 from urllib.parse import unquote
 
 from tokenlane.errors import RequestError
@@ -29,6 +30,12 @@ class Action(Enum):
     NOTHING = "nothing"  # not served
 
 
+_BY_TOKENIZER: Final = (Action.TOKENIZE, Action.DETOKENIZE, Action.COUNT)
+# Found once: a name in a module that is not compiled is dear to look up for each request.
+_UNREAD: Final = Kind.OTHER
+_NAMED: Final = Kind.RESPONSES
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """path: also the metric label, with `{id}` for any name. kind: how the body is read. dialect:
@@ -44,11 +51,16 @@ class Route:
     @property
     def tokens(self) -> bool:
         """Whether a tokenizer can answer it."""
-        return self.action in (Action.TOKENIZE, Action.DETOKENIZE, Action.COUNT)
+        return self.action in _BY_TOKENIZER
 
     @property
     def ends_marked(self) -> bool:
-        return self.kind is not Kind.OTHER
+        return self.kind is not _UNREAD
+
+    @property
+    def names_answers(self) -> bool:
+        """Whether its answers have names, under which a replica may keep them."""
+        return self.kind is _NAMED
 
     @property
     def public(self) -> bool:
@@ -56,12 +68,12 @@ class Route:
         return self.action is Action.HEALTH
 
 
-_GET = ("GET", "HEAD")
+_GET: Final = ("GET", "HEAD")
 # vLLM's other POST paths that take a JSON body with a `model`.
-FORWARDED = (
+FORWARDED: Final = (
     "/v1/embeddings /v1/rerank /v2/rerank /rerank /v1/score /score /pooling /classify".split()
 )
-ROUTES: dict[str, Route] = {
+ROUTES: Final[dict[str, Route]] = {
     route.path: route
     for route in (
         Route("/v1/chat/completions", Action.GENERATE, kind=Kind.CHAT),
@@ -81,22 +93,26 @@ ROUTES: dict[str, Route] = {
 }
 
 
-HEALTH_PATHS = frozenset(path for path, route in ROUTES.items() if route.action is Action.HEALTH)
+HEALTH_PATHS: Final = frozenset(
+    path for path, route in ROUTES.items() if route.action is Action.HEALTH
+)
 
 # The route of every other path.
-UNSERVED = Route("other", Action.NOTHING, methods=())
+UNSERVED: Final = Route("other", Action.NOTHING, methods=())
 
 # Names as vLLM makes them, and spellings that a proxy on the way would take for the same.
-_KEPT = re.compile(r"(/v1/responses/)([A-Za-z0-9_-][A-Za-z0-9_.:-]{0,255})(/cancel)?")
+_KEPT: Final = re.compile(r"(/v1/responses/)([A-Za-z0-9_-][A-Za-z0-9_.:-]{0,255})(/cancel)?")
 
 
 # One or more segments, none of them `..`; other bytes are percent-encoded.
-_PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9_.:@+~,=%-]+"
-_MODEL = re.compile(rf"/v1/models/({_PART}(?:/{_PART})*)")
+_PART: Final = r"(?!\.\.?(?:/|$))[A-Za-z0-9_.:@+~,=%-]+"
+_MODEL: Final = re.compile(rf"/v1/models/({_PART}(?:/{_PART})*)")
 
 
 # Admin paths that people look for on the data port.
-_ADMIN = frozenset(("/", "/metrics", "/livez", "/readyz", "/status.json", "/replicas", "/stalls"))
+_ADMIN: Final = frozenset(
+    ("/", "/metrics", "/livez", "/readyz", "/status.json", "/replicas", "/stalls")
+)
 
 
 def _meant(path: str) -> str:

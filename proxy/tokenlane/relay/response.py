@@ -13,8 +13,8 @@ Invariants:
 """
 
 import asyncio
-import time
 from collections.abc import Callable
+from typing import Final
 
 from tokenlane.errors import RequestError, UpstreamError, blames_replica
 from tokenlane.http.exchange import Exchange
@@ -27,9 +27,10 @@ from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.sse import EventScanner
 from tokenlane.relay.usage import Usage, named_at_head, read_answer, says_something
 from tokenlane.routing.retry import Phase
+from tokenlane.runtime.clock import monotonic
 
-_HELD_LIMIT_BYTES = 64 * 1024
-_READ_LIMIT_BYTES = 256 * 1024
+_HELD_LIMIT_BYTES: Final = 64 * 1024
+_READ_LIMIT_BYTES: Final = 256 * 1024
 
 
 class Relay:
@@ -105,7 +106,7 @@ class Relay:
 
     def on_whole(self, head: ResponseHead, body: bytes) -> None:
         """Take a whole answer at once, the usual case for a short one."""
-        self.first_byte_s = time.monotonic()
+        self.first_byte_s = monotonic()
         self.head = head
         if len(body) <= _READ_LIMIT_BYTES:
             self._read(body)
@@ -119,7 +120,7 @@ class Relay:
     def on_head(self, head: ResponseHead, length_bytes: int | None) -> None:
         """Take the head of the answer."""
         self._on(states.HEAD)
-        self.first_byte_s = time.monotonic()
+        self.first_byte_s = monotonic()
         self.head = head
         self._length_bytes = length_bytes
         if head.stream and head.status == 200 and not self._told:
@@ -277,11 +278,8 @@ class Relay:
 
     def _is_held_whole(self, status: int) -> bool:
         """Return whether an answer is held whole: another may replace it, or it is translated."""
-        return (
-            status == 503
-            or (status == 404 and self._kept)
-            or (status >= 400 and self._dialect is Dialect.MESSAGES)
-        )
+        replaceable = status == 503 or (status == 404 and self._kept)
+        return replaceable or (status >= 400 and self._dialect is Dialect.MESSAGES)
 
     def _begin(self, *, live: bool = True) -> None:
         head, exchange, length_bytes = self.head, self._exchange, self._length_bytes

@@ -10,18 +10,19 @@ Invariants:
 """
 
 import re
+from typing import Final
 
 from tokenlane.relay.usage import Usage, is_clients_fault, read_answer, says_something
 
-_CARRY_LIMIT_BYTES = 256 * 1024
+_CARRY_LIMIT_BYTES: Final = 256 * 1024
 # Of longer events none is remembered.
-_USUAL_LIMIT_BYTES = 1024
+_USUAL_LIMIT_BYTES: Final = 1024
 # Where the text of an event begins: a chat's, or a completion's.
-_TEXT = re.compile(rb'"(?:content|text)":"')
-_BOUNDARIES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_TEXT: Final = re.compile(rb'"(?:content|text)":"')
+_BOUNDARIES: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Bytes of a boundary that may have arrived before the ones that complete it.
-_TAIL_BYTES = 3
-_NAME_LIMIT_BYTES = 512
+_TAIL_BYTES: Final = 3
+_NAME_LIMIT_BYTES: Final = 512
 
 
 class EventScanner:

@@ -7,6 +7,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from tokenlane.routing.decision import Candidates, Decision, Query, Reason
 
@@ -16,15 +17,15 @@ from tokenlane.routing.decision import Candidates, Decision, Query, Reason
 # trace to one of four replicas. The share keeps a tie small beside what the prompt costs
 # anyway; the cap, about 25 ms of prefill at 10k tokens/s, keeps it small in itself. On a trace
 # under load it moves hits and mean TTFT by about 1 %.
-TIE_SHARE = 1 / 16
-TIE_LIMIT_TOKENS = 256
+TIE_SHARE: Final = 1 / 16
+TIE_LIMIT_TOKENS: Final = 256
 
 # A prompt of which nobody holds more than this begins something new, and goes where there is room.
 # Else a beginning that all conversations share keeps a quiet fleet's new ones where it was seen
 # first: in the minute after a restart one replica of four had up to twice its share of the work,
 # with this at most 1.14 times. On a trace under load it moves the mean TTFT by under 1 %.
-COLD_SHARE = 1 / 4
-COLD_LIMIT_TOKENS = 2048
+COLD_SHARE: Final = 1 / 4
+COLD_LIMIT_TOKENS: Final = 2048
 
 
 def cached_limit_tokens(query: Query) -> int:

@@ -16,15 +16,16 @@ prompts of a single run, which are the most, are looked up with one or two probe
 """
 
 import sys
+from typing import Final
 
-RUN_BLOCKS = 32
-_RUN_BYTES = 8 * RUN_BLOCKS
+RUN_BLOCKS: Final = 32
+_RUN_BYTES: Final = 8 * RUN_BLOCKS
 
 # What CPython pays for a hash as an int object; around a packed run: the bytes object's head and
 # the key; for each way on behind a fork: its key, its place in the dict, mostly a bytes object.
-_HASH_BYTES = 48
-_RUN_OVERHEAD_BYTES = 33 + _HASH_BYTES
-_WAY_BYTES = 100
+_HASH_BYTES: Final = 48
+_RUN_OVERHEAD_BYTES: Final = 33 + _HASH_BYTES
+_WAY_BYTES: Final = 100
 
 
 class Fork:

@@ -8,9 +8,11 @@ Invariants:
 - Hashes are spread already: their low bits choose the bucket.
 """
 
+from typing import Final
+
 # Hashes per bucket on average; above it a bucket is split. Some hold twice as many, and still fit
 # the small blocks of Python's allocator.
-_LOAD = 24
+_LOAD: Final = 24
 
 
 class HashSet:

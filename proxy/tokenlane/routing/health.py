@@ -13,14 +13,15 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from tokenlane.config.settings import HealthSettings
 from tokenlane.fleet_state import ReplicaState
 from tokenlane.routing.candidates import alike
 
-_NONE: frozenset[int] = frozenset()
+_NONE: Final[frozenset[int]] = frozenset()
 # The share of its requests that a replica gets first.
-_FIRST_SHARE = 0.1
+_FIRST_SHARE: Final = 0.1
 
 
 class Health:

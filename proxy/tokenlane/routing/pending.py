@@ -10,14 +10,16 @@ Invariants:
 - Prompts that other workers sent have no end that this one sees: they are kept for HINT_S.
 """
 
+from typing import Final
+
 from tokenlane.routing.generation import Generation
 
-EPOCH_S = 1.0
+EPOCH_S: Final = 1.0
 # From the first byte to the blocks in the index: the publisher's step, the network, two hops.
-LAG_S = 1.0
-HINT_S = 10.0
+LAG_S: Final = 1.0
+HINT_S: Final = 10.0
 # Epochs that are kept open by long waits do not become more than this: the last one grows.
-_EPOCHS_LIMIT = 8
+_EPOCHS_LIMIT: Final = 8
 
 
 class Epoch:

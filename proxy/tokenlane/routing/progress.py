@@ -21,17 +21,18 @@ in one batch add up to the batch's rate.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 # Weight of the past with each prompt: about the last hundred count.
-_FADE = 0.99
+_FADE: Final = 0.99
 # While replicas differ, the weight of the past halves in this time as well.
-_HALF_LIFE_S = 30.0
+_HALF_LIFE_S: Final = 30.0
 # Before a rate is believed: tokens seen in all.
-_ENOUGH_TOKENS = 10_000.0
+_ENOUGH_TOKENS: Final = 10_000.0
 # Rates are compared after so many first tokens, and those this close to each other are equal.
-_COMPARE_EVERY = 16
-_ALIKE_RATIO = 1.25
-_SLOWNESS_LIMIT = 8.0
+_COMPARE_EVERY: Final = 16
+_ALIKE_RATIO: Final = 1.25
+_SLOWNESS_LIMIT: Final = 8.0
 
 
 class _Replica:
@@ -117,7 +118,8 @@ class Progress:
             return queued
         tokens, sent_s = next(iter(replica.queue.values()))
         done = (now - max(sent_s, replica.answered_s)) * rate
-        return queued - min(max(int(done), 0), tokens, queued)
+        computed = min(max(int(done), 0), tokens)
+        return queued - min(computed, queued)
 
     def rate(self, slot: int) -> float:
         """Tokens per second of a replica; 0.0 while unknown."""

@@ -10,12 +10,13 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from tokenlane.routing.decision import Query
 from tokenlane.routing.lease import Lease, LocalBoard
 from tokenlane.routing.pending import Pending
 
-RANK_LIMIT = 64
+RANK_LIMIT: Final = 64
 
 
 def _key(slot: int, rank: int) -> int:

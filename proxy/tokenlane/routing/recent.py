@@ -14,15 +14,16 @@ Invariants:
 
 from math import exp2
 from random import Random
+from typing import Final
 
 # About as long as a conversation's blocks stay useful: minutes, not seconds.
-HALF_LIFE_S = 300.0
+HALF_LIFE_S: Final = 300.0
 
 
 # Work is kept as it would weigh at a fixed moment, growing into the future instead of fading
 # into the past: comparing replicas then needs no power each. The moment moves along before
 # the weights grow out of a float.
-_REBASE_HALF_LIVES = 64.0
+_REBASE_HALF_LIVES: Final = 64.0
 
 
 class RecentWork:

@@ -9,6 +9,7 @@ Invariants:
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -59,18 +60,18 @@ class Step(msgspec.Struct, frozen=True):
     should_retry: bool | None = None
 
 
-_UNAVAILABLE = Rule(Again.LIMIT, Ending.ERROR, 503, retry_after_s=1)
-_UNANSWERED = Rule(Again.ASKED, Ending.ERROR, 502)
-_TOO_LATE = Rule(Again.ASKED, Ending.ERROR, 504)
-_NOTHING_DONE = Rule(Again.ONCE, Ending.PASS)
-_NOT_HERE = Rule(Again.EACH, Ending.PASS)
-_HALF_ANSWER = Rule(Again.NEVER, Ending.ERROR, 502)
-_BROKEN = Rule(Again.NEVER, Ending.BREAK)
+_UNAVAILABLE: Final = Rule(Again.LIMIT, Ending.ERROR, 503, retry_after_s=1)
+_UNANSWERED: Final = Rule(Again.ASKED, Ending.ERROR, 502)
+_TOO_LATE: Final = Rule(Again.ASKED, Ending.ERROR, 504)
+_NOTHING_DONE: Final = Rule(Again.ONCE, Ending.PASS)
+_NOT_HERE: Final = Rule(Again.EACH, Ending.PASS)
+_HALF_ANSWER: Final = Rule(Again.NEVER, Ending.ERROR, 502)
+_BROKEN: Final = Rule(Again.NEVER, Ending.BREAK)
 
 # (phase, what happened) -> rule. What happened: UpstreamError.reason, or for a head that came
 # whole `busy` (503), `empty` (finish_reason "abort" and no token) and `elsewhere` (404, of what one
 # replica alone keeps).
-_ROWS = (
+_ROWS: Final = (
     (Phase.UNSENT, "refused unreachable connect_timeout closed reset protocol", _UNAVAILABLE),
     (Phase.SENT, "closed reset protocol truncated", _UNANSWERED),
     (Phase.SENT, "first_byte_timeout", _TOO_LATE),
@@ -80,12 +81,12 @@ _ROWS = (
     (Phase.HEAD, "first_byte_timeout chunk_timeout", Rule(Again.NEVER, Ending.ERROR, 504)),
     (Phase.RELAYED, "closed reset protocol truncated chunk_timeout", _BROKEN),
 )
-TABLE: dict[tuple[Phase, str], Rule] = {
+TABLE: Final[dict[tuple[Phase, str], Rule]] = {
     (phase, happened): rule for phase, words, rule in _ROWS for happened in words.split()
 }
 
 # A word that a phase has no row for still has to end safely: never a second execution.
-_OTHERWISE: dict[Phase, Rule] = {
+_OTHERWISE: Final[dict[Phase, Rule]] = {
     Phase.UNSENT: _UNAVAILABLE,
     Phase.SENT: Rule(Again.NEVER, Ending.ERROR, 502),
     Phase.HEAD: _HALF_ANSWER,

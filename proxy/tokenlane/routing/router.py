@@ -193,9 +193,7 @@ class Router:
         slots, block_tokens = among.slots, query.block_tokens
         limit_tokens = cached_limit_tokens(query)
         # Prefixes are looked up under every policy: the prediction is always reported.
-        held = [blocks * block_tokens for blocks in self._held(slots, query)]
-        if max(held) > limit_tokens:
-            held = [min(tokens, limit_tokens) for tokens in held]
+        held = [min(blocks * block_tokens, limit_tokens) for blocks in self._held(slots, query)]
         requests, queued_tokens = self._board.columns(slots)
         if now is not None:
             queued_tokens = self.progress.left(slots, queued_tokens, now)

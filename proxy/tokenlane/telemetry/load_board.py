@@ -14,11 +14,12 @@ Layout: int64 slots, workers and columns, then int64 cells [slot][column][reques
 
 import mmap
 from collections.abc import Sequence
+from typing import Final
 
 from tokenlane.fleet_state import Load
 from tokenlane.runtime.shared_memory import shared_file
 
-_HEADER_WORDS = 3
+_HEADER_WORDS: Final = 3
 
 
 def create_board(slots: int, workers: int, *, peers: bool = False) -> int:
@@ -74,7 +75,10 @@ class SharedBoard:
     def _summed(self, slots: Sequence[int], width: int) -> tuple[list[int], list[int]]:
         cells, row = self._cells, self._row
         if row == 2:
-            words = cells[: 2 * max(slots, default=0) + 2].tolist()
+            last = 0
+            for slot in slots:
+                last = max(last, slot)
+            words = cells[: 2 * last + 2].tolist()
             return [words[2 * slot] for slot in slots], [words[2 * slot + 1] for slot in slots]
         rows = [cells[slot * row : slot * row + width].tolist() for slot in slots]
         return [sum(counts[::2]) for counts in rows], [sum(counts[1::2]) for counts in rows]

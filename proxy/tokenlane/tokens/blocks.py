@@ -14,6 +14,7 @@ from array import array
 from functools import lru_cache
 from itertools import chain
 from struct import Struct
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -22,16 +23,16 @@ from tokenlane.tokens import xxh3
 
 # A block of text stands for as many tokens as a block of ids, at this usual ratio. It keeps
 # capacities and costs of both kinds in one unit; nothing exact is derived from it.
-TEXT_BYTES_PER_TOKEN = 4
+TEXT_BYTES_PER_TOKEN: Final = 4
 
 # Text is hashed on the loop (the bail rung exists because there was no thread to be had):
 # 64 KiB in blocks of 64 bytes is 1,024 hashes, about 0.15 ms. Prompts that agree for longer
 # than this are told apart by their load alone.
-TEXT_LIMIT_BYTES = 64 * 1024
+TEXT_LIMIT_BYTES: Final = 64 * 1024
 
 # Blocks unpacked per struct call: long enough that the loop runs in C, short enough that the
 # compiled format (one code per block) stays small and is shared by prompts of every length.
-_BATCH = 64
+_BATCH: Final = 64
 
 
 @lru_cache(maxsize=64)

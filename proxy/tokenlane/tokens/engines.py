@@ -12,11 +12,11 @@ Invariants:
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
-ENGINES = ("tokenizers", "fastokens", "jinja2", "minijinja")
+ENGINES: Final = ("tokenizers", "fastokens", "jinja2", "minijinja")
 _Asked = ParamSpec("_Asked")
 _Given = TypeVar("_Given")
 

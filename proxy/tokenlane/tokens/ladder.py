@@ -11,19 +11,19 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Rung
 
-_FIXED_S = 20e-6
-_FIRST_RENDER_BYTES_PER_S = 50e6
-_FIRST_ENCODE_BYTES_PER_S = 2e6
+_FIXED_S: Final = 20e-6
+_FIRST_RENDER_BYTES_PER_S: Final = 50e6
+_FIRST_ENCODE_BYTES_PER_S: Final = 2e6
 # Handing out the ids of one call holds the GIL: 1.6 ms for 100k tokens, about 5 bytes each.
-IDS_GIL_S_PER_BYTE = 3.2e-9
+IDS_GIL_S_PER_BYTE: Final = 3.2e-9
 # A job of this size changes a learned speed by a fifth; smaller ones weigh less.
-_FULL_WEIGHT_BYTES = 20_000
-_FASTEST_BYTES_PER_S = 1e9
+_FULL_WEIGHT_BYTES: Final = 20_000
+_FASTEST_BYTES_PER_S: Final = 1e9
 
 
 class Speed:
@@ -140,7 +140,7 @@ def _local(job: JobView, look: Look, settings: TokenSettings) -> bool:
 
 Admission = Callable[[JobView, Look, TokenSettings], bool]
 
-RUNGS: tuple[tuple[Rung, Admission], ...] = (
+RUNGS: Final[tuple[tuple[Rung, Admission], ...]] = (
     (Rung.SHORT, _short),
     (Rung.THREADS, _threads),
     (Rung.PROCESSES, _processes),

@@ -10,9 +10,8 @@ Invariants:
 - The ids are those of the whole text.
 """
 
-import time
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.prefixes import Prefix
@@ -32,14 +32,15 @@ from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.tokenizer import Rendering
 
-_BLANK = b" \t\r\n"
-_NAME = b'"messages"'
+_BLANK: Final = b" \t\r\n"
+_NAME: Final = b'"messages"'
 # JSON names can be spelled with escapes, and only with these.
-_ESCAPE = b"\\u"
+_ESCAPE: Final = b"\\u"
 # The fields around the messages are read again in every turn, and kept for nothing else.
-_AROUND_LIMIT_BYTES = 64 * 1024
+_AROUND_LIMIT_BYTES: Final = 64 * 1024
 # Marks kept: of a system prompt that others share, and of the last turns.
-_FIRST_MARKS, _LAST_MARKS = 2, 6
+_FIRST_MARKS: Final = 2
+_LAST_MARKS: Final = 6
 
 _continuations = Continuations()
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -147,12 +148,12 @@ def continued(
         chars = 0 if cut is None else sum(map(len, cut.pieces))
         if cut is None or speed.encode_s(chars) > limit_s or chars > LOOP_CHARS:
             return None
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         try:
             ids = encoder.encode_each(cut.pieces)
         except RequestError:
             return None
-        speed.learn_encode(chars, time.perf_counter() - began_s)
+        speed.learn_encode(chars, perf_counter() - began_s)
         ids[-1] += affixes[1]
         return _made(turn, residual, roles, cut, ids, block_tokens, keeps_ids)
     return None

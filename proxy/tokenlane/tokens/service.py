@@ -7,9 +7,9 @@ Invariants:
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
@@ -17,6 +17,7 @@ from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import ChatBody, Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
+from tokenlane.runtime.clock import monotonic, perf_counter
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
@@ -39,9 +40,11 @@ from tokenlane.tokens.tokenizer import Tokenizer
 Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
 
 # Why there are no ids: no rung had room.
-_FULL = "overload"
+_FULL: Final = "overload"
+# Found once, as in tokenlane.protocols.routes.
+_CACHE: Final = Rung.CACHE
 # Messages that take about 10 µs to make ids of: what comes once is not worth its place in a cache.
-_CHEAP_BYTES = 1024
+_CHEAP_BYTES: Final = 1024
 
 
 class Outcome:
@@ -141,10 +144,10 @@ class TokenService:
         if turn is not None:
             prompt = self._continued(model, turn, keeps_ids)
             if prompt is not None:
-                return Outcome(prompt, Rung.CACHE)
+                return Outcome(prompt, _CACHE)
         key = token_key(model, self._tokenizers.own(model), body)
         prompt = self.cache.get(key)
-        return key if prompt is None else Outcome(prompt, Rung.CACHE)
+        return key if prompt is None else Outcome(prompt, _CACHE)
 
     def _continued(self, model: str, turn: NextTurn, keeps_ids: bool) -> Prompt | None:
         own = self._tokenizers.own(model)
@@ -175,14 +178,14 @@ class TokenService:
             return None
         if self.models[own].speed.render_s(size_bytes) > settings.thread_hop_s:
             return None
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         own_salt = salt(model, body)
         prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings)
         if prompt is None:
             return None
         if size_bytes > _CHEAP_BYTES or self._doorkeeper.knew(key):
             self.cache.put(key, prompt)
-        return Outcome(prompt, Rung.SHORT, "", 0.0, time.perf_counter() - began_s)
+        return Outcome(prompt, Rung.SHORT, "", 0.0, perf_counter() - began_s)
 
     async def make(
         self,
@@ -243,17 +246,17 @@ class TokenService:
     async def _asked(self, model: str, body: Prompted, key: bytes) -> Outcome:
         assert self._ask is not None
         tokenizer = self._tokenizers.get(model)
-        began_s = time.perf_counter()
+        began_s = perf_counter()
         try:
             with AWAITING[TOKENIZE_LOCAL]:
                 prompt = await self._ask(model, body, tokenizer, self._block_tokens)
         except Exception as problem:  # noqa: BLE001 - it is the result
-            failed = Tokenized.failed(problem, time.perf_counter() - began_s)
+            failed = Tokenized.failed(problem, perf_counter() - began_s)
             return _outcome(failed, Rung.REPLICA)
         if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
             self.cache.put(key, prompt)
         rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
-        return Outcome(prompt, rung, "", 0.0, time.perf_counter() - began_s)
+        return Outcome(prompt, rung, "", 0.0, perf_counter() - began_s)
 
     async def prompt(self, model: str, body: Prompted) -> Outcome:
         """Return the ids of a request: `known`, else `make`."""
@@ -301,16 +304,16 @@ class TokenService:
         return held_bytes > 0 and held_bytes + job.size_bytes > share_bytes
 
     async def _patiently(self, job: TokenJob, view: JobView) -> Outcome:
-        began_s = time.monotonic()
+        began_s = monotonic()
         until_s = began_s + self._settings.needed_wait_s
         again = False
         while True:
-            left_s = until_s - time.monotonic()
+            left_s = until_s - monotonic()
             with AWAITING[TOKENIZE_LOCAL]:
                 roomy = left_s > 0.0 and await self._room.wait(left_s, again=again)
             if not roomy:
                 raise context_window.uncounted()
-            waited_s = time.monotonic() - began_s
+            waited_s = monotonic() - began_s
             outcome = await self._climb(job, view)
             if outcome.reason != _FULL:
                 outcome.queue_s += waited_s

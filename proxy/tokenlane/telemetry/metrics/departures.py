@@ -9,6 +9,7 @@ Invariants:
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from tokenlane.fleet_state import ReplicaState
 
@@ -18,7 +19,7 @@ SHOWN_S = 600.0
 KEPT_S = SHOWN_S + 60.0
 
 # What stands for all values that are not known.
-OTHER = "other"
+OTHER: Final = "other"
 
 # A label's name and one of its values.
 Label = tuple[str, str]

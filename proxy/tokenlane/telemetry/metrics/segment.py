@@ -18,9 +18,7 @@ Layout: 8 int64 of header | float64 cells | two halves of a journal, which is ui
 import contextlib
 import mmap
 import os
-from bisect import bisect_left
-from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -29,11 +27,11 @@ from tokenlane.telemetry.metrics.departures import Labels
 from tokenlane.telemetry.metrics.families import BY_NAME, FAMILIES, OTHER
 from tokenlane.telemetry.metrics.family import Family
 
-MAGIC = 0x746C_6D65_7472_0002
-HEADER_WORDS = 8
+MAGIC: Final = 0x746C_6D65_7472_0002
+HEADER_WORDS: Final = 8
 # Pages that nothing was written to take no memory.
-CELL_LIMIT = 64 * 1024
-JOURNAL_LIMIT_BYTES = 1024 * 1024
+CELL_LIMIT: Final = 64 * 1024
+JOURNAL_LIMIT_BYTES: Final = 1024 * 1024
 # Header words. The bytes published are those of either half.
 _MAGIC, _CELLS, _JOURNAL_BYTES, _GENERATION, _PUBLISHED_BYTES = range(5)
 
@@ -46,18 +44,17 @@ _decode = msgspec.msgpack.Decoder(_Entry).decode
 class Counter:
     """A child that only grows."""
 
-    __slots__ = ("_cells", "_index", "_value")
+    __slots__ = ("_cells", "_value")
 
-    def __init__(self, cells: "memoryview[float]", index: int) -> None:
+    def __init__(self, cells: "memoryview[float]") -> None:
         self._cells = cells
-        self._index = index
         self._value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
         """Add `amount` (>= 0)."""
         # With one writer the sum can be kept here and the cell only stored to, at half the cost.
         self._value = value = self._value + amount
-        self._cells[self._index] = value
+        self._cells[0] = value
 
     def reach(self, total: float) -> None:
         """Grow to a total that is kept elsewhere; one that is smaller changes nothing."""
@@ -67,26 +64,32 @@ class Counter:
 class Gauge:
     """A child that goes up and down."""
 
-    __slots__ = ("_cells", "_index")
+    __slots__ = ("_cells",)
 
-    def __init__(self, cells: "memoryview[float]", index: int) -> None:
+    def __init__(self, cells: "memoryview[float]") -> None:
         self._cells = cells
-        self._index = index
 
     def set(self, value: float) -> None:
         """Set the value."""
-        self._cells[self._index] = value
+        self._cells[0] = value
+
+
+def _bucket(bounds: tuple[float, ...], value: float) -> int:
+    """Return the first bucket whose upper bound is not below `value`."""
+    # Most of what is observed is short and in the first few: bisect's call costs more than they do.
+    for bucket, bound in enumerate(bounds):
+        if value <= bound:
+            return bucket
+    return len(bounds)
 
 
 class Histogram:
     """A child that counts observations by bucket and sums them."""
 
-    __slots__ = ("_bounds", "_cells", "_counts", "_first", "_sum", "_sum_index")
+    __slots__ = ("_bounds", "_cells", "_counts", "_sum")
 
-    def __init__(self, cells: "memoryview[float]", index: int, bounds: tuple[float, ...]) -> None:
+    def __init__(self, cells: "memoryview[float]", bounds: tuple[float, ...]) -> None:
         self._cells = cells
-        self._sum_index = index
-        self._first = index + 1
         self._bounds = bounds
         # With one writer the counts are kept here and the cells only stored to (as in Counter).
         self._counts = [0.0] * (len(bounds) + 1)
@@ -95,35 +98,11 @@ class Histogram:
     def observe(self, value: float) -> None:
         """Count `value` in the first bucket whose upper bound is not below it."""
         cells, counts = self._cells, self._counts
-        bucket = bisect_left(self._bounds, value)
+        bucket = _bucket(self._bounds, value)
         counts[bucket] = count = counts[bucket] + 1.0
-        cells[self._first + bucket] = count
+        cells[bucket + 1] = count
         self._sum = total = self._sum + value
-        cells[self._sum_index] = total
-
-
-class HistogramRow:
-    """Children of one histogram family that are observed together: one call for all of them."""
-
-    __slots__ = ("_bounds", "_cells", "_counts", "_firsts", "_sums")
-
-    def __init__(self, children: Sequence[Histogram]) -> None:
-        self._bounds = children[0]._bounds  # noqa: SLF001 - a row is its children
-        self._cells = children[0]._cells  # noqa: SLF001 - a row is its children
-        self._firsts = [child._first for child in children]  # noqa: SLF001 - as above
-        self._counts = [[0.0] * (len(self._bounds) + 1) for _ in children]
-        self._sums = [0.0] * len(children)
-
-    def observe(self, values: Sequence[float]) -> None:
-        """Count the n-th value in the n-th child; there may be fewer values than children."""
-        cells, bounds, sums, firsts = self._cells, self._bounds, self._sums, self._firsts
-        for index, value in enumerate(values):
-            first, counts = firsts[index], self._counts[index]
-            bucket = bisect_left(bounds, value)
-            counts[bucket] = count = counts[bucket] + 1.0
-            cells[first + bucket] = count
-            sums[index] = total = sums[index] + value
-            cells[first - 1] = total
+        cells[0] = total
 
 
 Child = Counter | Gauge | Histogram
@@ -228,12 +207,14 @@ class MetricsSegment:
         else:
             self._next_cell = index + family.cells
         child: Child
+        # A view of its own: Python allocates an index beyond 256 at each store.
+        cells = self._cells[index : index + family.cells]
         if family.kind == "counter":
-            child = Counter(self._cells, index)
+            child = Counter(cells)
         elif family.kind == "gauge":
-            child = Gauge(self._cells, index)
+            child = Gauge(cells)
         else:
-            child = Histogram(self._cells, index, family.buckets)
+            child = Histogram(cells, family.buckets)
         self._children[family.name, labels] = child
         return child
 

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tokenlane.runtime.clock import monotonic, thread_time
 from tokenlane.telemetry.stalls.alarm import Alarm
 from tokenlane.telemetry.stalls.stages import LOOP
 
@@ -57,8 +58,8 @@ def usage() -> ThreadUsage:
     # The CPU times that getrusage tells are a clock tick old.
     switches = resource.getrusage(resource.RUSAGE_THREAD)
     return ThreadUsage(
-        time.monotonic(),
-        time.thread_time(),
+        monotonic(),
+        thread_time(),
         switches.ru_nvcsw,
         switches.ru_nivcsw,
         time.process_time(),
@@ -140,7 +141,7 @@ class Heartbeat:
         self.alarm.close()
 
     def _pace(self, tick_s: float) -> None:
-        now_s = time.monotonic()
+        now_s = monotonic()
         self._tick_s = tick_s
         self._due_s = now_s + tick_s
         self._ticker.repeat(tick_s)
@@ -163,34 +164,34 @@ class Heartbeat:
 
     def _ticked(self) -> None:
         """Beat, because the timer fired."""
-        began_s = time.thread_time()
+        began_s = thread_time()
         due_s = self._due_s
         self._due_s += self._ticker.wait() * self._tick_s
-        self._beat(due_s, time.monotonic())
+        self._beat(due_s, monotonic())
         self._look_back()
-        self.beats_s += time.thread_time() - began_s
+        self.beats_s += thread_time() - began_s
 
     def _working(self, since_s: float, now_s: float) -> None:
         """Beat at the end of this turn, since a mark shows the loop at work."""
-        began_s = time.thread_time()
+        began_s = thread_time()
         self._working_s = since_s
         self._nudges += 1
         self._loop.call_soon(self._worked)
         if self.idle:
             self._wake_at(now_s, now_s)
-        self.beats_s += time.thread_time() - began_s
+        self.beats_s += thread_time() - began_s
 
     def _worked(self) -> None:
         if self._working_s is None or not self._tick_s:
             return  # the timer was first, or the last beat was
-        began_s = time.thread_time()
-        now_s = time.monotonic()
+        began_s = thread_time()
+        now_s = monotonic()
         # An overdue tick may come after this, and is told now: the loop was held before the mark.
         self._beat(min(self._working_s, self._due_s), now_s)
         self._listen(now_s)
         if self.idle:
             self._wake_at(max(self._due_s, now_s), now_s)
-        self.beats_s += time.thread_time() - began_s
+        self.beats_s += thread_time() - began_s
 
     def _beat(self, due_s: float, now_s: float) -> None:
         if self._working_s is not None:

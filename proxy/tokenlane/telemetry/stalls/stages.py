@@ -11,9 +11,10 @@ Invariants:
   lowers the limit below zero.
 """
 
-import time
 from collections.abc import Callable
 from typing import Final
+
+from tokenlane.runtime.clock import monotonic
 
 # The causes of a stall. A stage is its index here; the entries after METRICS are not stages.
 CAUSES: Final = (
@@ -43,7 +44,7 @@ class LoopStage:
 
     def __init__(self) -> None:
         self.stage = OTHER
-        self.since_s = time.monotonic()
+        self.since_s = monotonic()
         self.limit_s = LONG_S
         self.work_s = _NEVER_S
         self.spans: list[Span] = []
@@ -52,7 +53,7 @@ class LoopStage:
 
     def mark(self, stage: int) -> None:
         """Enter a stage."""
-        now_s = time.monotonic()
+        now_s = monotonic()
         since_s = self.since_s
         self.since_s = now_s
         if now_s - since_s > self.limit_s or now_s > self.work_s:

@@ -25,7 +25,9 @@ _TRIES: Final = 16
 _SEARCHED_BYTES: Final = 64 * 1024
 # A branch that is no longer than this beyond its mark is read again rather than kept.
 _READ_AGAIN_BYTES: Final = 8 * 1024
-_ENTRY_BYTES, _MARK_BYTES, _ROLE_BYTES = 900, 500, 8
+_ENTRY_BYTES: Final = 900
+_MARK_BYTES: Final = 500
+_ROLE_BYTES: Final = 8
 
 
 class BodyMark(NamedTuple):

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from sys import getsizeof
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tokenlane.prompt import Prompt
 
@@ -44,7 +44,7 @@ class Budget:
 
 
 # Memory of a piece besides both sizes: the value's header, hash and links of the dictionary.
-_PIECE_BYTES = 120
+_PIECE_BYTES: Final = 120
 _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
 

@@ -12,22 +12,26 @@ Invariants:
 
 from collections.abc import Iterator
 from sys import getsizeof
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.encode.encoder import Encoder
 
 # Characters before a place, and at the head of its text, that name it in the table of marks.
-_NEAR_CHARS, _HEAD_CHARS = 192, 64
+_NEAR_CHARS: Final = 192
+_HEAD_CHARS: Final = 64
 # Places kept and tried: the last ones for the next turn or an edit near the end, the first ones
 # for another conversation with the same system prompt.
-_FIRST_MARKS, _LAST_MARKS = 8, 32
+_FIRST_MARKS: Final = 8
+_LAST_MARKS: Final = 32
 # Where to look for the first places, and how much of the end to look at first.
-_FIRST_CHARS, _LAST_CHARS = 32 * 1024, 4 * 1024
-_COMPARED_CHARS = 32 * 1024
+_FIRST_CHARS: Final = 32 * 1024
+_LAST_CHARS: Final = 4 * 1024
+_COMPARED_CHARS: Final = 32 * 1024
 # At most so much stands behind the cut before a generation prompt.
-_GENERATION_CHARS = 48
-_ENTRY_BYTES, _MARK_BYTES = 500, 250
+_GENERATION_CHARS: Final = 48
+_ENTRY_BYTES: Final = 500
+_MARK_BYTES: Final = 250
 
 
 class Mark(NamedTuple):

@@ -7,13 +7,14 @@ Invariants:
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Final
 
 from tokenlane.tokens.caches.lru import PieceCache
 from tokenlane.tokens.encode.encoder import Encoder
 
 # Text per step of `stretches`: about 0.1 ms of searching and looking up, and at the usual speeds
 # no encode call that holds a thread for long.
-_WINDOW_CHARS = 32 * 1024
+_WINDOW_CHARS: Final = 32 * 1024
 
 
 class SegmentCache(PieceCache[str]):

@@ -11,7 +11,7 @@ Invariants:
 """
 
 import json
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import Unrenderable, is_deep
@@ -19,24 +19,24 @@ from tokenlane.protocols.prompt_fields import Unrenderable, is_deep
 ContentFormat = Literal["string", "openai"]
 Message = dict[str, Any]
 
-TEXT_PARTS = ("text", "refusal", "thinking")  # each under a key of its own name
-MEDIA_KEYS = frozenset(
+TEXT_PARTS: Final = ("text", "refusal", "thinking")  # each under a key of its own name
+MEDIA_KEYS: Final = frozenset(
     "image_url input_image image_pil image_embeds audio_url input_audio audio_embeds "
     "video_url video_embeds prompt_embeds file".split()
 )
 # Keys of content parts that vLLM knows for any type; the others reach an openai-format template.
-KNOWN_PART_KEYS = MEDIA_KEYS | frozenset(
+KNOWN_PART_KEYS: Final = MEDIA_KEYS | frozenset(
     "type text refusal thinking closed name uuid data prompt_cache_breakpoint".split()
 )
 # Keys whose odd values make vLLM refuse a message, whatever its role.
-TEXT_OR_NULL_KEYS = ("tool_call_id", "reasoning", "reasoning_content", "refusal", "task")
-NULL_KEYS = ("function_call", "audio", "author")
-CALL_KEYS = ("id", "function", "type")
-FUNCTION_KEYS = ("arguments", "name")
+TEXT_OR_NULL_KEYS: Final = ("tool_call_id", "reasoning", "reasoning_content", "refusal", "task")
+NULL_KEYS: Final = ("function_call", "audio", "author")
+CALL_KEYS: Final = ("id", "function", "type")
+FUNCTION_KEYS: Final = ("arguments", "name")
 # A line whose value changes with every request of one client: vLLM drops it from system messages.
-BILLING_LINE = "x-anthropic-billing-header"
-PLAIN_ROLES = frozenset(("system", "user", "assistant", "tool"))
-_ROLES = {role: role for role in PLAIN_ROLES}
+BILLING_LINE: Final = "x-anthropic-billing-header"
+PLAIN_ROLES: Final = frozenset(("system", "user", "assistant", "tool"))
+_ROLES: Final = {role: role for role in PLAIN_ROLES}
 
 
 def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:

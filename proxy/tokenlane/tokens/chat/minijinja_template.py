@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -16,7 +16,7 @@ from tokenlane.tokens.chat import constructs
 from tokenlane.tokens.chat.nulls import ANYWHERE, Nulls
 from tokenlane.tokens.engines import Refused, tried
 
-_INT64 = 1 << 63
+_INT64: Final = 1 << 63
 
 
 class FastTemplate:

@@ -10,13 +10,14 @@ Invariants:
 
 from collections.abc import Sequence
 from sys import getsizeof
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 # Of these, whose memory is outside all accounts, 3 MB at most: 2 of residuals, which are counted in
 # full although some may be in a cache, too, and the answers, which share their text.
-_ANSWERS_KEPT, _RESIDUALS_LIMIT_BYTES = 64, 2_000_000
+_ANSWERS_KEPT: Final = 64
+_RESIDUALS_LIMIT_BYTES: Final = 2_000_000
 
 
 class Unknown(Exception):

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from jinja2 import meta, nodes
@@ -31,7 +31,7 @@ from tokenlane.tokens.chat.residual import Residual
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
 # transformers' own mark: the template, and a message that quotes it, must see the same.
-CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class GenerationTag(Extension):

@@ -6,17 +6,17 @@ Invariants:
 """
 
 from collections.abc import Container, Mapping
-from typing import Any
+from typing import Any, Final
 
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 
 # No set: a request may say an effort that has no hash.
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # Request-level values that win over chat_template_kwargs of the same name.
-OVERRULED = frozenset(("add_generation_prompt", "continue_final_message"))
+OVERRULED: Final = frozenset(("add_generation_prompt", "continue_final_message"))
 # Names in chat_template_kwargs that steer transformers itself, or that vLLM refuses.
-STEERING = frozenset(
+STEERING: Final = frozenset(
     "model_config tokenizer conversation conversations messages tools chat_template tokenize "
     "padding truncation max_length return_tensors return_dict return_assistant_tokens_mask "
     "tokenizer_kwargs self compiled_template".split()

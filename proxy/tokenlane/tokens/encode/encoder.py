@@ -23,7 +23,7 @@ Invariants:
 import re
 import sys
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 from tokenizers import AddedToken
@@ -37,12 +37,12 @@ from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.ids import pack, unpack
 
 # Words that show what the post-processor puts around a text; both sides must agree on them.
-PROBES = ("a", "the quick brown fox", "0 1")
+PROBES: Final = ("a", "the quick brown fox", "0 1")
 # Encoded in front of a piece and removed again: it merges with nothing.
-_LEAD = "\n"
+_LEAD: Final = "\n"
 # Characters searched in one call: a search holds the GIL, and a megabyte without a token takes
 # several ms.
-_WINDOW_CHARS = 64 * 1024
+_WINDOW_CHARS: Final = 64 * 1024
 
 
 class EncodeEngine(Protocol):

@@ -26,7 +26,7 @@ _CHARS_PER_LOOK: Final = 4096
 _TEXT_PER_KEPT: Final = 8
 _BYTE_NAME: Final = "<0x"
 # Whatever a tokenizer takes for a word, a word ends at these.
-_BREAK = re.compile(r"\s")
+_BREAK: Final = re.compile(r"\s")
 
 
 def _kept_chars(text: str) -> int:
