@@ -20,8 +20,9 @@ from tests.relay.named_streams import (
     words,
 )
 from tokenlane.protocols.dialects import Dialect
+from tokenlane.relay.answer_fields import PromptTokensDetails, Usage
 from tokenlane.relay.named_events import NamedEventScanner
-from tokenlane.relay.usage import PromptTokensDetails, Usage, read_answer
+from tokenlane.relay.usage import is_aborted, read_answer
 
 USAGE = Usage(9, 2, PromptTokensDetails(8))
 LIES = [
@@ -213,7 +214,7 @@ WHOLE: list[tuple[Dialect, bytes, Usage | None, bool]] = [
 def test_whole_answers(dialect: Dialect, body: bytes, usage: Usage | None, aborted: bool) -> None:
     answer = read_answer(body, dialect)
     assert answer is not None
-    assert (answer.usage, answer.aborted) == (usage, aborted)
+    assert (answer.usage, is_aborted(answer)) == (usage, aborted)
 
 
 @pytest.mark.parametrize("dialect", Dialect)

@@ -1,6 +1,7 @@
 """A request record in the words of the access log and of traces."""
 
 from tokenlane.gateway.request_record import RequestRecord
+from tokenlane.relay.usage import cached_tokens_of
 from tokenlane.telemetry.log import prompt_prefix
 from tokenlane.telemetry.log.lines import Entry
 
@@ -49,7 +50,7 @@ def entry_of(record: RequestRecord, status: int, why: str, prefix_block_tokens: 
         prompt_tokens=prompt.tokens if prompt is not None else None,
         prompt_tokens_actual=usage.prompt_tokens if usage is not None else None,
         cached_tokens=record.cached_tokens,
-        cached_tokens_actual=usage.cached_tokens if usage is not None else None,
+        cached_tokens_actual=cached_tokens_of(usage) if usage is not None else None,
         output_tokens=output_tokens,
         cost=record.cost,
         tenant=record.tenant,

@@ -20,7 +20,7 @@ from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, is_ids, kinds_of
-from tokenlane.relay.usage import Usage
+from tokenlane.relay.answer_fields import Usage
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
 from tokenlane.runtime.clock import monotonic

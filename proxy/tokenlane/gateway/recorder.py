@@ -18,6 +18,7 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.gateway.route_samples import sample_of
 from tokenlane.prompt import Rung
 from tokenlane.relay.response import Relay
+from tokenlane.relay.usage import cached_tokens_of
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.departures import Labels
@@ -295,9 +296,10 @@ class Recorder:
             _charge(model, record, relay, output_tokens)
         if usage is None or prompt is None:
             return
-        if usage.cached_tokens is not None and record.cached_tokens is not None:
+        cached_tokens = cached_tokens_of(usage)
+        if cached_tokens is not None and record.cached_tokens is not None:
             there.predicted.inc(record.cached_tokens)
-            there.actual.inc(usage.cached_tokens)
+            there.actual.inc(cached_tokens)
 
 
 def _charge(model: _ModelMetrics, record: RequestRecord, relay: Relay, output_tokens: int) -> None:
@@ -309,8 +311,8 @@ def _charge(model: _ModelMetrics, record: RequestRecord, relay: Relay, output_to
     prompt_tokens, cached_tokens = 0, record.cached_tokens or 0
     if usage is not None:
         prompt_tokens = usage.prompt_tokens
-        if usage.cached_tokens is not None:
-            cached_tokens = usage.cached_tokens
+        if (said_tokens := cached_tokens_of(usage)) is not None:
+            cached_tokens = said_tokens
     elif tokens is not None and tokens.prompt is not None:
         prompt_tokens = tokens.prompt.tokens
     cached_tokens = min(cached_tokens, prompt_tokens)

@@ -10,6 +10,7 @@ import time
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
+from tokenlane.relay.usage import cached_tokens_of
 from tokenlane.routing.decision import Decision
 from tokenlane.telemetry.routing_sample import CandidateSample, RoutingSample
 
@@ -52,7 +53,7 @@ def sample_of(record: "RequestRecord", decision: Decision, status: int) -> Routi
         exact=decision.exact,
         prompt_tokens=decision.query.prompt_tokens,
         cached_tokens=decision.choice.cached_tokens,
-        actual_cached_tokens=usage.cached_tokens if usage is not None else None,
+        actual_cached_tokens=cached_tokens_of(usage) if usage is not None else None,
         rung=tokens.rung.value if tokens is not None else None,
         tokenize_s=tokens.run_s + tokens.queue_s if tokens is not None else 0.0,
         ttft_s=first_token_s - record.started_s if first_token_s else None,

@@ -11,10 +11,10 @@ Invariants:
 from collections.abc import Callable
 
 from tokenlane.protocols.dialects import Dialect
+from tokenlane.relay.answer_fields import AnswerUsage, Usage
 from tokenlane.relay.sse import EventScanner
 from tokenlane.relay.usage import (
-    AnswerUsage,
-    Usage,
+    is_aborted,
     named_at_head,
     read_message_usage,
     read_response,
@@ -111,7 +111,7 @@ class NamedEventScanner(EventScanner):
             self.done = True
             answer = self._last = read_response(data)
             # vLLM completes a response that it stopped for reasons of its own: it is `cancelled`.
-            if name == b"response.failed" or (answer is not None and answer.aborted):
+            if name == b"response.failed" or (answer is not None and is_aborted(answer)):
                 self.failed = True
             else:
                 self.tokens_seen = True

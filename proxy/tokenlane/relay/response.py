@@ -23,9 +23,10 @@ from tokenlane.http.upstream import UpstreamConnection
 from tokenlane.protocols import dialects
 from tokenlane.protocols.dialects import Dialect
 from tokenlane.relay import relay_states as states
+from tokenlane.relay.answer_fields import Usage
 from tokenlane.relay.named_events import NamedEventScanner
 from tokenlane.relay.sse import EventScanner
-from tokenlane.relay.usage import Usage, named_at_head, read_answer, says_something
+from tokenlane.relay.usage import is_aborted, named_at_head, read_answer, says_something
 from tokenlane.routing.retry import Phase
 from tokenlane.runtime.clock import monotonic
 
@@ -324,7 +325,7 @@ class Relay:
         if answer is not None:
             self._made(answer.id)
             self.usage = answer.usage
-            self.aborted = answer.aborted
+            self.aborted = is_aborted(answer)
             # A replica that reports no token counts may still have generated tokens.
             self._said = (
                 self.aborted

@@ -12,7 +12,8 @@ Invariants:
 import re
 from typing import Final
 
-from tokenlane.relay.usage import Usage, is_clients_fault, read_answer, says_something
+from tokenlane.relay.answer_fields import Usage
+from tokenlane.relay.usage import is_aborted, is_clients_fault, read_answer, says_something
 
 _CARRY_LIMIT_BYTES: Final = 256 * 1024
 # Of longer events none is remembered.
@@ -125,7 +126,7 @@ class EventScanner:
                     self._error(data)
                 elif _may_abort(data):
                     answer = read_answer(data)
-                    self.failed |= answer is not None and answer.aborted
+                    self.failed |= answer is not None and is_aborted(answer)
         if b'usage":' in events and (b'usage":{' in events or b'usage": {' in events):
             self._usage = events
 

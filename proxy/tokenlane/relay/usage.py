@@ -8,130 +8,39 @@ Invariants:
 """
 
 import re
-from typing import Any, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from tokenlane.errors import UNREADABLE, blames_replica
 from tokenlane.protocols.dialects import CLIENT_ERRORS, Dialect
+from tokenlane.relay.answer_fields import (
+    AnswerUsage,
+    Choice,
+    Error,
+    Message,
+    MessageUsage,
+    PromptTokensDetails,
+    Response,
+    Said,
+    SaidChoice,
+    Typed,
+    Usage,
+)
 
 _T = TypeVar("_T")
-_HEAD_BYTES = 512
-_COUNT_BITS = 53
-_NAME = re.compile(rb'\{\s*"id"\s*:\s*"([A-Za-z0-9_.:-]{1,256})"')
+_HEAD_BYTES: Final = 512
+_COUNT_BITS: Final = 53
+_NAME: Final = re.compile(rb'\{\s*"id"\s*:\s*"([A-Za-z0-9_.:-]{1,256})"')
 
 
-class PromptTokensDetails(msgspec.Struct):
-    """OpenAI's prompt_tokens_details."""
-
-    cached_tokens: int | None = None
-
-
-class Usage(msgspec.Struct):
-    """OpenAI's usage, as far as it is compared with the gateway's own counts."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    prompt_tokens_details: PromptTokensDetails | None = None
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Prompt tokens the replica found in its cache; None where it does not say."""
-        details = self.prompt_tokens_details
-        return details.cached_tokens if details else None
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None = None
-
-
-class AnswerUsage(msgspec.Struct):
-    """The part of a completion (or of one of its chunks) that the gateway reads."""
-
-    usage: Usage | None = None
-    choices: list[_Choice] = []
-    id: str | None = None
-
-    @property
-    def aborted(self) -> bool:
-        """vLLM says `abort` when it stops for its own reasons."""
-        # Asked of every answer: a loop takes a third of a generator's time.
-        for choice in self.choices:  # noqa: SIM110 - as said
-            if choice.finish_reason == "abort":
-                return True
-        return False
-
-
-class _SaidChoice(msgspec.Struct):
-    text: str | None = None
-    delta: dict[str, Any] | None = None
-    message: dict[str, Any] | None = None
-    token_ids: list[int] | None = None
-
-
-class _Said(msgspec.Struct):
-    """The output that the choices of a completion, or of one of its chunks, carry."""
-
-    choices: list[_SaidChoice] = []
-
-
-class _MessageUsage(msgspec.Struct):
-    """Anthropic's: the prompt's tokens in three parts."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-
-
-class _Delta(msgspec.Struct):
-    stop_reason: str | None = None
-
-
-class _Message(msgspec.Struct):
-    """A message, or an event of one (then its usage is in `message`, its end in `delta`)."""
-
-    type: str = ""
-    stop_reason: str | None = None
-    usage: _MessageUsage | None = None
-    message: "_Message | None" = None
-    delta: _Delta | None = None
-
-
-class _ResponseUsage(msgspec.Struct):
-    input_tokens: int = 0
-    output_tokens: int | None = None
-    input_tokens_details: PromptTokensDetails | None = None
-
-
-class _Response(msgspec.Struct):
-    """A response, or the event that carries one."""
-
-    id: str | None = None
-    status: str | None = None
-    usage: _ResponseUsage | None = None
-    response: "_Response | None" = None
-
-
-class _Typed(msgspec.Struct):
-    type: str = ""
-
-
-class _Error(msgspec.Struct):
-    """An error, or the event that carries one."""
-
-    code: int | str | None = None
-    type: str | None = None
-    error: "_Error | None" = None
-
-
-_decode_answer = msgspec.json.Decoder(AnswerUsage)
-_decode_said = msgspec.json.Decoder(_Said)
-_decode_message = msgspec.json.Decoder(_Message)
-_decode_response = msgspec.json.Decoder(_Response)
-_decode_typed = msgspec.json.Decoder(_Typed)
-_decode_error = msgspec.json.Decoder(_Error)
-_ABORTED = [_Choice("abort")]
+_decode_answer: Final = msgspec.json.Decoder(AnswerUsage)
+_decode_said: Final = msgspec.json.Decoder(Said)
+_decode_message: Final = msgspec.json.Decoder(Message)
+_decode_response: Final = msgspec.json.Decoder(Response)
+_decode_typed: Final = msgspec.json.Decoder(Typed)
+_decode_error: Final = msgspec.json.Decoder(Error)
+_ABORTED: Final = [Choice("abort")]
 
 
 def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> AnswerUsage | None:
@@ -151,6 +60,18 @@ def read_answer(body: bytes, dialect: Dialect = Dialect.CHAT) -> AnswerUsage | N
     return answer
 
 
+def cached_tokens_of(usage: Usage) -> int | None:
+    """Return the prompt's tokens that the replica found in its cache; None where it does not
+    say."""
+    details = usage.prompt_tokens_details
+    return details.cached_tokens if details is not None else None
+
+
+def is_aborted(answer: AnswerUsage) -> bool:
+    """Return whether vLLM stopped for reasons of its own, which it calls `abort`."""
+    return any(choice.finish_reason == "abort" for choice in answer.choices)
+
+
 def _possible(usage: Usage) -> Usage | None:
     """Return a usage whose counts an answer can have, None for any other."""
     counts = usage.prompt_tokens | (usage.completion_tokens or 0)
@@ -168,7 +89,7 @@ def says_something(body: bytes) -> bool:
     return said is None or any(map(_carries, said.choices))
 
 
-def _carries(choice: _SaidChoice) -> bool:
+def _carries(choice: SaidChoice) -> bool:
     parts = {**(choice.delta or {}), **(choice.message or {})}
     parts.pop("role", None)
     return bool(choice.text or choice.token_ids or any(parts.values()))
@@ -226,7 +147,7 @@ def type_of(data: bytes) -> bytes:
     return event.type.encode() if event is not None else b""
 
 
-def _message_usage(usage: _MessageUsage | None, begun: _MessageUsage | None) -> Usage | None:
+def _message_usage(usage: MessageUsage | None, begun: MessageUsage | None) -> Usage | None:
     """Return a message's usage. begun: the usage at its start; some servers report only the rest at
     its end."""
     source = begun if usage is None or usage.input_tokens is None else usage

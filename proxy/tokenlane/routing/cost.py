@@ -9,7 +9,7 @@ Invariants:
 from collections.abc import Sequence
 from typing import Final
 
-from tokenlane.routing.decision import Candidates, Decision, Query, Reason
+from tokenlane.routing.decision import Candidates, Decision, History, Query, Reason
 
 # Two costs closer than this are one cost. A chat template's first tokens, alike in all prompts,
 # would otherwise bind every cold conversation to whichever replica saw one first, while the
@@ -52,16 +52,20 @@ def cold_limit_tokens(query: Query) -> float:
 
 def idlest(among: Candidates, places: Sequence[int]) -> int:
     """Of these places the least busy, then the least used, then the one chosen longest ago."""
-    if len(places) == 1:
-        return places[0]
-    # What history says is asked of those alone that are equally busy.
-    for busy in (among.queued_tokens, among.requests):
-        least = min([busy[place] for place in places])
-        places = [place for place in places if busy[place] == least]
-        if len(places) == 1:
-            return places[0]
-    slots, weight, chosen_at = among.slots, among.history.weight, among.history.chosen_at
-    return min([(weight(slots[place]), chosen_at(slots[place]), place) for place in places])[2]
+    queued_tokens, requests, slots = among.queued_tokens, among.requests, among.slots
+    best = places[0]
+    for place in places[1:]:
+        busier = queued_tokens[place] - queued_tokens[best] or requests[place] - requests[best]
+        # What history says is asked of those alone that are equally busy.
+        if busier < 0 or (busier == 0 and _less_used(among.history, slots[place], slots[best])):
+            best = place
+    return best
+
+
+def _less_used(history: History, slot: int, other: int) -> bool:
+    """Whether less was sent to this slot than to the other, or as much, and longer ago."""
+    work = history.weight(slot) - history.weight(other)
+    return work < 0.0 or (work == 0.0 and history.chosen_at(slot) < history.chosen_at(other))
 
 
 def decide(

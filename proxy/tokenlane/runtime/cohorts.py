@@ -9,10 +9,20 @@ microseconds each time.
 """
 
 from collections.abc import Generator
-from types import coroutine
+from typing import Final
 
 
-@coroutine
-def step_aside() -> Generator[None, None, None]:
-    """Let everything that is ready now run first. May raise CancelledError as any await."""
-    yield
+class _Turn:
+    """Awaited, it gives the turn to others once. It has no state: one serves all."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_TURN: Final = _Turn()
+
+
+def step_aside() -> _Turn:
+    """Let everything that is ready now run first, where this is awaited. May raise CancelledError
+    as any await."""
+    return _TURN

@@ -10,7 +10,7 @@ Invariants:
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -33,23 +33,32 @@ _ENTRY_BYTES: Final = 240
 Name = tuple[bytes, tuple[str, ...]]
 
 
-class Shape(NamedTuple):
+class Shape:
     """texts: the messages', in order."""
 
-    name: Name
-    texts: list[str]
+    __slots__ = ("name", "texts")
+
+    def __init__(self, name: Name, texts: list[str]) -> None:
+        self.name = name
+        self.texts = texts
 
 
 def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | None:
     """Return the shape; None where a message is more than a role and a text. converted: it came in
     another dialect, of which vLLM takes things that it refuses in a chat."""
+    shape = bare_shape(messages)
+    if shape is not None:
+        digest = options_digest(request, b"converted" if converted else b"")
+        shape.name = digest, shape.name[1]
+    return shape
+
+
+def bare_shape(messages: Any) -> Shape | None:
+    """As `shape_of`, of a chat that says nothing beside its messages."""
     if not isinstance(messages, list) or len(messages) > _MOST_MESSAGES:
         return None
     plainly = told(messages)
-    if plainly is None:
-        return None
-    roles, texts = plainly
-    return Shape((options_digest(request, b"converted" if converted else b""), roles), texts)
+    return None if plainly is None else Shape((b"", plainly[0]), plainly[1])
 
 
 # (roles, texts) -> what a template makes of such messages. Raises Unknown.

@@ -87,7 +87,10 @@ class FastEncoder:
             return None
         if self._leads is not None:
             texts = [self._leads.put(text) for text in texts]
-        self._on_kept(sum(map(_kept_chars, texts)))
+        kept_chars = 0
+        for text in texts:
+            kept_chars += _kept_chars(text)
+        self._on_kept(kept_chars)
         try:
             ids, bounds = tried(self._engine.encode_batch_flat, texts, add_special_tokens)
         except Refused:

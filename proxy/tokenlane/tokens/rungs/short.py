@@ -8,16 +8,17 @@ Invariants:
 - The ids are those that the job's own steps would make.
 """
 
+import time
+
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, CompletionBody
 from tokenlane.protocols.prompt_fields import Unrenderable
-from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.openings import Opening
-from tokenlane.tokens.caches.shapes import shape_of
+from tokenlane.tokens.caches.shapes import bare_shape
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.model_tokenizers import LoadedModel
@@ -26,7 +27,7 @@ from tokenlane.tokens.model_tokenizers import LoadedModel
 def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
     """Return the job's result, made in about a hop's time of this thread; None where it would take
     longer."""
-    began_s, speed = perf_counter(), job.model.speed
+    began_s, speed = time.perf_counter(), job.model.speed
     try:
         text, special = _text(job)
         if text is None:
@@ -34,15 +35,15 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
             if speed.render_s(size_bytes) + speed.encode_s(size_bytes) > settings.thread_hop_s:
                 return None
             return job.run()
-        rendered_s = perf_counter()
+        rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
         prompt = _encoded(job.model, text, special, job.block_tokens, job.salt, settings)
     except BaseException as problem:  # noqa: BLE001 - it is the result
-        return Tokenized.failed(problem, perf_counter() - began_s)
+        return Tokenized.failed(problem, time.perf_counter() - began_s)
     if prompt is None:
         return None
-    return Tokenized(prompt, None, perf_counter() - began_s)
+    return Tokenized(prompt, None, time.perf_counter() - began_s)
 
 
 def plain(
@@ -51,14 +52,14 @@ def plain(
     """Return the prompt of a chat that says nothing beside its messages, without a job: where its
     shape is known, and it takes about a hop's time. None for all others, and where anything is
     wrong with it: a job then reports what."""
-    began_s = perf_counter()
+    began_s = time.perf_counter()
     try:
-        shape = shape_of(chat, prompt_fields.decoded(chat.messages), converted=False)
+        shape = bare_shape(prompt_fields.decoded(chat.messages))
         residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
         text = residual.filled(shape.texts)
-        model.speed.learn_render(memoryview(chat.messages).nbytes, perf_counter() - began_s)
+        model.speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
         return _encoded(model, text, False, block_tokens, salt, settings)
     except (RequestError, Unrenderable):
         return None
@@ -97,27 +98,26 @@ def _encoded(
             return None
         ids = encoder.encode(text, add_special_tokens=special)
         return _prompt(ids, block_tokens, salt, b"")
-    root = b"%d:%d:%b" % (special, block_tokens, salt)
+    root = b"%b:%d:%b" % (b"1" if special else b"0", block_tokens, salt)
     opening = openings.find(encoder, root, text)
-    if opening is None:
-        head = text[: openings.ends_at(encoder, root, text)]
-        if not head:
-            opening = Opening("", affixes[0], b"")
-        elif speed.encode_s(len(head)) < settings.stall_budget_s and len(head) <= LOOP_CHARS:
-            began_s = perf_counter()
-            ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
-            speed.learn_encode(len(head), perf_counter() - began_s)
-            opening = Opening(head, ids, block_hashes(ids, block_tokens, salt))
-            openings.put(root, opening)
-        else:
+    if opening is None and (end := openings.ends_at(encoder, root, text)):
+        if speed.encode_s(end) >= settings.stall_budget_s or end > LOOP_CHARS:
             return None
-    rest = text[opening.chars :] if opening.chars else encoder.begun(text)
+        began_s, head = time.perf_counter(), text[:end]
+        ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
+        speed.learn_encode(end, time.perf_counter() - began_s)
+        opening = Opening(head, ids, block_hashes(ids, block_tokens, salt))
+        openings.put(root, opening)
+    if opening is None:
+        rest, known_ids, known_blocks = encoder.begun(text), affixes[0], b""
+    else:
+        rest, known_ids, known_blocks = text[opening.chars :], opening.ids, opening.blocks
     if speed.encode_s(len(rest)) > limit_s or len(rest) > LOOP_CHARS:
         return None
-    began_s = perf_counter()
-    ids = b"".join((opening.ids, encoder.encode_piece(rest), affixes[1]))
-    prompt = _prompt(ids, block_tokens, salt, opening.blocks)
-    speed.learn_encode(len(rest), perf_counter() - began_s)
+    began_s = time.perf_counter()
+    ids = b"".join((known_ids, encoder.encode_piece(rest), affixes[1]))
+    prompt = _prompt(ids, block_tokens, salt, known_blocks)
+    speed.learn_encode(len(rest), time.perf_counter() - began_s)
     return prompt
 
 
