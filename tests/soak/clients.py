@@ -201,11 +201,13 @@ class Crowd:
             if await self._sent(client, asked, self._request(asked, chat("Quick!", max_tokens=8))):
                 await self._answer(client, asked, streamed=False)
 
-    async def fills(self, words: int, requests: int) -> None:
+    async def fills(self, words: int, requests: int, letters: int = 8) -> None:
         """So many prompts of words that nobody has said before: what remembers words gets full."""
+        word_bytes = letters // 2
         async with self._client() as client:
             for _ in range(requests):
-                said = self._draw.randbytes(4 * words).hex(" ", 4).translate(_LETTERS)
+                drawn = self._draw.randbytes(word_bytes * words).hex(" ", word_bytes)
+                said = drawn.translate(_LETTERS)
                 if not await self._says(client, "fills", said):
                     return
 

@@ -43,6 +43,9 @@ CACHE_BYTES = 20_000_000
 # Clients that fill the encoder's memories, of each size of prompts: what the loop encodes itself,
 # and what its threads do, in each of the two workers.
 FILLING, FILLING_WORDS, THREADS = 8, (60, 800, 6_000), 2 * WORKERS
+# The loop's encoder remembers 40 MB of longer words for good, in three times the room: prompts of
+# one such word, twice as many as fill it, on many connections, as a worker may get few of them.
+LONG_LETTERS, LONG_TURNS, LONG_REQUESTS = 3_000, 10, 340
 # Rounds of longest words from each of those clients: eight of a kind for each thread, on average.
 STRETCHING = 4
 # What the gateway counts of its own memory.
@@ -145,6 +148,9 @@ class Soak:
             ]
         )
         if self._words:
+            for _ in range(LONG_TURNS):
+                turn = [crowd.fills(1, LONG_REQUESTS, LONG_LETTERS) for _ in range(FILLING)]
+                await asyncio.gather(*turn)
             await asyncio.gather(*[crowd.stretches(STRETCHING) for _ in range(FILLING)])
 
     async def _at_rest(self, gateway: Gateway, base: Footprint | None = None) -> Footprint:

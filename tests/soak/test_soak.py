@@ -28,7 +28,7 @@ def _minutes() -> float:
 
 @pytest.mark.row("O9")
 @pytest.mark.slow
-@pytest.mark.long(limit_s=60 * _minutes() + 600)
+@pytest.mark.long(limit_s=60 * _minutes() + 1200)
 async def test_nothing_is_lost_and_nothing_stays(
     long: bool, figure: Callable[[str], None], tmp_path: Path
 ) -> None:
