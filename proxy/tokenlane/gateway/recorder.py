@@ -30,8 +30,8 @@ from tokenlane.tokens.service import Outcome
 # Route, status, outcome, model, replica, the policy and its reason (both empty where nothing was
 # decided), and what the replica got.
 _Key = tuple[str, int, str, str, str | None, str, str, Form | None]
-# Labels come from closed sets; the bound limits a mistake.
-_ALIKE_LIMIT: Final = 2048
+# Of the kinds of requests, which come from closed sets, those whose children are at hand: 3 MB.
+_ALIKE_LIMIT: Final = 8192
 # Found once, as in tokenlane.protocols.routes.
 _BAIL: Final = Rung.BAIL
 
