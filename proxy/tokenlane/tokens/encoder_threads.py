@@ -2,7 +2,7 @@
 
 Invariants:
 - fastokens remembers the words of each thread until the thread ends: short ones in a table that
-  doubles up to 64 MB, and up to 256,000 longer ones, three times their size.
+  doubles up to 64 MB, and up to 256,000 or 40 MB of longer ones, in three times their size.
 - A thread above its share of LIMIT_CHARS leaves its work to a new one, and what it remembered
   goes back to the kernel.
 - The loop's thread cannot be replaced, so its table has its full size before anything is served:

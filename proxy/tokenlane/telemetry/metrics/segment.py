@@ -33,7 +33,11 @@ HEADER_WORDS: Final = 8
 CELL_LIMIT: Final = 64 * 1024
 JOURNAL_LIMIT_BYTES: Final = 1024 * 1024
 # Header words. The bytes published are those of either half.
-_MAGIC, _CELLS, _JOURNAL_BYTES, _GENERATION, _PUBLISHED_BYTES = range(5)
+_MAGIC: Final = 0
+_CELLS: Final = 1
+_JOURNAL_BYTES: Final = 2
+_GENERATION: Final = 3
+_PUBLISHED_BYTES: Final = 4
 
 _encode = msgspec.msgpack.Encoder().encode
 _Key = tuple[str, tuple[str, ...]]
