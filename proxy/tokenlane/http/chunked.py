@@ -9,7 +9,7 @@ Invariants:
 """
 
 import re
-from typing import Final, Protocol
+from typing import Final
 
 # An open quote must close: a parser of extensions could otherwise read on behind the line.
 _QUOTED: Final = rb'"(?:[\t\x20\x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
@@ -17,7 +17,11 @@ _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;(?:[\t\x20\x21\x23-\x7e\x80-\xff]|" + _QUOTED + rb")*)?"
 )
 # The size lines of usual chunks, as servers write them.
-_SIZES: Final = {line: size for size in range(1, 4096) for line in (b"%x" % size, b"%X" % size)}
+_SIZES: Final = {
+    line: size for size in range(1, 4096) for line in (b"%x\r\n" % size, b"%X\r\n" % size)
+}
+_CR: Final = 13
+_LF: Final = 10
 _TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _LINE_LIMIT_BYTES: Final = 1024
 _TRAILERS_LIMIT_BYTES: Final = 8 * 1024
@@ -29,34 +33,27 @@ class ChunkError(ValueError):
     """The bytes are not a chunked body."""
 
 
-class BodyReader(Protocol):
-    """Reads one body. done: the message is complete."""
+class BodyReader:
+    """Reads one body. done: the message is complete. at_edge: no chunk is half read, so that a
+    chunk may be added here. A Protocol would be slower in the compiled build, and every chunk comes
+    by here."""
 
-    done: bool
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether no chunk is half read, so that a chunk may be added here."""
+    def __init__(self, *, at_edge: bool, done: bool = False) -> None:
+        self.at_edge = at_edge
+        self.done = done
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """Return the payload in pieces, and how many bytes were consumed: all that belong to the
         message, or those of PIECE_LIMIT_COUNT pieces. Raise ChunkError."""
-        ...
+        raise NotImplementedError
 
 
-class FixedReader:
-    """A body of fixed length. left_bytes: still to come."""
-
-    __slots__ = ("done", "left_bytes")
+class FixedReader(BodyReader):
+    """A body of fixed length, to which nothing can be added. left_bytes: still to come."""
 
     def __init__(self, length_bytes: int) -> None:
+        super().__init__(at_edge=False, done=length_bytes == 0)
         self.left_bytes = length_bytes
-        self.done = length_bytes == 0
-
-    @property
-    def at_edge(self) -> bool:
-        """Nothing can be added to a fixed length."""
-        return False
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """As BodyReader.feed."""
@@ -69,25 +66,19 @@ class FixedReader:
         return ([data] if data else []), size
 
 
-class EofReader:
-    """A body that ends with its connection: it is never `done` before."""
-
-    __slots__ = ("done",)
+class EofReader(BodyReader):
+    """A body that ends with its connection: it is never `done` before. Payload is framed again on
+    the way out, so every place is an edge."""
 
     def __init__(self) -> None:
-        self.done = False
-
-    @property
-    def at_edge(self) -> bool:
-        """Payload is framed again on the way out, so every place is an edge."""
-        return True
+        super().__init__(at_edge=True)
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """As BodyReader.feed."""
         return ([data] if data else []), len(data)
 
 
-class ChunkedReader:
+class ChunkedReader(BodyReader):
     """A chunked body. Its state says what comes next: a size line, data, its CRLF, or trailers.
 
     last_at, trailers_at: where, in the bytes fed last, the last chunk and its trailers began. -1:
@@ -95,7 +86,7 @@ class ChunkedReader:
     """
 
     def __init__(self) -> None:
-        self.at_edge = True
+        super().__init__(at_edge=True)
         self._left = 0
         self._need_crlf = False
         self._in_trailers = False
@@ -104,7 +95,6 @@ class ChunkedReader:
         self._line_bytes = 0
         self.last_at = -1
         self.trailers_at = -1
-        self.done = False
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """As BodyReader.feed."""
@@ -115,15 +105,18 @@ class ChunkedReader:
             # Servers write a chunk at a time, so whole ones are mostly what arrives.
             while True:
                 # A line is mostly as long as the one before: to look is a fifth of a search.
-                end = at + self._line_bytes
-                if data[end : end + 2] != b"\r\n":
-                    end = data.find(b"\r\n", at, at + 8)
-                    self._line_bytes = max(end - at, 0)
-                length_bytes = _SIZES.get(data[at:end], 0) if end > 0 else 0
-                stop = end + 2 + length_bytes
-                if not length_bytes or data[stop : stop + 2] != b"\r\n":
+                begin = at + self._line_bytes
+                length_bytes = _SIZES.get(data[at:begin], 0)
+                if not length_bytes:
+                    begin = max(data.find(b"\r\n", at, at + 8) + 2, at)
+                    self._line_bytes = begin - at
+                    length_bytes = _SIZES.get(data[at:begin], 0)
+                stop = begin + length_bytes
+                if not length_bytes or stop + 2 > size:
                     break
-                payload.append(data[end + 2 : stop])
+                if data[stop] != _CR or data[stop + 1] != _LF:
+                    break
+                payload.append(data[begin:stop])
                 at = stop + 2
                 if at == size or len(payload) == PIECE_LIMIT_COUNT:
                     return payload, at

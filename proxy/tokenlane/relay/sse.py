@@ -48,13 +48,15 @@ class EventScanner:
 
     def feed(self, payload: bytes) -> None:
         """Scan the next payload bytes of the stream."""
-        if self._steady and payload.endswith(b"}\n\n"):  # a JSON event: [DONE] does not end so
+        if self._steady:
             if self._is_like_the_first(payload):
                 self.token_events += 1
                 return
-            # `in` takes bytes for a number first, and raises and drops a TypeError.
+            # A JSON event: [DONE] does not end so. `in` takes bytes for a number first, and raises
+            # and drops a TypeError.
             if (
-                payload.find(b'usage"') < 0
+                payload.endswith(b"}\n\n")
+                and payload.find(b'usage"') < 0
                 and payload.find(b'"error"') < 0
                 and payload.find(b'"abort"') < 0
             ):
