@@ -60,6 +60,6 @@ def _tell(
     figure(f"{minutes:g} minutes: {report.outcomes.total():,} requests ({ends})")
     figure(f"{report.happened.total():,} disturbances of {len(report.happened)} kinds")
     memory = ", ".join(f"{name} {more:+.1f} MB/h" for name, more in rising.items())
-    figure(f"memory, its minima from the tenth minute on: {memory}")
+    figure(f"memory with trimmed heaps, its minima from the tenth minute on: {memory}")
     held = ", ".join(f"{name} {report.held_mb(name):+.1f} MB" for name in HELD_LIMIT_MB)
     figure(f"held at the end above what was held at first: {held}")
