@@ -191,7 +191,7 @@ class UpstreamConnection:
             # There is no request: the peer sends out of turn, or ends a drained connection.
             self.close()
             return
-        self.heard_s = LOOP.since_s  # marked as these bytes came
+        self.heard_s = monotonic()
         try:
             if self._reader is None:
                 data = self._head(self._buffer + data if self._buffer else data)

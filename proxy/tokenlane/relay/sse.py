@@ -52,10 +52,9 @@ class EventScanner:
             if self._is_like_the_first(payload):
                 self.token_events += 1
                 return
-            # A JSON event: [DONE] does not end so. `in` takes bytes for a number first, and raises
-            # and drops a TypeError.
+            # `in` takes bytes for a number first, and raises and drops a TypeError.
             if (
-                payload.endswith(b"}\n\n")
+                payload.endswith(b"}\n\n")  # a JSON event: [DONE] does not end so
                 and payload.find(b'usage"') < 0
                 and payload.find(b'"error"') < 0
                 and payload.find(b'"abort"') < 0
