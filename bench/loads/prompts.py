@@ -12,11 +12,13 @@ from bench.loads import workload
 from bench.tools.demo_model import MODEL_FOLDER
 from tokenlane.config.settings import TokenSettings
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
-TURNS = 100
+# Odd: a request's last message is the user's.
+TURNS = 101
 BLOCK_TOKENS = 16
 # English words as the workload makes them.
 CHARS_PER_TOKEN = 5.0
@@ -58,10 +60,15 @@ def ladder(tokenizer: Tokenizer) -> TokenService:
 
 
 async def ids_of(service: TokenService, body: bytes) -> Outcome:
-    """What the gateway does with a body until it is routed."""
-    request = inspect(Kind.CHAT, body)
+    """What the gateway does with a body until it is routed, where its ids are forwarded: as its
+    planner and its reader of prompts do."""
+    turn = service.begun(body) if len(body) >= LEAST_BYTES else None
+    request = inspect(Kind.CHAT, body) if turn is None else turn.request
     assert isinstance(request, ChatBody)
-    return await service.prompt("m", request)
+    known = service.known("m", request, turn)
+    if isinstance(known, Outcome):
+        return known
+    return service.plain("m", request, known) or await service.make("m", request, known, raw=body)
 
 
 HOSTILE_BYTES = 1_000_000

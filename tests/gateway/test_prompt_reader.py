@@ -23,6 +23,7 @@ from tests.raw import (
 from tests.support import Bench, demo_tokenizer, gateway, replicas, slow_tokenizer
 from tokenlane.config.settings import RoutingSettings, Settings, TokenSettings
 from tokenlane.fleet_state import FleetState
+from tokenlane.gateway.prompt_reader import is_due
 from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
 from tokenlane.telemetry.metrics import families
 
@@ -160,6 +161,14 @@ async def test_some_of_what_could_be_forwarded_goes_as_text(ratio: float) -> Non
         async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
             await bench.ask(post(TEXT, body))
             assert (upstream.asked[0].body == body) is (ratio == 1.0)
+
+
+def test_a_replica_gives_one_sample_a_second() -> None:
+    due_s: dict[int, float] = {}
+    asked = [(0, 5.0), (0, 5.5), (1, 5.5), (0, 5.999), (0, 6.0), (0, 6.5), (1, 6.5)]
+    assert [is_due(due_s, slot, now_s) for slot, now_s in asked] == [
+        True, False, True, False, True, False, True,
+    ]  # fmt: skip
 
 
 async def test_a_long_prompt_is_refused_only_by_ids_that_every_replica_has_proven() -> None:

@@ -47,9 +47,11 @@ async def back_to_back(
     async def by_ladder() -> None:
         service.cache.clear()  # every prompt is new to the whole-request cache
         await ids_of(service, next(known))
+        await asyncio.sleep(0)  # the next request comes by the loop
 
     async def all_new() -> None:
         await ids_of(service, next(fresh)())
+        await asyncio.sleep(0)
 
     async def inline() -> None:
         request = inspect(Kind.CHAT, next(known))

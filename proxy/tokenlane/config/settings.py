@@ -196,9 +196,11 @@ class TokenSettings(Section, frozen=True):
     forward_tokens: Annotated[Literal["off", "completions", "all"], restart(
         "which requests' ids go to replicas that have proven them")] = "all"
     as_text_ratio: Annotated[Ratio, restart(
-        "share of these that go as text, and are counted by replicas")] = 0.01
+        "share of these that go as text, at most one a second and replica, to be counted by it"
+        )] = 0.01
     check_ratio: Annotated[float, Meta(ge=0, le=0.01), restart(
-        "share of prompts whose ids are compared with the replicas', at most 1 %")] = 0.005
+        "share of prompts whose ids are compared with the replicas', at most 1 %, and one a second "
+        "and replica")] = 0.005
 
 
 class Price(Section, frozen=True):

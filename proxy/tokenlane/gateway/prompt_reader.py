@@ -33,6 +33,9 @@ from tokenlane.tokens.service import TokenService
 # Found once, as in tokenlane.protocols.routes.
 _CHAT: Final = Kind.CHAT
 _COMPLETION: Final = Kind.COMPLETION
+# Between two samples of a kind from one replica: each costs it a prompt's template and encoding,
+# and one that answers hundreds a second is known as well by one of them.
+_SAMPLE_GAP_S: Final = 1.0
 
 
 class PromptReader:
@@ -54,8 +57,11 @@ class PromptReader:
         self._trust = prover.trust
         self._claims = prover.trust.claims
         self._prover = prover
-        # By slot, the fraction of a check that answers have accumulated.
+        # By slot: the fraction of a check that answers have accumulated, and when the next check
+        # and the next prompt that goes as text are due.
         self._saved: dict[int, float] = {}
+        self._check_due_s: dict[int, float] = {}
+        self._text_due_s: dict[int, float] = {}
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -128,21 +134,18 @@ class PromptReader:
     def _form(
         self, claim: Claim, request: Prompted, prompt: Prompt | None, body: ReplicaBody
     ) -> Form:
-        """Return what replicas that have proven its ids get of a request. Some of what could go as
-        ids goes as text, so that the answer's usage is the replica's own count."""
+        """Return what replicas that have proven its ids get of a request."""
         form = forwarding.may(request, prompt, claim, self._settings.forward_tokens)
         if form is forwarding.PROVEN:
             if not body.takes_ids(request):
                 return forwarding.FIELDS
             if self._tokens.asks(claim.model, request):
                 return forwarding.ASKED
-            if random() < self._settings.as_text_ratio:
-                return forwarding.SAMPLE
         return form
 
     async def body_for(self, slot: int, plan: Plan) -> bytes:
         """Return the body that this replica gets: with ids, where it has proven that it makes the
-        same."""
+        same. Some of these go as text, so that the answer's usage is the replica's own count."""
         if not plan.forwards:
             return await plan.body.text()
         assert plan.claim is not None
@@ -153,6 +156,10 @@ class PromptReader:
             plan.form = forwarding.UNPROVEN
         elif limit_tokens is not None and prompt.tokens > limit_tokens:
             plan.form = forwarding.LONG
+        elif random() < self._settings.as_text_ratio and is_due(
+            self._text_due_s, slot, monotonic()
+        ):
+            plan.form = forwarding.SAMPLE
         else:
             plan.form = forwarding.PROVEN
             assert not isinstance(plan.request, OtherBody)
@@ -179,6 +186,15 @@ class PromptReader:
             return
         # Accumulated instead of drawn, so that checks never exceed the share.
         saved = self._saved.get(slot, 0.0) + self._settings.check_ratio
-        if saved >= 1.0 and self._prover.check(slot, claim, asked, ids):
+        due = saved >= 1.0 and is_due(self._check_due_s, slot, monotonic())
+        if due and self._prover.check(slot, claim, asked, ids):
             saved = 0.0
         self._saved[slot] = saved
+
+
+def is_due(due_s: dict[int, float], slot: int, now_s: float) -> bool:
+    """Return whether a sample of this replica is due, and if so set when the next one is."""
+    if now_s < due_s.get(slot, 0.0):
+        return False
+    due_s[slot] = now_s + _SAMPLE_GAP_S
+    return True
