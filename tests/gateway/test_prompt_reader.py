@@ -161,6 +161,9 @@ async def test_some_of_what_could_be_forwarded_goes_as_text(ratio: float) -> Non
         async with gateway(upstream.url, settings=settings, tokenizer=demo_tokenizer()) as bench:
             await bench.ask(post(TEXT, body))
             assert (upstream.asked[0].body == body) is (ratio == 1.0)
+            for _ in range(3):  # at most one a second
+                await bench.ask(post(TEXT, body))
+            assert any(asked.body != body for asked in upstream.asked)
 
 
 def test_a_replica_gives_one_sample_a_second() -> None:
