@@ -74,7 +74,7 @@ def run(options: Options) -> Finding:
         for hits in options.pick((1.0,), (0.0, 0.5, 1.0), (0.0, 0.5, 0.9, 1.0))
         for tokens in options.pick((500,), (250, 1_000, 4_000), (250, 1_000, 4_000, 16_000))
     ]
-    seconds_s = options.pick(0.5, 1.2, 2.0)
+    seconds_s = options.pick(0.5, 1.2, 1.5)
     prompts = EnginePrompts()
     got: dict[Spot, tuple[Served, Served]] = {}
     with vllm_server() as server:
