@@ -31,15 +31,18 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     """A request's prompt as ids.
 
     sequences: one packed uint32 buffer per prompt of the request (chat has one); empty where a
-    chat's ids were counted and hashed, and not kept.
+    chat's ids were counted and hashed, and not kept, or are in parts.
     blocks: packed uint64, chained hashes of the first sequence's full blocks.
     block_tokens: tokens per block in `blocks`. tokens: in all sequences together.
+    parts: a chat's ids as parts that it shares with earlier turns (tokens/caches/listed_ids.py), or
+    none.
     """
 
     sequences: tuple[bytes, ...]
     blocks: bytes
     block_tokens: int
     tokens: int
+    parts: tuple[bytes, ...] = ()
 
     @property
     def size_bytes(self) -> int:

@@ -19,6 +19,7 @@ from tokenlane.config.settings import (
     TokenSettings,
 )
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.prompt import Prompt
 from tokenlane.protocols import bodies, json_values
 from tokenlane.protocols.bodies import Kind, OtherBody, inspect
 from tokenlane.tokens.caches.listed_ids import ListedIdsCache
@@ -31,8 +32,8 @@ async def rewritten(asked: dict[str, Any], *sequences: list[int]) -> Any:
     request = inspect(Kind.CHAT if "messages" in asked else Kind.COMPLETION, raw)
     assert not isinstance(request, OtherBody)
     body = ReplicaBody.taken_apart(raw)
-    packed = [pack(ids) for ids in sequences]
-    return json.loads(await body.with_ids(request, packed, ListedIdsCache(Budget(10**6, 10**5))))
+    prompt = Prompt(tuple(pack(ids) for ids in sequences), b"", 16, sum(map(len, sequences)))
+    return json.loads(await body.with_ids(request, prompt, ListedIdsCache(Budget(10**6, 10**5))))
 
 
 OTHERS = st.dictionaries(

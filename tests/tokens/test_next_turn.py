@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -21,10 +22,11 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
+from tokenlane.tokens.caches.listed_ids import PART_BYTES, in_parts
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
-from tokenlane.tokens.next_turn import message_ends
+from tokenlane.tokens.next_turn import ids_until, message_ends
 from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -94,7 +96,7 @@ async def read(own: TokenService, raw: bytes, *, keeps_ids: bool = True) -> tupl
     prompt = known.prompt
     if prompt is None:
         return fields, known.reason
-    ids = prompt.sequences if keeps_ids else ()
+    ids = b"".join(prompt.parts or prompt.sequences) if keeps_ids else b""
     return fields, prompt.blocks, prompt.block_tokens, prompt.tokens, ids
 
 
@@ -329,6 +331,18 @@ async def test_a_body_counts_its_residual() -> None:
     bodies_bytes = sum(len(body.body) for body in kept)
     assert own.cache_counts()["body"].size_bytes > texts_bytes + bodies_bytes
     own.close()
+
+
+@given(st.integers(0, 3 * PART_BYTES), st.data())
+def test_a_turn_shares_the_ids_it_begins_with(size_bytes: int, data: st.DataObject) -> None:
+    known = in_parts(random.Random(size_bytes).randbytes(size_bytes))
+    kept_bytes = data.draw(st.integers(0, size_bytes))
+    more = b"m" * data.draw(st.sampled_from([0, 1, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES]))
+    made = ids_until(known, kept_bytes, more)
+    assert b"".join(made) == b"".join(known)[:kept_bytes] + more
+    assert all(len(part) == PART_BYTES for part in made[:-1])
+    shared = kept_bytes // PART_BYTES
+    assert all(one is other for one, other in zip(made, known[:shared], strict=False))
 
 
 async def test_it_is_forgotten_with_the_size_of_blocks() -> None:

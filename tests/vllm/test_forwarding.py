@@ -23,6 +23,7 @@ from tests.vllm.test_gateway import ask
 from tests.vllm.versions import EARLIER, read_alike
 from tokenlane.errors import RequestError
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.caches.listed_ids import ListedIdsCache
@@ -49,7 +50,8 @@ def forwarded(tokenizer: Tokenizer, kind: Kind, asked: Body) -> Body | None:
     else:
         sequences = tokenizer.completion_ids(body)
     cache = ListedIdsCache(Budget(10**6, 10**5))
-    with_ids: Body = json.loads(asyncio.run(made.with_ids(body, sequences, cache)))
+    prompt = Prompt(sequences, b"", 16, sum(map(len, sequences)) // 4)
+    with_ids: Body = json.loads(asyncio.run(made.with_ids(body, prompt, cache)))
     return with_ids
 
 

@@ -164,7 +164,7 @@ class PromptReader:
             plan.form = forwarding.PROVEN
             assert not isinstance(plan.request, OtherBody)
             listed = self._tokens.listed
-            return await plan.body.with_ids(plan.request, prompt.sequences, listed)
+            return await plan.body.with_ids(plan.request, prompt, listed)
         return await plan.body.text()
 
     def compare(self, plan: Plan, decision: Decision, usage: Usage | None) -> None:
@@ -178,7 +178,7 @@ class PromptReader:
         assert plan.tokens is not None
         prompt = plan.tokens.prompt
         assert prompt is not None
-        ids = prompt.sequences[0] if prompt.sequences else None
+        ids = prompt.sequences[0] if prompt.sequences else b"".join(prompt.parts) or None
         # For forwarded ids the count is mostly their own number, which proves nothing.
         if usage is not None and usage.prompt_tokens != prompt.tokens:
             self._trust.mismatch(slot, claim)

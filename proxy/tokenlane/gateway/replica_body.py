@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from tokenlane.prompt import Prompt
 from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
 from tokenlane.protocols.prompt_fields import ABSENT
@@ -133,15 +134,13 @@ class ReplicaBody:
             )
         return self.fields is not None and self._strict and _OF_TEXT.isdisjoint(self.fields)
 
-    async def with_ids(
-        self, request: Prompted, sequences: Sequence[bytes], cache: ListedIdsCache
-    ) -> bytes:
+    async def with_ids(self, request: Prompted, prompt: Prompt, cache: ListedIdsCache) -> bytes:
         """Return the body with packed ids: instead of a completion's prompt, beside a chat's
         messages, where servers that do not know the field go by these. cache: of ids as JSON."""
         if self._with_ids is None:
             text = await self.text()
             make = self._prompt_as_ids if isinstance(request, CompletionBody) else _beside
-            listed = [cache.find(ids) for ids in sequences]
+            listed = cache.find(prompt)
             unknown_bytes = sum(ids.unknown_bytes for ids in listed)
             short = len(text) <= _COPIED_BYTES and unknown_bytes <= _IDS_BYTES
             self._with_ids = await _made(partial(make, text, listed), short)

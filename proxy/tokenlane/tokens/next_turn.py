@@ -23,6 +23,7 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
+from tokenlane.tokens.caches.listed_ids import PART_BYTES, in_parts
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
 from tokenlane.tokens.chat.residual import Continuations, Residual, says
@@ -219,7 +220,7 @@ def _made(
     last_hash = known.blocks[hashed_bytes - HASH_BYTES : hashed_bytes]
     more = more_hashes(own, block_tokens, last_hash)
     blocks = b"".join((memoryview(known.blocks)[:hashed_bytes], more))
-    whole = b"".join((memoryview(known.ids)[:full_bytes], own)) if keeps_ids else b""
+    kept = ids_until(known.ids, full_bytes, own) if keeps_ids else []
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
     next(places)
@@ -228,11 +229,19 @@ def _made(
         open_ids = own[ids_bytes // block_bytes * block_bytes - full_bytes : ids_bytes - full_bytes]
         marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
     new = KnownBody(
-        turn.body, known.front_bytes, known.model, known.root, roles, residual, whole, blocks,
+        turn.body, known.front_bytes, known.model, known.root, roles, residual, kept, blocks,
         _kept(marks),
     )  # fmt: skip
     tokens = (full_bytes + len(own)) // 4
-    return Prompt((whole,) if keeps_ids else (), blocks, block_tokens, tokens), new
+    return Prompt((), blocks, block_tokens, tokens, tuple(kept)), new
+
+
+def ids_until(known: list[bytes], size_bytes: int, more: bytes) -> list[bytes]:
+    """Return the beginning of known ids, so many bytes, and more behind it, in parts again."""
+    count, rest_bytes = divmod(size_bytes, PART_BYTES)
+    if rest_bytes:
+        more = known[count][:rest_bytes] + more
+    return known[:count] + in_parts(more)
 
 
 def learn(
@@ -286,7 +295,7 @@ def learn(
         root,
         shape.name[1],
         residual,
-        prompt.ids if source.keeps_ids else b"",
+        in_parts(prompt.ids) if source.keeps_ids else [],
         prompt.blocks,
         _kept(marks),
     )

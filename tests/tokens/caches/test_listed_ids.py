@@ -5,7 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlane.tokens.caches.listed_ids import ListedIdsCache
+from tokenlane.prompt import Prompt
+from tokenlane.tokens.caches.listed_ids import ListedIds, ListedIdsCache
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.ids import pack
 
@@ -17,8 +18,19 @@ PROMPTS = st.lists(
 )
 
 
-def listed(cache: ListedIdsCache, ids: list[int]) -> list[int]:
-    made: list[int] = json.loads(b"[%b]" % b",".join(cache.find(pack(ids)).items()))
+def found(cache: ListedIdsCache, ids: list[int], *, in_parts: bool = False) -> ListedIds:
+    """What is known of a chat's ids."""
+    packed = pack(ids)
+    parts = tuple(packed[at : at + 4096] for at in range(0, len(packed), 4096))
+    if in_parts:
+        [one] = cache.find(Prompt((), b"", 16, len(ids), parts))
+    else:
+        [one] = cache.find(Prompt((packed,), b"", 16, len(ids)))
+    return one
+
+
+def listed(cache: ListedIdsCache, ids: list[int], *, in_parts: bool) -> list[int]:
+    made: list[int] = json.loads(b"[%b]" % b",".join(found(cache, ids, in_parts=in_parts).items()))
     return made
 
 
@@ -26,7 +38,9 @@ def listed(cache: ListedIdsCache, ids: list[int]) -> list[int]:
 def test_a_list_is_that_of_its_ids(prompts: list[tuple[list[int], list[int]]], limit: int) -> None:
     cache = ListedIdsCache(Budget(limit, limit))
     for front, rest in prompts:
-        assert listed(cache, front + rest) == front + rest
+        ids = front + rest
+        for in_parts in (False, True)[: 1 + bool(ids)]:
+            assert listed(cache, ids, in_parts=in_parts) == ids
         assert cache.size_bytes <= limit
 
 
@@ -34,10 +48,10 @@ def test_only_what_is_new_is_made_from_the_third_turn_on() -> None:
     cache = ListedIdsCache(Budget(10**6, 10**5))
     history = list(range(100_000, 110_240))  # ten whole parts
     for unknown_bytes in (40_960, 40_960, 0):
-        found = cache.find(pack(history))
-        assert found.unknown_bytes == unknown_bytes
-        found.items()
-    turn = cache.find(pack([*history, 1, 2]))
+        one = found(cache, history)
+        assert one.unknown_bytes == unknown_bytes
+        one.items()
+    turn = found(cache, [*history, 1, 2], in_parts=True)
     assert turn.unknown_bytes == 8
     assert b",".join(turn.items()).endswith(b"110239,1,2")
     assert (cache.hits, cache.misses) == (20, 21)
@@ -47,8 +61,8 @@ def test_what_never_comes_back_displaces_nothing() -> None:
     cache = ListedIdsCache(Budget(30_000, 30_000))
     kept = list(range(1_024))
     for _ in range(2):
-        cache.find(pack(kept)).items()
+        found(cache, kept).items()
     for front in range(50):
-        cache.find(pack([front, *kept])).items()
+        found(cache, [front, *kept]).items()
     assert cache.evictions == 0
-    assert cache.find(pack(kept)).unknown_bytes == 0
+    assert found(cache, kept).unknown_bytes == 0

@@ -11,6 +11,7 @@ Invariants:
 - Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
@@ -45,8 +46,8 @@ class BodyMark(NamedTuple):
 
 class KnownBody(MarkedEntry):
     """A body that others may begin with. front_bytes: up to its first message. root: all beside the
-    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed; empty
-    where nobody gets them. blocks: their hashes. marks: ascending."""
+    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed, in
+    parts; none where nobody gets them. blocks: their hashes. marks: ascending."""
 
     body: bytes
     front_bytes: int
@@ -54,14 +55,15 @@ class KnownBody(MarkedEntry):
     root: bytes
     roles: tuple[str, ...]
     residual: Residual
-    ids: bytes
+    ids: list[bytes]
     blocks: bytes
     marks: list[BodyMark]
 
     @property
     def size_bytes(self) -> int:
         """The memory it takes; its residual may have left the cache of shapes."""
-        kept = len(self.body) + len(self.root) + len(self.ids) + len(self.blocks)
+        ids_bytes = sum(map(getsizeof, self.ids))
+        kept = len(self.body) + len(self.root) + ids_bytes + len(self.blocks)
         listed = _ROLE_BYTES * len(self.roles) + _MARK_BYTES * len(self.marks)
         return kept + listed + self.residual.size_bytes + _ENTRY_BYTES
 

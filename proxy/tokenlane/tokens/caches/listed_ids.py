@@ -10,12 +10,18 @@ Invariants:
 
 from typing import Final, NamedTuple
 
+from tokenlane.prompt import Prompt
 from tokenlane.tokens.caches.doorkeeper import Doorkeeper
 from tokenlane.tokens.caches.lru import Budget, PieceCache
 from tokenlane.tokens.ids import as_json
 
-# 1,024 ids: 15 µs to make, 1 µs to look up.
-_PART_BYTES: Final = 4 * 1024
+# 1,024 ids: 15 µs to make, 1 µs to look up, and less if an earlier turn had the same part.
+PART_BYTES: Final = 4 * 1024
+
+
+def in_parts(ids: bytes) -> list[bytes]:
+    """Return packed ids in parts of PART_BYTES, the last one shorter."""
+    return [ids[at : at + PART_BYTES] for at in range(0, len(ids), PART_BYTES)]
 
 
 class ListedIdsCache(PieceCache[bytes]):
@@ -25,9 +31,13 @@ class ListedIdsCache(PieceCache[bytes]):
         super().__init__(budget)
         self._doorkeeper = Doorkeeper()
 
-    def find(self, ids: bytes) -> "ListedIds":
-        """Return packed ids with what is known of them."""
-        parts = [ids[at : at + _PART_BYTES] for at in range(0, len(ids), _PART_BYTES)]
+    def find(self, prompt: Prompt) -> list["ListedIds"]:
+        """Return the ids of each of a request's prompts, with what is known of them."""
+        if prompt.parts:
+            return [self._found(list(prompt.parts))]
+        return [self._found(in_parts(ids)) for ids in prompt.sequences]
+
+    def _found(self, parts: list[bytes]) -> "ListedIds":
         return ListedIds(self, parts, self.get(parts))
 
     def learn(self, parts: list[bytes], listed: list[bytes]) -> None:
