@@ -43,6 +43,20 @@ def busy(made: Report) -> list[str]:
     return [warning, ""]
 
 
+def measured_again(made: Report) -> list[str]:
+    """A line about the parts that are of a later run, at another commit."""
+    own = made.machine.get("commit")
+    later: dict[str, list[str]] = {}
+    for name, found in made.findings.items():
+        if (commit := found.machine.get("commit")) != own:
+            later.setdefault(f"{commit}, {found.machine['at'][:10]}", []).append(name)
+    return [
+        line
+        for commit, names in later.items()
+        for line in (f"Measured again alone, at commit {commit}: {', '.join(names)}.", "")
+    ]
+
+
 def section(made: Report) -> str:
     """All that is between the marks."""
     facts = machine.describe(made.machine).replace("\n", "; ")
@@ -56,6 +70,7 @@ def section(made: Report) -> str:
         ),
         "",
         *busy(made),
+        *measured_again(made),
         "### Verdict",
         "",
         *(f"- {line}" for line in made.verdict),

@@ -93,6 +93,16 @@ def test_only_what_is_between_the_marks_is_written() -> None:
         docs.replaced("no marks", MADE)
 
 
+def test_parts_of_a_later_run_are_named() -> None:
+    later = msgspec.structs.replace(FOUND, machine=FOUND.machine | {"commit": "abc1234"})
+    assert docs.measured_again(MADE) == []
+    made = msgspec.structs.replace(MADE, findings={"burst": FOUND, "beat": later})
+    [said, _] = docs.measured_again(made)
+    assert said.startswith("Measured again alone, at commit abc1234, ")
+    assert said.endswith(": beat.")
+    assert said in docs.section(made)
+
+
 def test_a_busy_machine_is_said() -> None:
     idle, loaded = ({**FOUND.machine, "cores": 2, "load_1_min": load} for load in (1.2, 9.0))
     quiet = msgspec.structs.replace(FOUND, machine=idle)
