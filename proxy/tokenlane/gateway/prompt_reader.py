@@ -178,16 +178,15 @@ class PromptReader:
         assert plan.tokens is not None
         prompt = plan.tokens.prompt
         assert prompt is not None
-        ids = prompt.sequences[0] if prompt.sequences else b"".join(prompt.parts) or None
         # For forwarded ids the count is mostly their own number, which proves nothing.
         if usage is not None and usage.prompt_tokens != prompt.tokens:
             self._trust.mismatch(slot, claim)
-            self._prover.check(slot, claim, asked, ids)
+            self._prover.check(slot, claim, asked, prompt.ids)
             return
         # Accumulated instead of drawn, so that checks never exceed the share.
         saved = self._saved.get(slot, 0.0) + self._settings.check_ratio
         due = saved >= 1.0 and is_due(self._check_due_s, slot, monotonic())
-        if due and self._prover.check(slot, claim, asked, ids):
+        if due and self._prover.check(slot, claim, asked, prompt.ids):
             saved = 0.0
         self._saved[slot] = saved
 
