@@ -61,16 +61,18 @@ def section(made: Report) -> str:
     """All that is between the marks."""
     facts = machine.describe(made.machine).replace("\n", "; ")
     failed = [f"- {name}: not measured in this run ({why})" for name, why in made.failed.items()]
+    again = measured_again(made)
+    runs = "in several runs of the" if again else "in one run of the"
     lines = [
         BEGIN,
         "",
         (
-            f"Measured {made.machine['at'][:10]} in one run of the {made.scale} form, "
+            f"Measured {made.machine['at'][:10]} {runs} {made.scale} form, "
             f"{made.seconds / 60:.1f} minutes. {facts}."
         ),
         "",
         *busy(made),
-        *measured_again(made),
+        *again,
         "### Verdict",
         "",
         *(f"- {line}" for line in made.verdict),

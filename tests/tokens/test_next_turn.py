@@ -96,7 +96,7 @@ async def read(own: TokenService, raw: bytes, *, keeps_ids: bool = True) -> tupl
     prompt = known.prompt
     if prompt is None:
         return fields, known.reason
-    ids = b"".join(prompt.parts or prompt.sequences) if keeps_ids else b""
+    ids = prompt.ids if keeps_ids else None
     return fields, prompt.blocks, prompt.block_tokens, prompt.tokens, ids
 
 

@@ -15,7 +15,7 @@ from tokenlane.tokens.caches.doorkeeper import Doorkeeper
 from tokenlane.tokens.caches.lru import Budget, PieceCache
 from tokenlane.tokens.ids import as_json
 
-# 1,024 ids: 15 µs to make, 1 µs to look up, and less if an earlier turn had the same part.
+# 1,024 ids: 15 µs to make, 1 µs to look up; 0.1 where an earlier turn has the same object.
 PART_BYTES: Final = 4 * 1024
 
 
