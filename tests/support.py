@@ -213,6 +213,7 @@ async def gateway(
         spared=HEALTH_PATHS,
         dropped=dropped_fields(keys, replica_key),
         error_format=dialect_of,
+        known_part=made.tokens.bodies.part,
     )
     sock = listener(send_bytes=send_bytes)
     bench = Bench(server, sock.getsockname()[1], made, board, made.tokens, recorder, reader)

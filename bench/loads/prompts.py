@@ -11,6 +11,8 @@ from tokenizers import Tokenizer as Backend
 from bench.loads import workload
 from bench.tools.demo_model import MODEL_FOLDER
 from tokenlane.config.settings import TokenSettings
+from tokenlane.http.body_pieces import BodyPieces
+from tokenlane.parts import BodyParts
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
@@ -20,6 +22,8 @@ from tokenlane.tokens.tokenizer import Tokenizer
 # Odd: a request's last message is the user's.
 TURNS = 101
 BLOCK_TOKENS = 16
+# What uvloop reads of a socket at once.
+_READ_BYTES = 256 * 1024
 # English words as the workload makes them.
 CHARS_PER_TOKEN = 5.0
 
@@ -61,8 +65,13 @@ def ladder(tokenizer: Tokenizer) -> TokenService:
 
 async def ids_of(service: TokenService, body: bytes) -> Outcome:
     """What the gateway does with a body until it is routed, where its ids are forwarded: as its
-    planner and its reader of prompts do."""
-    turn = service.begun(body) if len(body) >= LEAST_BYTES else None
+    server, its planner and its reader of prompts do."""
+    turn = None
+    if len(body) >= LEAST_BYTES:
+        pieces = BodyPieces(service.bodies.part)
+        for at in range(0, len(body), _READ_BYTES):
+            pieces.add(memoryview(body)[at : at + _READ_BYTES])
+        turn = service.begun(BodyParts(pieces.same, b"".join(pieces.rest)))
     request = inspect(Kind.CHAT, body) if turn is None else turn.request
     assert isinstance(request, ChatBody)
     known = service.known("m", request, turn)

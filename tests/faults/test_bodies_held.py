@@ -144,8 +144,8 @@ async def test_many_large_bodies_cost_no_more_than_their_budget(
                 answers = [group.create_task(ask(client)) for client in clients]
                 while not half.is_set():
                     exchanges = [one._exchange for one in bench.server.connections]
-                    pieces = [one._pieces or () for one in exchanges if one is not None]
-                    held_bytes = [sum(map(len, some)) for some in pieces]
+                    pieces = [one._pieces for one in exchanges if one is not None]
+                    held_bytes = [0 if one is None else one.size_bytes for one in pieces]
                     most_bytes = max(most_bytes, sum(held_bytes))
                     refusals = sum(one.done() for one in answers)
                     if refusals + sum(held > 0.99 * size for held in held_bytes) == crowd:

@@ -19,9 +19,10 @@ from tokenlane.config.settings import (
     TokenSettings,
 )
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.parts import BodyParts, whole
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import bodies, json_values
-from tokenlane.protocols.bodies import Kind, OtherBody, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind, OtherBody, inspect
 from tokenlane.tokens.caches.listed_ids import ListedIdsCache
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.ids import pack
@@ -33,7 +34,8 @@ async def rewritten(asked: dict[str, Any], *sequences: list[int]) -> Any:
     assert not isinstance(request, OtherBody)
     body = ReplicaBody.taken_apart(raw)
     prompt = Prompt(tuple(pack(ids) for ids in sequences), b"", 16, sum(map(len, sequences)))
-    return json.loads(await body.with_ids(request, prompt, ListedIdsCache(Budget(10**6, 10**5))))
+    made = await body.with_ids(request, prompt, ListedIdsCache(Budget(10**6, 10**5)))
+    return json.loads(whole(made))
 
 
 OTHERS = st.dictionaries(
@@ -58,6 +60,20 @@ async def test_a_chat_carries_its_ids_beside_its_messages() -> None:
     asked = {"messages": [{"role": "user", "content": "hi"}], "seed": 1}
     made = await rewritten(asked, [1, 2])
     assert made == {**asked, "kv_transfer_params": {"prompt_token_ids": [1, 2]}}
+
+
+@pytest.mark.parametrize("at", [0, 20, -2, -1, None])
+async def test_so_does_one_that_came_in_parts(at: int | None) -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}], "seed": 1}
+    raw = json.dumps(asked).encode() + b" "
+    request = inspect(Kind.CHAT, raw)
+    assert isinstance(request, ChatBody)
+    same, rest = (raw, b"") if at is None else (raw[:at], raw[at:])
+    body = ReplicaBody(BodyParts([same], rest))
+    assert whole(await body.text()) == raw
+    prompt = Prompt((pack([1, 2]),), b"", 16, 2)
+    made = whole(await body.with_ids(request, prompt, ListedIdsCache(Budget(10**6, 10**5))))
+    assert json.loads(made) == {**asked, "kv_transfer_params": {"prompt_token_ids": [1, 2]}}
 
 
 @pytest.mark.row("P3")
@@ -105,7 +121,7 @@ async def test_changes_and_nothing_else(
             wanted.pop(name, None)
         else:
             wanted[name] = json.loads(value)
-    made = await body.text()
+    made = whole(await body.text())
     assert json.loads(made) == wanted
     if all(value and name not in fields for name, value in changes.items()):
         # What is only added to leaves every byte where it was.
@@ -116,7 +132,7 @@ async def test_changes_and_nothing_else(
 async def test_a_field_is_added_to_an_empty_body(raw: bytes) -> None:
     body = ReplicaBody.taken_apart(raw)
     body.put("cache_salt", b'"s"')
-    assert json.loads(await body.text()) == {"cache_salt": "s"}
+    assert json.loads(whole(await body.text())) == {"cache_salt": "s"}
 
 
 COMPLETION = {"model": "demo", "prompt": "hello there"}

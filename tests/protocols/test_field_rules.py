@@ -12,6 +12,7 @@ from tests.support import gateway
 from tokenlane.config.settings import RequestSettings, Settings
 from tokenlane.errors import RequestError
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.parts import whole
 from tokenlane.protocols.bodies import Kind
 from tokenlane.protocols.field_rules import FieldRules
 
@@ -31,7 +32,7 @@ async def applied(raw: bytes, kind: Kind = Kind.CHAT) -> bytes:
     if body.fields is None:
         raise RequestError(400, "")
     body.change(RULES.changes(body.fields, kind))
-    return await body.text()
+    return whole(await body.text())
 
 
 CHANGED = {

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,13 +19,14 @@ from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, folder_with, shared
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
+from tokenlane.http.body_pieces import BodyPieces
+from tokenlane.parts import BODY_PART_BYTES, BodyParts, RawBody, whole
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
-from tokenlane.tokens.caches.listed_ids import PART_BYTES, in_parts
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
-from tokenlane.tokens.next_turn import ids_until, message_ends
+from tokenlane.tokens.next_turn import message_ends
 from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -78,12 +78,29 @@ def service(name: str, cache_bytes: int = 64 << 20) -> TokenService:
     return TokenService(made, ModelTokenizers({"m": tokenizer(name)}), 16)
 
 
-async def read(own: TokenService, raw: bytes, *, keeps_ids: bool = True) -> tuple[Any, ...]:
-    """All that the rest of the gateway sees of a body."""
-    turn = own.begun(raw)
+def arrived(own: TokenService, raw: bytes, cuts: Sequence[int]) -> RawBody:
+    """A body that comes in pieces."""
+    pieces = BodyPieces(own.bodies.part)
+    places = sorted(cut % (len(raw) + 1) for cut in cuts)
+    for start, end in pairwise([0, *places, len(raw)]):
+        pieces.add(raw[start:end])
+        assert pieces.size_bytes == end
+    return BodyParts(pieces.same, b"".join(pieces.rest))
+
+
+async def read(
+    own: TokenService, raw: bytes, cuts: Sequence[int] = (), *, keeps_ids: bool = True
+) -> tuple[Any, ...]:
+    """All that the rest of the gateway sees of a body. cuts: where its pieces end; none for one
+    that came whole."""
+    body = arrived(own, raw, cuts) if cuts else raw
+    assert whole(body) == raw
+    turn = own.begun(body)
     try:
         request = inspect(Kind.CHAT, raw) if turn is None else turn.request
         assert isinstance(request, ChatBody)
+        if turn is not None:
+            turn.complete()
         fields = [
             bytes(value) if isinstance(value, msgspec.Raw) else value
             for value in (getattr(request, name) for name in request.__struct_fields__)
@@ -180,11 +197,20 @@ options = st.fixed_dictionaries(
 @pytest.mark.parametrize("name", ["demo", *ODD, *SHARED_NAMES])
 @pytest.mark.timeout(240)
 @MANY
-@given(st.lists(changes, min_size=2, max_size=8), st.integers(0, 31), options)
+@given(
+    st.lists(changes, min_size=2, max_size=8),
+    st.integers(0, 31),
+    options,
+    # Parts of bodies end before, in and behind the messages that change.
+    st.sampled_from([0, 2 * BODY_PART_BYTES - len(PAD)]).flatmap(
+        lambda most: st.integers(max(0, most - 1_000), most)
+    ),
+)
 def test_nothing_tells_that_a_body_was_known(
-    name: str, story: list[tuple[Any, ...]], style: int, fields: dict[str, Any]
+    name: str, story: list[tuple[Any, ...]], style: int, fields: dict[str, Any], filler: int
 ) -> None:
     write = written(style, fields)
+    filled = {"role": "system", "content": PAD + "f" * filler}
 
     async def told() -> None:
         warm, cold = service(name), service(name, 0)
@@ -193,11 +219,11 @@ def test_nothing_tells_that_a_body_was_known(
         # A shape is known from its second conversation on.
         for count in range(5):
             for word in ("one", "two"):
-                talk = turns(count, word)
+                talk = [filled, *turns(count, word)[1:]]
                 await read(warm, write(talk), keeps_ids=keeps_ids[0])
                 asked = [*talk, {"role": "user", "content": word}]
                 await read(warm, write(asked), keeps_ids=keeps_ids[-1])
-        talk = turns(2, "two")
+        talk = [filled, *turns(2, "two")[1:]]
         for (change, (one, other), how, at), keeps in zip(story, keeps_ids, strict=True):
             match change:
                 case "turn":
@@ -222,7 +248,9 @@ def test_nothing_tells_that_a_body_was_known(
             last = write(talk[-1 - at % 2 :])
             last = last[last.index(b"[") : last.rindex(b"}", 0, last.rindex(b"]")) + 1] + b"]"
             for body in (raw, damaged(raw, how, at, last)):
-                told = await read(warm, body, keeps_ids=keeps)
+                # Whole, cut once, in three, or at the end of parts.
+                cuts = [(), (at,), (at, at * 7919), (BODY_PART_BYTES, len(body))][at % 4]
+                told = await read(warm, body, cuts, keeps_ids=keeps)
                 assert told == await read(cold, body, keeps_ids=keeps)
         warm.close()
         cold.close()
@@ -328,21 +356,9 @@ async def test_a_body_counts_its_residual() -> None:
     assert len(kept) >= 5
     shown = {id(part): part for body in kept for part in body.residual.parts}
     texts_bytes = sum(getsizeof(part) for part in shown.values() if isinstance(part, str))
-    bodies_bytes = sum(len(body.body) for body in kept)
+    bodies_bytes = sum(body.body_bytes for body in kept)
     assert own.cache_counts()["body"].size_bytes > texts_bytes + bodies_bytes
     own.close()
-
-
-@given(st.integers(0, 3 * PART_BYTES), st.data())
-def test_a_turn_shares_the_ids_it_begins_with(size_bytes: int, data: st.DataObject) -> None:
-    known = in_parts(random.Random(size_bytes).randbytes(size_bytes))
-    kept_bytes = data.draw(st.integers(0, size_bytes))
-    more = b"m" * data.draw(st.sampled_from([0, 1, PART_BYTES - 1, PART_BYTES, 2 * PART_BYTES]))
-    made = ids_until(known, kept_bytes, more)
-    assert b"".join(made) == b"".join(known)[:kept_bytes] + more
-    assert all(len(part) == PART_BYTES for part in made[:-1])
-    shared = kept_bytes // PART_BYTES
-    assert all(one is other for one, other in zip(made, known[:shared], strict=False))
 
 
 async def test_it_is_forgotten_with_the_size_of_blocks() -> None:

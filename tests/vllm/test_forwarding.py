@@ -23,6 +23,7 @@ from tests.vllm.test_gateway import ask
 from tests.vllm.versions import EARLIER, read_alike
 from tokenlane.errors import RequestError
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.parts import whole
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
@@ -51,7 +52,7 @@ def forwarded(tokenizer: Tokenizer, kind: Kind, asked: Body) -> Body | None:
         sequences = tokenizer.completion_ids(body)
     cache = ListedIdsCache(Budget(10**6, 10**5))
     prompt = Prompt(sequences, b"", 16, sum(map(len, sequences)) // 4)
-    with_ids: Body = json.loads(asyncio.run(made.with_ids(body, prompt, cache)))
+    with_ids: Body = json.loads(whole(asyncio.run(made.with_ids(body, prompt, cache))))
     return with_ids
 
 

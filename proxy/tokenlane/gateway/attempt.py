@@ -23,6 +23,7 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import request_head
 from tokenlane.http.upstream import UpstreamConnection
+from tokenlane.parts import RawBody, pieces
 from tokenlane.protocols.routes import ROUTES, Action
 from tokenlane.relay.relay_states import COMPLETE
 from tokenlane.relay.response import Relay
@@ -136,7 +137,7 @@ class Attempts:
             )
 
     async def run(
-        self, exchange: Exchange, body: bytes, attempt: Attempt, record: RequestRecord
+        self, exchange: Exchange, body: RawBody, attempt: Attempt, record: RequestRecord
     ) -> Step | None:
         """Send the request to the chosen replica and relay its answer. Return what follows a
         failure, None where there is nothing left to do."""
@@ -169,7 +170,7 @@ class Attempts:
             record.cached_tokens = choice.cached_tokens if exact else None
             request = head_for(replica, exchange, lease, record.trace, len(body))
             try:
-                connection.send(exchange.head.method, [request, body], relay)
+                connection.send(exchange.head.method, [request, *pieces(body)], relay)
                 record.sent_s = monotonic()
                 if query.inexact is None and self._on_routed is not None:
                     self._on_routed(choice.slot, query.blocks, query.tenant)

@@ -23,6 +23,7 @@ from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.prompt_reader import PromptReader
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.parts import RawBody, whole
 from tokenlane.protocols.bodies import OtherBody, goes_on_from, inspect, inspect_fields
 from tokenlane.protocols.field_rules import FieldRules
 from tokenlane.protocols.routes import Action, kept_name
@@ -56,10 +57,10 @@ class Planner:
         """Replace the settings for new plans."""
         self._rules = FieldRules(settings.requests)
 
-    async def make(self, plan: Plan, raw: bytes) -> None:
+    async def make(self, plan: Plan, raw: RawBody) -> None:
         """Fill in the plan for a body. Raise RequestError for what is not sent to any replica."""
         if plan.route.action is Action.KEPT:
-            plan.body, plan.named = ReplicaBody(raw), kept_name(plan.path)
+            plan.body, plan.named = ReplicaBody(whole(raw)), kept_name(plan.path)
             await self._own(plan)
         else:
             # A few typed fields, the rest raw.
@@ -95,14 +96,15 @@ class Planner:
         likely = self._kept.homes.first(plan.named, among, plan.tenant) if plan.named else among
         return self._router.decide(plan.query, likely, now_s)
 
-    def _inspect(self, plan: Plan, raw: bytes) -> None:
+    def _inspect(self, plan: Plan, received: RawBody) -> None:
         kind, rules = plan.route.kind, self._rules
         may_change = rules.on or self._names.on or plan.tenant or self._prompts.may_replace(kind)
         if not may_change:
-            plan.body = ReplicaBody(raw)
-            plan.turn = self._prompts.begun(kind, raw)
-            plan.request = inspect(kind, raw) if plan.turn is None else plan.turn.request
+            plan.body = ReplicaBody(received)
+            plan.turn = turn = self._prompts.begun(kind, received)
+            plan.request = inspect(kind, plan.body.raw) if turn is None else turn.request
             return
+        raw = whole(received)
         plan.body = ReplicaBody.taken_apart(raw)
         fields = plan.body.fields
         if fields is None:

@@ -17,6 +17,7 @@ from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.prover import Prover
 from tokenlane.gateway.query_builder import QueryBuilder
 from tokenlane.gateway.replica_body import ReplicaBody
+from tokenlane.parts import RawBody
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, is_ids, kinds_of
@@ -77,7 +78,7 @@ class PromptReader:
         go beside it."""
         return kind is _COMPLETION and self._settings.forward_tokens != "off"
 
-    def begun(self, kind: Kind, raw: bytes) -> NextTurn | None:
+    def begun(self, kind: Kind, raw: RawBody) -> NextTurn | None:
         """Return what is new in a body that begins as a known one, and goes to replicas as it
         is."""
         if len(raw) < LEAST_BYTES or kind is not _CHAT or not self._wants_ids:
@@ -143,7 +144,7 @@ class PromptReader:
                 return forwarding.ASKED
         return form
 
-    async def body_for(self, slot: int, plan: Plan) -> bytes:
+    async def body_for(self, slot: int, plan: Plan) -> RawBody:
         """Return the body that this replica gets: with ids, where it has proven that it makes the
         same. Some of these go as text, so that the answer's usage is the replica's own count."""
         if not plan.forwards:
@@ -181,14 +182,23 @@ class PromptReader:
         # For forwarded ids the count is mostly their own number, which proves nothing.
         if usage is not None and usage.prompt_tokens != prompt.tokens:
             self._trust.mismatch(slot, claim)
-            self._prover.check(slot, claim, asked, prompt.ids)
+            self._check(slot, plan, prompt)
             return
         # Accumulated instead of drawn, so that checks never exceed the share.
         saved = self._saved.get(slot, 0.0) + self._settings.check_ratio
         due = saved >= 1.0 and is_due(self._check_due_s, slot, monotonic())
-        if due and self._prover.check(slot, claim, asked, prompt.ids):
+        if due and self._check(slot, plan, prompt):
             saved = 0.0
         self._saved[slot] = saved
+
+    def _check(self, slot: int, plan: Plan, prompt: Prompt) -> bool:
+        """Ask the replica for the ids. Return False if there is no room for that now."""
+        claim, asked = plan.claim, plan.request
+        assert claim is not None
+        assert not isinstance(asked, OtherBody)
+        if plan.turn is not None:
+            plan.turn.complete()
+        return self._prover.check(slot, claim, asked, prompt.ids)
 
 
 def is_due(due_s: dict[int, float], slot: int, now_s: float) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from tokenlane.parts import BodyParts, RawBody, whole
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import json_values
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
@@ -35,21 +36,32 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ReplicaBody:
-    """The body of one request. raw: the client's bytes. fields: by their names, where it was taken
-    apart. strict: it is JSON to every parser. made: with all changes, where it is put together."""
+    """The body of one request. received: the client's bytes. fields: by their names, where it was
+    taken apart. strict: it is JSON to every parser. made: with all changes, where it is put
+    together."""
 
-    __slots__ = ("_added", "_rewritten", "_strict", "_with_ids", "fields", "made", "raw")
+    __slots__ = ("_added", "_received", "_rewritten", "_strict", "_with_ids", "fields", "made")
 
     def __init__(
-        self, raw: bytes, fields: dict[str, msgspec.Raw] | None = None, *, strict: bool = True
+        self,
+        received: RawBody,
+        fields: dict[str, msgspec.Raw] | None = None,
+        *,
+        strict: bool = True,
     ) -> None:
-        self.raw = raw
+        self._received = received
         self.fields = fields
         self._strict = strict
         self._added: dict[str, bytes] | None = None
         self._rewritten = False
-        self.made: bytes | None = raw
-        self._with_ids: bytes | None = None
+        self.made: RawBody | None = received
+        self._with_ids: RawBody | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The client's bytes in one."""
+        self._received = raw = whole(self._received)
+        return raw
 
     @classmethod
     def taken_apart(cls, raw: bytes) -> "ReplicaBody":
@@ -69,7 +81,7 @@ class ReplicaBody:
     def copy(self) -> "ReplicaBody":
         """Return a copy that is changed independently."""
         fields = None if self.fields is None else dict(self.fields)
-        made = ReplicaBody(self.raw, fields, strict=self._strict)
+        made = ReplicaBody(self._received, fields, strict=self._strict)
         made._added = None if self._added is None else dict(self._added)
         made._rewritten, made.made = self._rewritten, self.made
         return made
@@ -106,10 +118,10 @@ class ReplicaBody:
             else:
                 self.put(name, value)
 
-    async def text(self) -> bytes:
+    async def text(self) -> RawBody:
         """Return the body with all changes."""
         if self.made is None:
-            self.made = await _made(self._put_together, len(self.raw) <= _COPIED_BYTES)
+            self.made = await _made(self._put_together, len(self._received) <= _COPIED_BYTES)
         return self.made
 
     def _put_together(self) -> bytes:
@@ -134,16 +146,20 @@ class ReplicaBody:
             )
         return self.fields is not None and self._strict and _OF_TEXT.isdisjoint(self.fields)
 
-    async def with_ids(self, request: Prompted, prompt: Prompt, cache: ListedIdsCache) -> bytes:
+    async def with_ids(self, request: Prompted, prompt: Prompt, cache: ListedIdsCache) -> RawBody:
         """Return the body with packed ids: instead of a completion's prompt, beside a chat's
         messages, where servers that do not know the field go by these. cache: of ids as JSON."""
         if self._with_ids is None:
             text = await self.text()
+            if not isinstance(text, bytes) and b"}" not in text.rest:
+                text = whole(text)
+            rest = text if isinstance(text, bytes) else text.rest
             make = self._prompt_as_ids if isinstance(request, CompletionBody) else _beside
             listed = cache.find(prompt)
             unknown_bytes = sum(ids.unknown_bytes for ids in listed)
-            short = len(text) <= _COPIED_BYTES and unknown_bytes <= _IDS_BYTES
-            self._with_ids = await _made(partial(make, text, listed), short)
+            short = len(rest) <= _COPIED_BYTES and unknown_bytes <= _IDS_BYTES
+            made = await _made(partial(make, rest, listed), short)
+            self._with_ids = made if isinstance(text, bytes) else BodyParts(text.same, made)
         return self._with_ids
 
     def _prompt_as_ids(self, _text: bytes, listed: Sequence[ListedIds]) -> bytes:

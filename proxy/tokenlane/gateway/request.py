@@ -36,6 +36,7 @@ from tokenlane.gateway.replica_tokenizer import ReplicaTokenizer
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.gateway.shadow import ShadowTraffic
 from tokenlane.http.exchange import Exchange
+from tokenlane.parts import RawBody, whole
 from tokenlane.protocols.dialects import GATEWAY_STOPPED
 from tokenlane.protocols.routes import Action, Route, allow, route_of
 from tokenlane.routing.lease import LoadBoard
@@ -233,7 +234,8 @@ class Gateway:
         # The whole body, before anything is decided: routing needs the prompt.
         body = exchange.body or await _body(exchange)
         record.read_s = monotonic()
-        if route.tokens and await self._local_answers.tokens(exchange, route, body, record):
+        answers = self._local_answers
+        if route.tokens and await answers.tokens(exchange, route, whole(body), record):
             return
         plan = record.plan = Plan(
             route, exchange.path, exchange.headers, exchange.request_id, record.tenant
@@ -295,7 +297,7 @@ class Gateway:
             exchange.fail(refusals.upstream(step))
 
 
-async def _body(exchange: Exchange) -> bytes:
+async def _body(exchange: Exchange) -> RawBody:
     """Read a body that did not come with its head."""
     with AWAITING[INSPECT]:
-        return await exchange.read_body()
+        return await exchange.read_parts()

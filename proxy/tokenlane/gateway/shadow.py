@@ -21,6 +21,7 @@ from tokenlane.gateway.planner import Planner
 from tokenlane.http.fetch import AwaitableSink
 from tokenlane.http.headers import request_head
 from tokenlane.http.heads import RequestHead, ResponseHead
+from tokenlane.parts import pieces
 from tokenlane.routing.lease import Lease
 from tokenlane.routing.router import Router
 from tokenlane.telemetry.stalls.stages import DURING, ROUTE
@@ -149,7 +150,7 @@ class ShadowTraffic:
             connection = pool.idle() or await pool.connect()
             answer = _Unread(lease)
             try:
-                connection.send(head.method, [sent, body], answer)
+                connection.send(head.method, [sent, *pieces(body)], answer)
                 await answer.done
             finally:
                 connection.abort(answer)  # does nothing if the answer has ended

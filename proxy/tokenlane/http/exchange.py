@@ -11,12 +11,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from tokenlane.errors import RequestError
+from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.http.chunked import LAST_CHUNK, frame
 from tokenlane.http.framing import BODILESS
 from tokenlane.http.headers import Field, lines, status_line
 from tokenlane.http.heads import RequestHead
 from tokenlane.http.request_body import RequestBody
 from tokenlane.http.server_state import ServerState
+from tokenlane.parts import BODY_PART_BYTES, BodyParts, RawBody, whole
 from tokenlane.runtime.clock import monotonic
 
 # Bodies of this size or more are handed over one in each turn of the loop.
@@ -24,6 +26,8 @@ _LONG_BYTES: Final = 128 * 1024
 # Longer ones are joined in a thread: new memory costs more than the copy, up to 3 ns a byte on a
 # busy machine.
 _JOINED_BYTES: Final = 4 * 1024 * 1024
+# Longer bodies are read in a thread, and not compared with known ones as they arrive.
+_COMPARED_BYTES: Final = 1024 * 1024
 
 _JSON: Final[tuple[Field, ...]] = ((b"content-type", b"application/json"),)
 
@@ -87,13 +91,12 @@ class Exchange:
     status = 0
     on_flow: Callable[[bool], None] | None = None
     on_cut: Callable[[], None] | None = None
-    body: bytes | None = None
     _body_done = False
     _waiter: asyncio.Future[None] | None = None
     _chunked = False
     _eof_framed = False
     _continued = False
-    _pieces: list[bytes | memoryview] | None = None
+    _pieces: BodyPieces | None = None
 
     def __init__(self, connection: Downstream, state: ServerState, head: RequestHead) -> None:
         self._connection = connection
@@ -108,6 +111,7 @@ class Exchange:
         self.splice: Callable[[bytes], object] = connection.write
         # Here, as in RequestRecord: mypyc drops a class's None where its type has two beside it.
         self.error_code: str | int | None = None
+        self.body: RawBody | None = None
 
     @property
     def query(self) -> str:
@@ -119,7 +123,8 @@ class Exchange:
         """The size of the body, read or not; of a chunked one, the bytes that have arrived."""
         if self.body is not None:
             return len(self.body)
-        return sum(map(len, self._pieces or ())) + self._connection.body.left_bytes
+        begun_bytes = 0 if self._pieces is None else self._pieces.size_bytes
+        return begun_bytes + self._connection.body.left_bytes
 
     def header(self, name: bytes) -> bytes | None:
         """Return the first value of a field. name: in lower case."""
@@ -129,7 +134,12 @@ class Exchange:
         return None
 
     async def read_body(self) -> bytes:
-        """Return the whole body. Raise RequestError 400, 408, 413 or 503."""
+        """Return the body in one. Raise as `read_parts`."""
+        return whole(await self.read_parts())
+
+    async def read_parts(self) -> RawBody:
+        """Return the body, in parts where it begins as a known one. Raise RequestError 400, 408,
+        413 or 503."""
         if not self._body_done:
             if self.head.expects_continue and not self._continued:
                 self._continued = True
@@ -138,11 +148,12 @@ class Exchange:
             self._waiter = self._state.loop.create_future()
             await self._waiter
         if self.body is None:
-            pieces = self._pieces or []
-            if sum(map(len, pieces)) <= _JOINED_BYTES:
-                self.body = b"".join(pieces)
+            pieces = self._pieces or BodyPieces(None)
+            if pieces.rest_bytes <= _JOINED_BYTES:
+                rest = b"".join(pieces.rest)
             else:
-                self.body = await self._state.loop.run_in_executor(None, b"".join, pieces)
+                rest = await self._state.loop.run_in_executor(None, b"".join, pieces.rest)
+            self.body = BodyParts(pieces.same, rest) if pieces.same else rest
             self._pieces = None
         return self.body
 
@@ -228,15 +239,17 @@ class Exchange:
     def body_bytes(self, piece: bytes | memoryview) -> None:
         """Take a piece of the body."""
         if self._pieces is None:
-            self._pieces = []
-        self._pieces.append(piece)
+            length_bytes = len(piece) + self._connection.body.left_bytes
+            compared = BODY_PART_BYTES < length_bytes <= _COMPARED_BYTES
+            self._pieces = BodyPieces(self._state.known_part if compared else None)
+        self._pieces.add(piece)
 
     def body_end(self) -> None:
         """Note that the body is complete."""
         self._body_done = True
         if self._waiter is None or self._waiter.done():
             return
-        if sum(map(len, self._pieces or ())) < _LONG_BYTES:
+        if self._pieces is None or self._pieces.size_bytes < _LONG_BYTES:
             self._waiter.set_result(None)
         else:
             self._state.turns.add(self._hand_over)

@@ -25,6 +25,7 @@ from typing import Final, cast
 from tokenlane.config.settings import ServerSettings
 from tokenlane.errors import INTERNAL, RequestError
 from tokenlane.http.acceptor import Acceptor
+from tokenlane.http.body_pieces import KnownPart
 from tokenlane.http.connection import ServerConnection
 from tokenlane.http.error_format import ErrorFormatOf, openai_errors
 from tokenlane.http.exchange import Exchange, Handler
@@ -69,6 +70,7 @@ class HttpServer:
     none is.
     dropped: names of header fields that replicas do not get.
     error_format: returns how errors are written to the clients of a path.
+    known_part: returns parts of bodies that others may begin with.
     state: what the connections share. connections: the open ones. acceptor: where they come from.
     """
 
@@ -84,8 +86,9 @@ class HttpServer:
         spared: frozenset[str] = frozenset(),
         dropped: frozenset[bytes] = frozenset(),
         error_format: ErrorFormatOf = openai_errors,
+        known_part: KnownPart | None = None,
     ) -> None:
-        self.state = ServerState(settings, add_request_id=add_request_id)
+        self.state = ServerState(settings, known_part, add_request_id=add_request_id)
         self.connections: set[ServerConnection] = set()
         self.run = handler if guarded else _guarded(handler)
         self._heads = RequestHeads(settings, error_format=error_format)

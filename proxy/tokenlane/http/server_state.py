@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from tokenlane.config.settings import ServerSettings
+from tokenlane.http.body_pieces import KnownPart
 from tokenlane.http.cors import Cors
 from tokenlane.http.request_body import BodyMemory
 from tokenlane.http.turns import TurnQueue
@@ -24,10 +25,17 @@ class ServerState:
     settings: of new requests; a reload replaces them. draining: no request may follow the one that
     a connection has: the server stops, or has as many connections as it can have. add_request_id:
     whether answers carry `x-request-id`. cors: None where pages of other origins may not ask.
-    turns: of bodies, for those that are more than one turn's work.
+    turns: of bodies, for those that are more than one turn's work. known_part: of the bodies that
+    others may begin with.
     """
 
-    def __init__(self, settings: ServerSettings, *, add_request_id: bool) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        known_part: KnownPart | None = None,
+        *,
+        add_request_id: bool,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
         self.draining = False
@@ -36,6 +44,7 @@ class ServerState:
         # Workers share the limit evenly, as those of admission.
         self.body_memory = BodyMemory(-(-settings.bodies_limit_bytes // settings.workers))
         self.turns = TurnQueue()
+        self.known_part = known_part
         self._made_ids = itertools.count()
         self._id_prefix = os.urandom(10).hex().encode()
 

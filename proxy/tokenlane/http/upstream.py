@@ -100,7 +100,7 @@ class UpstreamConnection:
             self._unsent = memoryview(pieces[-1])
             self._send_on()
             return
-        if len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
+        if len(pieces) == 2 and len(pieces[-1]) <= _JOINED_LIMIT_BYTES:
             self._transport.write(b"".join(pieces))
         else:
             self._transport.writelines(pieces)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tokenlane.errors import RequestError
+from tokenlane.parts import BODY_PART_BYTES, RawBody, in_parts, parts_until
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
@@ -23,7 +24,7 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
-from tokenlane.tokens.caches.listed_ids import PART_BYTES, in_parts
+from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
 from tokenlane.tokens.chat.residual import Continuations, Residual, says
@@ -58,16 +59,28 @@ class BodySource(NamedTuple):
 
 
 class NextTurn(NamedTuple):
-    """The known part of a body, and what is new in it. request: as the whole body reads. roles,
-    texts: of the new messages. ends: where each of them ends in the body."""
+    """The known part of a body, and what is new in it. tail: the body behind the known part, its
+    last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
+    which are the new ones until `complete`. roles, texts: of the new messages. ends: where each of
+    them ends in the body."""
 
     known: KnownBody
     mark: BodyMark
-    body: bytes
+    tail: bytes
+    behind_bytes: int
     request: ChatBody
     roles: tuple[str, ...]
     texts: list[str]
     ends: list[int]
+
+    def parts(self) -> list[bytes]:
+        """Return the whole body."""
+        return parts_until(self.known.parts, self.mark.at, self.tail, BODY_PART_BYTES)
+
+    def complete(self) -> None:
+        """Give the request the messages of the whole body."""
+        body = memoryview(b"".join(self.parts()))[len(self.known.front) - 1 :]
+        self.request.messages = msgspec.Raw(body[: len(body) - self.behind_bytes])
 
 
 def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
@@ -76,25 +89,25 @@ def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
     return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
 
 
-def begun(cache: BodyPrefixCache, body: bytes) -> NextTurn | None:
+def begun(cache: BodyPrefixCache, body: RawBody) -> NextTurn | None:
     """Read what is new in a chat's body; None where all of it has to be read."""
     found = cache.find(body)
-    turn = None if found is None else _read(body, *found)
+    turn = None if found is None else _read(*found)
     if turn is None:
         cache.misses += 1
     return turn
 
 
-def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
-    rest = body[mark.at :].lstrip(_BLANK)
+def _read(known: KnownBody, mark: BodyMark, tail: bytes) -> NextTurn | None:
+    rest = tail.lstrip(_BLANK)
     if rest[:1] == b",":
         rest = rest[1:].lstrip(_BLANK)
         if rest[:1] == b"]":
             return None
     elif rest[:1] != b"]":
         return None
-    start = known.front_bytes - 1
-    short = known.body[: start + 1] + rest
+    start = len(known.front) - 1
+    short = known.front + rest
     try:
         request = inspect(Kind.CHAT, short)
         assert isinstance(request, ChatBody)
@@ -111,11 +124,10 @@ def _read(body: bytes, known: KnownBody, mark: BodyMark) -> NextTurn | None:
     texts: list[str] = []
     if told_messages is not None:
         roles, texts = told_messages
-        ends = _message_ends(messages, len(body) - behind_bytes - len(messages))
+        ends = _message_ends(messages, mark.at + len(tail) - behind_bytes - len(messages))
     elif messages[1:-1].strip(_BLANK):
         return None
-    request.messages = msgspec.Raw(memoryview(body)[start : len(body) - behind_bytes])
-    return NextTurn(known, mark, body, request, roles, texts, ends)
+    return NextTurn(known, mark, tail, behind_bytes, request, roles, texts, ends)
 
 
 def continued(
@@ -220,7 +232,7 @@ def _made(
     last_hash = known.blocks[hashed_bytes - HASH_BYTES : hashed_bytes]
     more = more_hashes(own, block_tokens, last_hash)
     blocks = b"".join((memoryview(known.blocks)[:hashed_bytes], more))
-    kept = ids_until(known.ids, full_bytes, own) if keeps_ids else []
+    kept = parts_until(known.ids, full_bytes, own, PART_BYTES) if keeps_ids else []
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
     next(places)
@@ -229,19 +241,11 @@ def _made(
         open_ids = own[ids_bytes // block_bytes * block_bytes - full_bytes : ids_bytes - full_bytes]
         marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
     new = KnownBody(
-        turn.body, known.front_bytes, known.model, known.root, roles, residual, kept, blocks,
+        turn.parts(), known.front, known.model, known.root, roles, residual, kept, blocks,
         _kept(marks),
     )  # fmt: skip
     tokens = (full_bytes + len(own)) // 4
     return Prompt((), blocks, block_tokens, tokens, tuple(kept)), new
-
-
-def ids_until(known: list[bytes], size_bytes: int, more: bytes) -> list[bytes]:
-    """Return the beginning of known ids, so many bytes, and more behind it, in parts again."""
-    count, rest_bytes = divmod(size_bytes, PART_BYTES)
-    if rest_bytes:
-        more = known[count][:rest_bytes] + more
-    return known[:count] + in_parts(more)
 
 
 def learn(
@@ -289,13 +293,13 @@ def learn(
             marks.append(BodyMark(ends[count - 1], count, part, ids_bytes, open_ids, last))
     root = _root(request, salt, block_tokens)
     made = KnownBody(
-        body,
-        start + 1,
+        in_parts(body, BODY_PART_BYTES),
+        body[: start + 1],
         source.model,
         root,
         shape.name[1],
         residual,
-        in_parts(prompt.ids) if source.keeps_ids else [],
+        in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [],
         prompt.blocks,
         _kept(marks),
     )

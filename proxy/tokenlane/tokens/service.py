@@ -13,6 +13,7 @@ from typing import Final
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
+from tokenlane.parts import RawBody
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import ChatBody, Prompted, is_ids
@@ -123,7 +124,7 @@ class TokenService:
         self.threads.close()
         self.processes.close()
 
-    def begun(self, raw: bytes) -> NextTurn | None:
+    def begun(self, raw: RawBody) -> NextTurn | None:
         """Return what is new in a chat's body that begins as a known one."""
         return begun(self.bodies, raw)
 
@@ -145,18 +146,17 @@ class TokenService:
             prompt = self._continued(model, turn, keeps_ids)
             if prompt is not None:
                 return Outcome(prompt, _CACHE)
+            turn.complete()
         key = token_key(model, self._tokenizers.own(model), body)
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, _CACHE)
 
     def _continued(self, model: str, turn: NextTurn, keeps_ids: bool) -> Prompt | None:
-        own = self._tokenizers.own(model)
+        own, own_salt = self._tokenizers.own(model), salt(model, turn.request)
         if turn.known.model != own:
             return None
-        hop_s, own_salt = self._settings.thread_hop_s, salt(model, turn.request)
-        made = continued(
-            turn, self.models[own], hop_s, own_salt, self._block_tokens, keeps_ids=keeps_ids
-        )
+        loaded, hop_s = self.models[own], self._settings.thread_hop_s
+        made = continued(turn, loaded, hop_s, own_salt, self._block_tokens, keeps_ids=keeps_ids)
         if made is None:
             self.bodies.misses += 1
             return None

@@ -285,6 +285,7 @@ def _server(
         spared=HEALTH_PATHS,
         dropped=dropped_fields(resources.keys, resources.replica_key),
         error_format=dialect_of,
+        known_part=gateway.tokens.bodies.part,
     )
 
 

@@ -5,8 +5,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenlane.parts import in_parts
 from tokenlane.prompt import Prompt
-from tokenlane.tokens.caches.listed_ids import ListedIds, ListedIdsCache, in_parts
+from tokenlane.tokens.caches.listed_ids import PART_BYTES, ListedIds, ListedIdsCache
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.ids import pack
 
@@ -22,7 +23,8 @@ def found(cache: ListedIdsCache, ids: list[int], *, shared: bool = False) -> Lis
     """What is known of a chat's ids. shared: they come in parts, as a next turn's do."""
     packed = pack(ids)
     if shared:
-        [one] = cache.find(Prompt((), b"", 16, len(ids), tuple(in_parts(packed))))
+        parts = tuple(in_parts(packed, PART_BYTES))
+        [one] = cache.find(Prompt((), b"", 16, len(ids), parts))
     else:
         [one] = cache.find(Prompt((packed,), b"", 16, len(ids)))
     return one

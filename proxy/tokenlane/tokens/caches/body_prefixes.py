@@ -2,6 +2,7 @@
 
 Invariants:
 - A known body is compared byte by byte and not parsed: no digest is trusted.
+- Parts that it has in common with a body are compared as that one arrives, and are in memory once.
 - A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
   the ids before the mark are those of the whole.
 - An entry holds a body and its hashes; of its ids those behind the last full block of each mark,
@@ -14,13 +15,12 @@ Invariants:
 from sys import getsizeof
 from typing import Final, NamedTuple
 
+from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.chat.residual import Residual
 
 # Shorter bodies cost as much to look up as to parse.
 LEAST_BYTES: Final = 32 * 1024
-# Bytes before a mark, which name it.
-NEAR_BYTES: Final = 96
 # How many messages are looked at, from the last one back, and how far.
 _TRIES: Final = 16
 _SEARCHED_BYTES: Final = 64 * 1024
@@ -28,6 +28,7 @@ _SEARCHED_BYTES: Final = 64 * 1024
 _READ_AGAIN_BYTES: Final = 8 * 1024
 _ENTRY_BYTES: Final = 900
 _MARK_BYTES: Final = 500
+_PART_NAME_BYTES: Final = 250
 _ROLE_BYTES: Final = 8
 
 
@@ -45,12 +46,12 @@ class BodyMark(NamedTuple):
 
 
 class KnownBody(MarkedEntry):
-    """A body that others may begin with. front_bytes: up to its first message. root: all beside the
-    messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed, in
+    """A body that others may begin with, in parts. front: up to its first message. root: all beside
+    the messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed, in
     parts; none where nobody gets them. blocks: their hashes. marks: ascending."""
 
-    body: bytes
-    front_bytes: int
+    parts: list[bytes]
+    front: bytes
     model: str
     root: bytes
     roles: tuple[str, ...]
@@ -62,55 +63,110 @@ class KnownBody(MarkedEntry):
     @property
     def size_bytes(self) -> int:
         """The memory it takes; its residual may have left the cache of shapes."""
-        ids_bytes = sum(map(getsizeof, self.ids))
-        kept = len(self.body) + len(self.root) + ids_bytes + len(self.blocks)
-        listed = _ROLE_BYTES * len(self.roles) + _MARK_BYTES * len(self.marks)
+        parts_bytes = sum(map(getsizeof, self.parts)) + sum(map(getsizeof, self.ids))
+        kept = parts_bytes + len(self.front) + len(self.root) + len(self.blocks)
+        named = _PART_NAME_BYTES * len(self.parts) + _MARK_BYTES * len(self.marks)
+        listed = named + _ROLE_BYTES * len(self.roles)
         return kept + listed + self.residual.size_bytes + _ENTRY_BYTES
 
     def names(self) -> list[bytes]:
-        """Return the bytes before each mark."""
-        return [self.body[max(0, mark.at - NEAR_BYTES) : mark.at] for mark in self.marks]
+        """Return the bytes before each mark, and before the end of each whole part."""
+        parts = self.parts
+        found = [part[-NAME_BYTES:] for part in parts if len(part) == BODY_PART_BYTES]
+        for mark in self.marks:
+            number, at = divmod(mark.at, BODY_PART_BYTES)
+            part = parts[number] if at else b""
+            found.append(_name(parts[number - 1] if number else b"", part, at))
+        return found
+
+    @property
+    def body_bytes(self) -> int:
+        """The length of the body."""
+        return BODY_PART_BYTES * (len(self.parts) - 1) + len(self.parts[-1])
+
+    def begins(self, body: BodyParts, size_bytes: int) -> bool:
+        """Return whether a body begins with so many bytes of this one. size_bytes: no less than the
+        parts which that body has in common with some known one."""
+        count, at = len(body.same), 0
+        size_bytes -= BODY_PART_BYTES * count
+        if body.same != self.parts[:count]:
+            return False
+        for part in self.parts[count:]:
+            if at >= size_bytes:
+                break
+            known = part if at + len(part) <= size_bytes else part[: size_bytes - at]
+            if not body.rest.startswith(known, at):
+                return False
+            at += len(part)
+        return True
 
 
 class BodyPrefixCache(MarkedCache[KnownBody]):
     """LRU over bodies, of all models."""
 
-    def find(self, body: bytes) -> tuple[KnownBody, BodyMark] | None:
-        """Return the longest known beginning of a body that ends near its end. Whether its prompt
-        can be made from that shows later: the caller counts a hit or a miss."""
+    def part(self, name: bytes, number: int) -> bytes | None:
+        """Return the whole part of that number of a known body, of which a part ends so."""
+        known = self._named.get(name)
+        if known is None or number >= len(known.parts):
+            return None
+        part = known.parts[number]
+        return part if len(part) == BODY_PART_BYTES else None
+
+    def find(self, body: RawBody) -> tuple[KnownBody, BodyMark, bytes] | None:
+        """Return the longest known beginning of a body that ends near its end, and what follows.
+        Whether its prompt can be made from that shows later: the caller counts a hit or a miss."""
         if not self._named:
             return None
-        # The end of the last message, unless something behind it ends the same way; then from
-        # message to message. A brace in between may belong to a text: then no entry has its name.
-        found = self._at(body, body.rfind(b"}]") + 1)
-        low = max(0, len(body) - _SEARCHED_BYTES)
-        at, tries = len(body), _TRIES
-        while found is None and tries > 0:
-            tries -= 1
-            at = body.rfind(b'"role"', low, at)
-            if at < 0:
-                break
-            found = self._at(body, body.find(b"}", at) + 1)
-            if found is None:
-                found = self._at(body, body.rfind(b"}", low, at) + 1)
-        # This does not mark it as used: `keep` does.
+        if isinstance(body, bytes):
+            return self._found(BodyParts([], body))
+        found = self._found(body)
+        if found is None:
+            # Behind its last message a known one may have more that this one has, too.
+            count = max(0, len(body.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
+            rest = b"".join([*body.same[count:], body.rest])
+            found = self._found(BodyParts(body.same[:count], rest))
         return found
 
     def keep(self, new: KnownBody, known: KnownBody, mark: BodyMark) -> None:
         """Keep a body that begins as a known one does up to the mark, or mark that one as used."""
         if mark is known.marks[-1]:
             self.put(new, known)
-        elif len(new.body) - mark.at > _READ_AGAIN_BYTES:
+        elif new.body_bytes - mark.at > _READ_AGAIN_BYTES:
             self.put(new)
         else:
             self.use(known)
 
-    def _at(self, body: bytes, at: int) -> tuple[KnownBody, BodyMark] | None:
-        known = self._named.get(body[max(0, at - NEAR_BYTES) : at])
+    def _found(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
+        rest = body.rest
+        # The end of the last message, unless something behind it ends the same way; then from
+        # message to message. A brace in between may belong to a text: then no entry has its name.
+        found = self._at(body, rest.rfind(b"}]") + 1)
+        low = max(0, len(rest) - _SEARCHED_BYTES)
+        at, tries = len(rest), _TRIES
+        while found is None and tries > 0:
+            tries -= 1
+            at = rest.rfind(b'"role"', low, at)
+            if at < 0:
+                break
+            found = self._at(body, rest.find(b"}", at) + 1)
+            if found is None:
+                found = self._at(body, rest.rfind(b"}", low, at) + 1)
+        # This does not mark it as used: `keep` does.
+        return found
+
+    def _at(self, body: BodyParts, at: int) -> tuple[KnownBody, BodyMark, bytes] | None:
+        known = self._named.get(_name(body.same[-1] if body.same else b"", body.rest, at))
         if known is None:
             return None
+        size_bytes = BODY_PART_BYTES * len(body.same) + at
         for mark in reversed(known.marks):
-            if mark.at == at:
-                same = body.startswith(memoryview(known.body)[:at])
-                return (known, mark) if same else None
+            if mark.at == size_bytes:
+                return (known, mark, body.rest[at:]) if known.begins(body, size_bytes) else None
         return None
+
+
+def _name(before: bytes, part: bytes, at: int) -> bytes:
+    """Return the last bytes before a place in a part. before: the part before it."""
+    if at >= NAME_BYTES:
+        return part[at - NAME_BYTES : at]
+    return before[max(0, len(before) + at - NAME_BYTES) :] + part[:at]

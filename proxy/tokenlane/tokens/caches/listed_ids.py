@@ -10,6 +10,7 @@ Invariants:
 
 from typing import Final, NamedTuple
 
+from tokenlane.parts import in_parts
 from tokenlane.prompt import Prompt
 from tokenlane.tokens.caches.doorkeeper import Doorkeeper
 from tokenlane.tokens.caches.lru import Budget, PieceCache
@@ -17,11 +18,6 @@ from tokenlane.tokens.ids import as_json
 
 # 1,024 ids: 15 µs to make, 1 µs to look up; 0.1 where an earlier turn has the same object.
 PART_BYTES: Final = 4 * 1024
-
-
-def in_parts(ids: bytes) -> list[bytes]:
-    """Return packed ids in parts of PART_BYTES, the last one shorter."""
-    return [ids[at : at + PART_BYTES] for at in range(0, len(ids), PART_BYTES)]
 
 
 class ListedIdsCache(PieceCache[bytes]):
@@ -35,7 +31,7 @@ class ListedIdsCache(PieceCache[bytes]):
         """Return the ids of each of a request's prompts, with what is known of them."""
         if prompt.parts:
             return [self._found(list(prompt.parts))]
-        return [self._found(in_parts(ids)) for ids in prompt.sequences]
+        return [self._found(in_parts(ids, PART_BYTES)) for ids in prompt.sequences]
 
     def _found(self, parts: list[bytes]) -> "ListedIds":
         return ListedIds(self, parts, self.get(parts))
