@@ -1,0 +1,68 @@
+"""The next turns of long conversations, whose known bytes are compared and not read: a real vLLM
+answers them, sent as ids, as it answers their text."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.vllm.conftest import FORWARDED, Report
+from tests.vllm.processes import Server
+from tests.vllm.test_forwarding import CHAT, Body, said
+from tests.vllm.test_gateway import ask, wait_for
+from tests.vllm.test_kv_events import Gateway
+from tokenlane.fleet_state import IdKind
+
+TALKS, TURNS = 5, 6
+# So long that bodies come in several reads and share whole parts.
+SYSTEM_CHARS = 80_000
+WORDS = "alpha beta gamma delta def return print value list token cache route Wörter 🙂".split()
+
+
+def text(rng: random.Random, chars: int) -> str:
+    made = ""
+    while len(made) < chars:
+        made += " ".join(rng.choices(WORDS, k=100)) + "\n"
+    return made[:chars]
+
+
+@pytest.fixture
+def front(replicas: tuple[Server, Server], model_folder: Path) -> Iterator[Gateway]:
+    """A gateway that sends each prompt as ids, to the first replica."""
+    made = Gateway(
+        "gateway-turns", {"tiny": model_folder}, replicas[0], TOKENLANE_TOKENS_AS_TEXT_RATIO="0"
+    )
+    try:
+        made.wait()
+        wait_for(lambda: made.sample("tokenlane_id_proof", replicas[0]) == len(IdKind), 120.0)
+        yield made
+    finally:
+        made.stop()
+
+
+def hits(front: Gateway) -> float:
+    name = 'tokenlane_token_cache_hits_total{cache="body"} '
+    return sum(float(line[len(name) :]) for line in front.page().splitlines() if name in line)
+
+
+@pytest.mark.timeout(600)
+def test_a_long_conversations_turns_are_answered_as_by_text(
+    front: Gateway, replicas: tuple[Server, Server], report: Report
+) -> None:
+    rng = random.Random(5)
+    for _ in range(TALKS):
+        messages = [{"role": "system", "content": text(rng, SYSTEM_CHARS)}]
+        for turn in range(TURNS):
+            messages.append({"role": "user", "content": text(rng, 200)})
+            body: Body = {"messages": messages, "max_tokens": 12, "temperature": 0}
+            body |= {"stream": True} if turn % 2 else {}
+            _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
+            status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
+            assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
+            assert said(by_ids) == said(by_text)
+            messages.append({"role": "assistant", "content": f"so {turn}"})
+    known = hits(front)
+    assert known > TURNS
+    report.prove(FORWARDED, "turns of long chats", TALKS * TURNS)
+    report.add("of these, turns whose beginning was known", f"{known:.0f}")
