@@ -264,7 +264,8 @@ def learn(
     at = body.find(_NAME)
     messages = memoryview(request.messages)
     start = body.find(b"[", at) if at >= 0 else -1
-    if start < 0 or len(body) - messages.nbytes > _AROUND_LIMIT_BYTES:
+    around_bytes = len(body) - messages.nbytes
+    if start < 0 or around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
         return
     end = start + messages.nbytes
     front, behind = body[:at], body[end:]
@@ -292,18 +293,13 @@ def learn(
             open_ids = prompt.ids[full_bytes:ids_bytes]
             marks.append(BodyMark(ends[count - 1], count, part, ids_bytes, open_ids, last))
     root = _root(request, salt, block_tokens)
-    made = KnownBody(
-        in_parts(body, BODY_PART_BYTES),
-        body[: start + 1],
-        source.model,
-        root,
-        shape.name[1],
-        residual,
-        in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [],
-        prompt.blocks,
-        _kept(marks),
-    )
-    source.cache.put(made)
+    source.cache.put(
+        KnownBody(
+            in_parts(body, BODY_PART_BYTES), body[: start + 1], source.model, root, shape.name[1],
+            residual, in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
+            _kept(marks),
+        )
+    )  # fmt: skip
 
 
 def _kept(marks: list[BodyMark]) -> list[BodyMark]:
