@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.raw import CHAT, TEXT, Upstream, answering, json_bytes, ok, post
+from tests.raw import CHAT, TEXT, Upstream, answering, json_bytes, ok, post, until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tests.tokens.models import folder_with
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.fleet_state import FleetState, IdKind, Proof
+from tokenlane.parts import BODY_PART_BYTES
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.telemetry.metrics import families
 from tokenlane.tokens.ids import pack
@@ -175,6 +176,7 @@ async def test_the_next_turn_of_a_long_chat_goes_as_ids_too() -> None:
         Upstream(answering(ok())) as upstream,
         gateway(upstream.url, settings=settings, tokenizer=tokenizer) as bench,
     ):
+        messages: list[dict[str, str]] = []
         # A shape is known from its second conversation on, or later, where the machine is busy.
         for name in range(20):
             said = [f"{name} " + "word " * 8000, *(f"turn {at} of {name}" for at in range(4))]
@@ -190,5 +192,23 @@ async def test_the_next_turn_of_a_long_chat_goes_as_ids_too() -> None:
                 assert isinstance(chat, ChatBody)
                 assert pack(got) == tokenizer.chat_ids(chat)
             if bench.tokens.bodies.hits > 4:
-                return
-        raise AssertionError("no body was known")
+                break
+        assert bench.tokens.bodies.hits > 4
+        # Of a body in two reads the known part is dropped, and the replica gets the same bytes.
+        raw = json_bytes(HELLO | {"messages": messages})
+        request, got = post(CHAT, raw), list[bytes | None]()
+        known_part = bench.server.state.known_part
+        assert known_part is not None
+
+        def told(name: bytes, number: int) -> bytes | None:
+            got.append(known_part(name, number))
+            return got[-1]
+
+        bench.server.state.known_part = told
+        client = await bench.client()
+        await client.send(request[:-9_000])
+        await until(lambda: any(one._exchange is not None for one in bench.server.connections))
+        await client.send(request[-9_000:])
+        assert (await client.answer()).status == 200
+        assert [part for part in got if part] == [raw[:BODY_PART_BYTES]]
+        assert upstream.asked[-1].body.startswith(raw[:-1])

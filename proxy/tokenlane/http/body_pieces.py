@@ -3,7 +3,7 @@
 Invariants:
 - Bytes are compared when they come, while they are in the CPU's caches; no digest is trusted.
 - From the first part that is not known on, all is kept unchanged.
-- Until then a byte is copied once, and those of less than a part are kept.
+- Until then a byte is copied at most once, and those of less than a part are kept.
 """
 
 from collections.abc import Callable

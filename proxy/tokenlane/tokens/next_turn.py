@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tokenlane.errors import RequestError
-from tokenlane.parts import BODY_PART_BYTES, RawBody, in_parts, parts_until
+from tokenlane.parts import BODY_PART_BYTES, RawBody, in_parts, parts_until, whole
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
@@ -59,13 +59,14 @@ class BodySource(NamedTuple):
 
 
 class NextTurn(NamedTuple):
-    """The known part of a body, and what is new in it. tail: the body behind the known part, its
+    """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
     which are the new ones until `complete`. roles, texts: of the new messages. ends: where each of
     them ends in the body."""
 
     known: KnownBody
     mark: BodyMark
+    body: RawBody
     tail: bytes
     behind_bytes: int
     request: ChatBody
@@ -73,13 +74,9 @@ class NextTurn(NamedTuple):
     texts: list[str]
     ends: list[int]
 
-    def parts(self) -> list[bytes]:
-        """Return the whole body."""
-        return parts_until(self.known.parts, self.mark.at, self.tail, BODY_PART_BYTES)
-
     def complete(self) -> None:
         """Give the request the messages of the whole body."""
-        body = memoryview(b"".join(self.parts()))[len(self.known.front) - 1 :]
+        body = memoryview(whole(self.body))[len(self.known.front) - 1 :]
         self.request.messages = msgspec.Raw(body[: len(body) - self.behind_bytes])
 
 
@@ -92,13 +89,13 @@ def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
 def begun(cache: BodyPrefixCache, body: RawBody) -> NextTurn | None:
     """Read what is new in a chat's body; None where all of it has to be read."""
     found = cache.find(body)
-    turn = None if found is None else _read(*found)
+    turn = None if found is None else _read(body, *found)
     if turn is None:
         cache.misses += 1
     return turn
 
 
-def _read(known: KnownBody, mark: BodyMark, tail: bytes) -> NextTurn | None:
+def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextTurn | None:
     rest = tail.lstrip(_BLANK)
     if rest[:1] == b",":
         rest = rest[1:].lstrip(_BLANK)
@@ -127,7 +124,7 @@ def _read(known: KnownBody, mark: BodyMark, tail: bytes) -> NextTurn | None:
         ends = _message_ends(messages, mark.at + len(tail) - behind_bytes - len(messages))
     elif messages[1:-1].strip(_BLANK):
         return None
-    return NextTurn(known, mark, tail, behind_bytes, request, roles, texts, ends)
+    return NextTurn(known, mark, body, tail, behind_bytes, request, roles, texts, ends)
 
 
 def continued(
@@ -240,8 +237,9 @@ def _made(
         at = turn.ends[messages - mark.messages - 1]
         open_ids = own[ids_bytes // block_bytes * block_bytes - full_bytes : ids_bytes - full_bytes]
         marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
+    parts = parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES)
     new = KnownBody(
-        turn.parts(), known.front, known.model, known.root, roles, residual, kept, blocks,
+        parts, known.front, known.model, known.root, roles, residual, kept, blocks,
         _kept(marks),
     )  # fmt: skip
     tokens = (full_bytes + len(own)) // 4
