@@ -20,7 +20,7 @@ from tests.tokens.models import SHARED_NAMES, folder_with, shared
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.http.body_pieces import BodyPieces
-from tokenlane.parts import BODY_PART_BYTES, BodyParts, RawBody, whole
+from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, whole
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
@@ -325,6 +325,30 @@ async def test_many_questions_about_one_document_keep_it_once() -> None:
     assert len(own.bodies) == kept[-1]
 
 
+async def test_what_bodies_have_in_common_is_in_memory_once() -> None:
+    """Also where the later one is read as a whole, for its ids."""
+    own, write = service("demo"), written(0, {})
+    document = {"role": "system", "content": PAD * 9}
+    bodies = [
+        write([document, {"role": "user", "content": f"ask {number}"}]) for number in range(3)
+    ]
+    count = len(bodies[0]) // BODY_PART_BYTES
+
+    def known(number: int) -> bytes | None:
+        end = BODY_PART_BYTES * (number + 1)
+        return own.bodies.part(bodies[0][end - NAME_BYTES : end], number)
+
+    held: list[list[bytes | None]] = []
+    for raw in bodies:
+        await read(own, raw, keeps_ids=raw is bodies[2])
+        held.append([known(number) for number in range(count)])
+    own.close()
+    assert own.bodies.hits == 0
+    assert count > 1
+    assert b"".join(part for part in held[1] if part) == bodies[0][: BODY_PART_BYTES * count]
+    assert list(map(id, held[2])) == list(map(id, held[1]))
+
+
 async def test_ids_are_kept_where_somebody_gets_them() -> None:
     own, write, hits = service("demo"), written(0, {}), []
     document = {"role": "system", "content": PAD}
@@ -356,7 +380,7 @@ async def test_a_body_counts_its_residual() -> None:
     assert len(kept) >= 5
     shown = {id(part): part for body in kept for part in body.residual.parts}
     texts_bytes = sum(getsizeof(part) for part in shown.values() if isinstance(part, str))
-    bodies_bytes = sum(body.body_bytes for body in kept)
+    bodies_bytes = sum(sum(map(len, body.parts)) for body in kept)
     assert own.cache_counts()["body"].size_bytes > texts_bytes + bodies_bytes
     own.close()
 

@@ -23,7 +23,7 @@ from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
-from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
+from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody, is_kept
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
@@ -135,10 +135,10 @@ def continued(
     block_tokens: int,
     *,
     keeps_ids: bool,
-) -> tuple[Prompt, KnownBody] | None:
-    """Return a body's prompt, and the body as later ones may know it, both without ids unless they
-    are kept; None where it is not known to follow from the known one, and where encoding would take
-    longer than the limit."""
+) -> tuple[Prompt, KnownBody | None] | None:
+    """Return a body's prompt, and the body as later ones may know it if it is kept, both without
+    ids unless they are; None where it is not known to follow from the known one, and where encoding
+    would take longer than the limit."""
     known, mark, request = turn.known, turn.mark, turn.request
     if keeps_ids and not known.ids:
         return None
@@ -218,8 +218,9 @@ def _made(
     ids: list[bytes],
     block_tokens: int,
     keeps_ids: bool,
-) -> tuple[Prompt, KnownBody]:
-    """Return the prompt, and the body with marks of its own. ids: of each piece."""
+) -> tuple[Prompt, KnownBody | None]:
+    """Return the prompt, and the body with marks of its own, if it is worth its place. ids: of each
+    piece."""
     known, mark = turn.known, turn.mark
     block_bytes = 4 * block_tokens
     # From the mark's last full block on: what comes before is not touched.
@@ -230,6 +231,9 @@ def _made(
     more = more_hashes(own, block_tokens, last_hash)
     blocks = b"".join((memoryview(known.blocks)[:hashed_bytes], more))
     kept = parts_until(known.ids, full_bytes, own, PART_BYTES) if keeps_ids else []
+    prompt = Prompt((), blocks, block_tokens, (full_bytes + len(own)) // 4, tuple(kept))
+    if not is_kept(known, mark, mark.at + len(turn.tail)):
+        return prompt, None
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
     next(places)
@@ -242,8 +246,7 @@ def _made(
         parts, known.front, known.model, known.root, roles, residual, kept, blocks,
         _kept(marks),
     )  # fmt: skip
-    tokens = (full_bytes + len(own)) // 4
-    return Prompt((), blocks, block_tokens, tokens, tuple(kept)), new
+    return prompt, new
 
 
 def learn(
@@ -293,7 +296,7 @@ def learn(
     root = _root(request, salt, block_tokens)
     source.cache.put(
         KnownBody(
-            in_parts(body, BODY_PART_BYTES), body[: start + 1], source.model, root, shape.name[1],
+            source.cache.in_parts(body), body[: start + 1], source.model, root, shape.name[1],
             residual, in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
             _kept(marks),
         )

@@ -15,7 +15,7 @@ Invariants:
 from sys import getsizeof
 from typing import Final, NamedTuple
 
-from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody
+from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, in_parts
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.chat.residual import Residual
 
@@ -79,11 +79,6 @@ class KnownBody(MarkedEntry):
             found.append(_name(parts[number - 1] if number else b"", part, at))
         return found
 
-    @property
-    def body_bytes(self) -> int:
-        """The length of the body."""
-        return BODY_PART_BYTES * (len(self.parts) - 1) + len(self.parts[-1])
-
     def begins(self, body: BodyParts, size_bytes: int) -> bool:
         """Return whether a body begins with so many bytes of this one. size_bytes: no less than the
         parts which that body has in common with some known one."""
@@ -101,6 +96,12 @@ class KnownBody(MarkedEntry):
         return True
 
 
+def is_kept(known: KnownBody, mark: BodyMark, body_bytes: int) -> bool:
+    """Return whether a body of that length, which begins as a known one does up to the mark, is
+    worth its place."""
+    return mark is known.marks[-1] or body_bytes - mark.at > _READ_AGAIN_BYTES
+
+
 class BodyPrefixCache(MarkedCache[KnownBody]):
     """LRU over bodies, of all models."""
 
@@ -111,6 +112,17 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             return None
         part = known.parts[number]
         return part if len(part) == BODY_PART_BYTES else None
+
+    def in_parts(self, body: bytes) -> list[bytes]:
+        """Return a body in parts, those of a known one where they are the same: what several bodies
+        have in common is compared by identity from then on."""
+        parts = in_parts(body, BODY_PART_BYTES)
+        for number, part in enumerate(parts):
+            known = self.part(part[-NAME_BYTES:], number)
+            if known is None or known != part:
+                break
+            parts[number] = known
+        return parts
 
     def find(self, body: RawBody) -> tuple[KnownBody, BodyMark, bytes] | None:
         """Return the longest known beginning of a body that ends near its end, and what follows.
@@ -127,14 +139,13 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             found = self._found(BodyParts(body.same[:count], rest))
         return found
 
-    def keep(self, new: KnownBody, known: KnownBody, mark: BodyMark) -> None:
-        """Keep a body that begins as a known one does up to the mark, or mark that one as used."""
-        if mark is known.marks[-1]:
-            self.put(new, known)
-        elif new.body_bytes - mark.at > _READ_AGAIN_BYTES:
-            self.put(new)
-        else:
+    def keep(self, new: KnownBody | None, known: KnownBody, mark: BodyMark) -> None:
+        """Keep a body that begins as a known one does up to the mark; without one, mark that one as
+        used."""
+        if new is None:
             self.use(known)
+        else:
+            self.put(new, known if mark is known.marks[-1] else None)
 
     def _found(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
         rest = body.rest
