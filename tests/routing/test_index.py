@@ -83,8 +83,17 @@ def test_capacity_is_learned_and_bounded() -> None:
             index.insert(slot, chain(long_prompt(name, 10)))
     held = [index.held_blocks(slot) for slot in range(3)]
     assert held[0] <= 20
-    assert 100 <= held[1] <= 200
-    assert held[1] == held[2]
+    assert all(100 <= blocks <= 200 for blocks in held[1:])
+
+
+def test_replicas_that_are_given_the_same_begin_anew_at_different_times() -> None:
+    index = PrefixIndex(100)
+    held = []
+    for name in range(100):
+        for slot in range(4):
+            index.insert(slot, chain(long_prompt(name, 10)))
+        held.append(len(index))
+    assert max(held[40:]) <= 1.3 * min(held[40:])
 
 
 def test_a_smaller_capacity_shrinks_with_use() -> None:

@@ -7,7 +7,7 @@ Invariants:
   lookup, and those lookups are a binary search too. Run 0 of all prompts is one set, `roots`.
 - `blocks` is the exact number of distinct hashes held.
 
-Why runs: about 13 bytes a block instead of the 100 of a set of ints, an insertion of
+Why runs: about 15 bytes a block instead of the 100 of a set of ints, an insertion of
 6,250 blocks makes 196 entries, and tables stay small enough that rehashing one while it grows,
 or freeing it, is no stall. Where prompts part ways within a run, as behind a system prompt that
 many share, it becomes a small radix tree: one entry for each that goes on differently, however
@@ -21,10 +21,11 @@ from typing import Final
 RUN_BLOCKS: Final = 32
 _RUN_BYTES: Final = 8 * RUN_BLOCKS
 
-# What CPython pays for a hash as an int object; around a packed run: the bytes object's head and
-# the key; for each way on behind a fork: its key, its place in the dict, mostly a bytes object.
+# What CPython pays for a hash as an int object; around a packed run: the bytes object's head, what
+# the allocator rounds up by, and the key; for each way on behind a fork: its key, its place in the
+# dict, mostly a bytes object.
 _HASH_BYTES: Final = 48
-_RUN_OVERHEAD_BYTES: Final = 33 + _HASH_BYTES
+_RUN_OVERHEAD_BYTES: Final = 33 + 15 + _HASH_BYTES
 _WAY_BYTES: Final = 100
 
 

@@ -27,19 +27,25 @@ replica frees a sequence from its tail.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from tokenlane.routing.fair_share import fair_share
 from tokenlane.routing.generation import RUN_BLOCKS, Generation
 
+# Its multiples, modulo 1, lie as evenly as any.
+_GOLDEN: Final = 0.618034
+
 
 class _Replica:
-    """added_blocks: by all tenants, since the last turn."""
+    """added_blocks: by all tenants, since the last turn. The first turn comes earlier, by a part of
+    the capacity that is another for each replica: alike in load, they would have their turns
+    together, and memory would go up and down with them."""
 
     __slots__ = ("added_blocks", "capacity_blocks")
 
-    def __init__(self, capacity_blocks: int) -> None:
+    def __init__(self, slot: int, capacity_blocks: int) -> None:
         self.capacity_blocks = capacity_blocks
-        self.added_blocks = 0
+        self.added_blocks = int(slot * _GOLDEN % 1 * capacity_blocks)
 
 
 class _Shelf:
@@ -86,7 +92,7 @@ class PrefixIndex:
     def _replica(self, slot: int) -> _Replica:
         replica = self._replicas.get(slot)
         if replica is None:
-            replica = self._replicas[slot] = _Replica(self._limit_blocks)
+            replica = self._replicas[slot] = _Replica(slot, self._limit_blocks)
         return replica
 
     def _shelf(self, slot: int, tenant: str, now: float) -> _Shelf:
@@ -101,7 +107,10 @@ class PrefixIndex:
     def set_capacity(self, slot: int, cache_blocks: int | None) -> None:
         """What the replica's cache holds, in blocks of this index (None: unknown)."""
         capacity = min(cache_blocks or self._limit_blocks, self._limit_blocks)
-        self._replica(slot).capacity_blocks = capacity
+        replica = self._replica(slot)
+        if replica.capacity_blocks != capacity:
+            replica.added_blocks = replica.added_blocks * capacity // replica.capacity_blocks
+            replica.capacity_blocks = capacity
 
     def insert(
         self, slot: int, blocks: bytes, tenant: str = "", now: float = 0.0, guess: int = 0
