@@ -145,8 +145,9 @@ def halved(runs: Wrk, load: Load, proxies: list[Proxy], full: Any, seconds_s: in
 def memory_mib(proxy: Proxy) -> tuple[float, float]:
     """What its processes have of memory, and what of it the account says is kept."""
     assert proxy.admin_port is not None
-    held = sum(one.memory_info().rss for one in proxy.process.tree())
+    # Asked first: the first answer of the admin port takes memory that no load takes.
     said = difference({}, samples(proxy.admin_port), "tokenlane_memory_bytes", "part")
+    held = sum(one.memory_info().rss for one in proxy.process.tree())
     return held / MIB, sum(said.values()) / MIB
 
 

@@ -9,8 +9,6 @@ share one core and all that drives them the other: requests/s do not grow then, 
 request shows what the workers cost each other.
 """
 
-import os
-import re
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,7 @@ from bench.tools import machine, wrk
 from bench.tools.canned import Canned
 from bench.tools.command_line import Options, main
 from bench.tools.finding import Finding, Plot, Series, Table
-from bench.tools.processes import free_ports, need_tools, say, two_cores
+from bench.tools.processes import free_ports, need_tools, own_cores, say, two_cores
 from bench.tools.statistics import Cell, median
 from bench.tools.systems import Proxy, gateway
 
@@ -49,17 +47,11 @@ class Round(msgspec.Struct, frozen=True):
 
 def places() -> tuple[list[int], list[int]]:
     """Cores of the workers, and of what drives each: all the same one where there are few."""
-    cores = [core for core in sorted(os.sched_getaffinity(0)) if core == first_thread(core)]
+    cores = own_cores()
     if len(cores) < 4:
         core, load_core = two_cores()
         return [core] * COUNTS[2], [load_core] * COUNTS[2]
     return cores[::2][: len(cores) // 2], cores[1::2]
-
-
-def first_thread(core: int) -> int:
-    """The first of the hardware threads that share a core with this one; itself if not known."""
-    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-    return int(re.split("[,-]", path.read_text(encoding="ascii"))[0]) if path.exists() else core
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -108,15 +100,13 @@ def run(counts: Sequence[int], seconds_s: int, plain: bool) -> dict[str, list[Ro
     chosen: list[Load] = [one for one in loads() if one.name in NAMES]
     done: dict[str, list[Round]] = {load.name: [] for load in chosen}
     turn = 0
-    with tempfile.TemporaryDirectory(prefix="bench-workers-") as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-workers-") as folder, ExitStack() as stack:
+        # As many replicas for each number of workers: a decision costs more, the more there are.
+        canned = [stack.enter_context(Canned(free_ports(1), core)) for core in load_cores]
+        urls = [url for one in canned for url in one.urls]
         for count in [one for one in counts if one <= len(proxy_cores)]:
-            with ExitStack() as stack:
-                canned = [
-                    stack.enter_context(Canned(free_ports(4), core)) for core in load_cores[:count]
-                ]
-                urls = [url for one in canned for url in one.urls]
-                cores = ",".join(map(str, proxy_cores[:count]))
-                proxy = stack.enter_context(gateway(urls, cores, workers=count, plain=plain))
+            cores = ",".join(map(str, proxy_cores[:count]))
+            with gateway(urls, cores, workers=count, plain=plain) as proxy:
                 for load in chosen:
                     scripts = []
                     for _ in range(count):

@@ -96,7 +96,13 @@ def lateness_s(calls: Sequence[Call], share: float = 0.99) -> float:
 def failure_remark(calls: Sequence[Call]) -> str | None:
     """A sentence where requests failed: how many, and how they ended."""
     failed = Counter(
-        f"{call.status or 'no answer'}{' cut short' if call.status and not call.whole else ''}"
+        " ".join(
+            [
+                str(call.status or "no answer"),
+                *(["cut short"] if call.status and not call.whole else []),
+                *([call.code] if call.code not in {"", str(call.status)} else []),
+            ]
+        )
         for call in calls
         if not call.served
     )

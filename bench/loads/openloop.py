@@ -55,7 +55,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct):
-    """One request. Times in seconds from the start of the run; 0 where nothing came."""
+    """One request. Times in seconds from the start of the run; 0 where nothing came. code: that
+    of the error it was answered with."""
 
     due_s: float
     fired_s: float = 0.0
@@ -64,6 +65,7 @@ class Call(msgspec.Struct):
     status: int = 0
     events: int = 0
     whole: bool = False
+    code: str = ""
 
     @property
     def served(self) -> bool:
@@ -81,6 +83,26 @@ class Result(msgspec.Struct):
 
 
 LONG_TEXTS = 8
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Of an error in OpenAI's shape, its code; vLLM's is its status."""
+
+    code: str | int | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An error in OpenAI's shape."""
+
+    error: Said = Said()
+
+
+def error_code(body: bytes) -> str:
+    """Return the code in an error's body; empty where there is none."""
+    try:
+        return str(msgspec.json.decode(body or b"{}", type=Refusal).error.code or "")
+    except msgspec.MsgspecError:
+        return ""
 
 
 def requests_of(flow: Flow, nonce: int) -> list[bytes]:
@@ -162,6 +184,7 @@ class Sender:
         call.status = answer.status
         call.events = answer.events
         call.whole = answer.whole
+        call.code = error_code(answer.error)
         call.done_s = answer.done_s - self.started_s
         if answer.first_byte_s:
             call.first_byte_s = answer.first_byte_s - self.started_s

@@ -20,7 +20,8 @@ import msgspec
 class Answer(msgspec.Struct):
     """What came back for one request. Times are of time.perf_counter(); 0 until they happen.
 
-    events: SSE events seen. done_s: the end, or the moment the connection was lost.
+    events: SSE events seen. done_s: the end, or the moment the connection was lost. error: the
+    body where the status is not 200.
     """
 
     status: int = 0
@@ -29,6 +30,7 @@ class Answer(msgspec.Struct):
     size_bytes: int = 0
     events: int = 0
     whole: bool = False
+    error: bytes = b""
 
 
 EVENT = b"data: "
@@ -118,6 +120,8 @@ class Connection(asyncio.Protocol):
             answer.first_byte_s = time.perf_counter()
         answer.size_bytes += len(body)
         answer.events += body.count(EVENT)
+        if answer.status != 200:
+            answer.error += body
         if self.kept is not None:
             self.kept += body
 

@@ -6,6 +6,7 @@ Invariants:
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -40,11 +41,25 @@ def need_tools(*names: str) -> None:
 
 
 def two_cores() -> tuple[int, int]:
-    """One core for what is measured, one for all that drives it."""
-    cores = sorted(os.sched_getaffinity(0))
+    """One core for what is measured, one for all that drives it: where there are enough, not the
+    two hardware threads of one core."""
+    cores = own_cores()
+    if len(cores) < 2:
+        cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise BenchError("two cores are needed: one is measured, the other generates the load")
     return cores[0], cores[1]
+
+
+def own_cores() -> list[int]:
+    """Return the cores that are allowed here; of the threads of a core the first."""
+    return [core for core in sorted(os.sched_getaffinity(0)) if core == first_thread(core)]
+
+
+def first_thread(core: int) -> int:
+    """The first of the hardware threads that share a core with this one; itself if not known."""
+    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    return int(re.split("[,-]", path.read_text(encoding="ascii"))[0]) if path.exists() else core
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from bench.loads import generator, workload
+from bench.loads import generator, openloop, workload
 from bench.loads.openloop import Call, Result
 
 
@@ -47,7 +47,9 @@ def test_a_refusal_is_no_quick_answer() -> None:
 def test_failures_are_told_by_how_they_ended() -> None:
     cut = Call(0.0, 0.0, 0.1, 0.2, 200)
     calls = [answered(0.0, 0.1), answered(0.0, 0.1, 503), answered(0.0, 0.2, 503), cut, Call(0.0)]
-    told = "4 of 5 requests failed (503: 2, 200 cut short: 1, no answer: 1)"
+    for code, call in zip(("", "503", "not_ready"), calls, strict=False):
+        call.code = code
+    told = "4 of 5 requests failed (503: 1, 503 not_ready: 1, 200 cut short: 1, no answer: 1)"
     assert generator.failure_remark(calls) == told
     assert generator.failure_remark(calls[:1]) is None
 
@@ -88,3 +90,13 @@ def test_a_conversation_ends_with_a_question() -> None:
     before, after = workload.numbered(talk)
     assert 380_000 < len(before) + len(after) < 410_000
     assert len({content for _, content in talk}) == 200
+
+
+def test_an_error_tells_its_code() -> None:
+    assert openloop.error_code(b'{"error":{"message":"later","code":"too_many_clients"}}') == (
+        "too_many_clients"
+    )
+    assert openloop.error_code(b'{"error":{"code":503}}') == "503"
+    assert [openloop.error_code(body) for body in (b"", b"<html>", b"[]", b'{"error":1}')] == [
+        "", "", "", "",
+    ]  # fmt: skip
