@@ -37,15 +37,20 @@ _GOLDEN: Final = 0.618034
 
 
 class _Replica:
-    """added_blocks: by all tenants, since the last turn. The first turn comes earlier, by a part of
-    the capacity that is another for each replica: alike in load, they would have their turns
-    together, and memory would go up and down with them."""
+    """added_blocks: by all tenants, since the last turn."""
 
-    __slots__ = ("added_blocks", "capacity_blocks")
+    __slots__ = ("added_blocks", "capacity_blocks", "slot")
 
     def __init__(self, slot: int, capacity_blocks: int) -> None:
+        self.slot = slot
         self.capacity_blocks = capacity_blocks
-        self.added_blocks = int(slot * _GOLDEN % 1 * capacity_blocks)
+        self.begin()
+
+    def begin(self) -> None:
+        """From empty on. The first turn comes early, by another part of the capacity for each
+        replica: alike in load, they would have their turns together, and memory would go up and
+        down with them."""
+        self.added_blocks = int(self.slot * _GOLDEN % 1 * self.capacity_blocks)
 
 
 class _Shelf:
@@ -215,7 +220,7 @@ class PrefixIndex:
         for tenant, shelves in list(self._tenants.items()):
             if shelves.pop(slot, None) is not None and not shelves:
                 del self._tenants[tenant]
-        self._replica(slot).added_blocks = 0
+        self._replica(slot).begin()
 
     def remove(self, slot: int) -> None:
         """The replica is gone for good."""
