@@ -23,7 +23,7 @@ from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
-from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody, is_kept
+from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.conversation import told
@@ -73,6 +73,11 @@ class NextTurn(NamedTuple):
     roles: tuple[str, ...]
     texts: list[str]
     ends: list[int]
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the body is kept: others may go on from it."""
+        return self.known.is_left_by(self.mark, len(self.tail))
 
     def complete(self) -> None:
         """Give the request the messages of the whole body."""
@@ -183,7 +188,7 @@ def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None
 
 
 class _Pieces(NamedTuple):
-    """A rendering behind its mark, cut wherever that is exact. ends: before each piece but the
+    """A rendering behind its mark, cut where others may go on from. ends: before each piece but the
     first, how many parts and messages stand before it. lasts: the character before each."""
 
     pieces: list[str]
@@ -192,7 +197,8 @@ class _Pieces(NamedTuple):
 
 
 def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _Pieces | None:
-    """Return the pieces; None where the rendering cannot be cut at the mark."""
+    """Return the pieces, one of a body that is not kept; None where the rendering cannot be cut at
+    the mark."""
     last, first = turn.mark.last, turn.mark.messages
     shown = [part if isinstance(part, str) else turn.texts[part - first] for part in parts]
     text = last + "".join(shown)
@@ -200,7 +206,7 @@ def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _
     if not encoder.is_cut(text, at):
         return None
     places, ends, done = [at], [(0, 0)], 0
-    for part, messages in message_ends(parts):
+    for part, messages in message_ends(parts) if turn.is_kept else ():
         at += sum([len(one) for one in shown[done:part]])
         done = part
         if at < len(text) and encoder.is_cut(text, at):
@@ -219,8 +225,7 @@ def _made(
     block_tokens: int,
     keeps_ids: bool,
 ) -> tuple[Prompt, KnownBody | None]:
-    """Return the prompt, and the body with marks of its own, if it is worth its place. ids: of each
-    piece."""
+    """Return the prompt, and the body with marks of its own, if it is kept. ids: of each piece."""
     known, mark = turn.known, turn.mark
     block_bytes = 4 * block_tokens
     # From the mark's last full block on: what comes before is not touched.
@@ -230,9 +235,9 @@ def _made(
     last_hash = known.blocks[hashed_bytes - HASH_BYTES : hashed_bytes]
     more = more_hashes(own, block_tokens, last_hash)
     blocks = b"".join((memoryview(known.blocks)[:hashed_bytes], more))
-    kept = parts_until(known.ids, full_bytes, own, PART_BYTES) if keeps_ids else []
-    prompt = Prompt((), blocks, block_tokens, (full_bytes + len(own)) // 4, tuple(kept))
-    if not is_kept(known, mark, mark.at + len(turn.tail)):
+    listed = parts_until(known.ids, full_bytes, own, PART_BYTES) if keeps_ids else []
+    prompt = Prompt((), blocks, block_tokens, (full_bytes + len(own)) // 4, tuple(listed))
+    if not turn.is_kept:
         return prompt, None
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
@@ -241,12 +246,10 @@ def _made(
         at = turn.ends[messages - mark.messages - 1]
         open_ids = own[ids_bytes // block_bytes * block_bytes - full_bytes : ids_bytes - full_bytes]
         marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
-    parts = parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES)
-    new = KnownBody(
-        parts, known.front, known.model, known.root, roles, residual, kept, blocks,
-        _kept(marks),
+    return prompt, KnownBody(
+        parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES), known.front, known.model,
+        known.root, roles, residual, listed, blocks, _kept(marks),
     )  # fmt: skip
-    return prompt, new
 
 
 def learn(

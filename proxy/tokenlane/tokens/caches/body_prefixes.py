@@ -79,6 +79,11 @@ class KnownBody(MarkedEntry):
             found.append(_name(parts[number - 1] if number else b"", part, at))
         return found
 
+    def is_left_by(self, mark: BodyMark, more_bytes: int) -> bool:
+        """Return whether a body that goes on from the mark by so many bytes is kept: in this one's
+        place, or beside it."""
+        return mark is self.marks[-1] or more_bytes > _READ_AGAIN_BYTES
+
     def begins(self, body: BodyParts, size_bytes: int) -> bool:
         """Return whether a body begins with so many bytes of this one. size_bytes: no less than the
         parts which that body has in common with some known one."""
@@ -94,12 +99,6 @@ class KnownBody(MarkedEntry):
                 return False
             at += len(part)
         return True
-
-
-def is_kept(known: KnownBody, mark: BodyMark, body_bytes: int) -> bool:
-    """Return whether a body of that length, which begins as a known one does up to the mark, is
-    worth its place."""
-    return mark is known.marks[-1] or body_bytes - mark.at > _READ_AGAIN_BYTES
 
 
 class BodyPrefixCache(MarkedCache[KnownBody]):
