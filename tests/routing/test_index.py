@@ -86,6 +86,19 @@ def test_capacity_is_learned_and_bounded() -> None:
     assert all(100 <= blocks <= 200 for blocks in held[1:])
 
 
+def test_a_capacity_that_grows_drops_nothing_early() -> None:
+    """Of a replica whose first turn comes early, too."""
+    index = PrefixIndex(1000)
+    index.set_capacity(1, 10)
+    prompts = [chain(long_prompt(name, 1)) for name in range(700)]
+    for blocks in prompts[:9]:
+        index.insert(1, blocks)
+    index.set_capacity(1, 1000)
+    for blocks in prompts[9:]:
+        index.insert(1, blocks)
+    assert [index.match(1, blocks) for blocks in prompts] == [1] * 700
+
+
 def test_replicas_that_are_given_the_same_begin_anew_at_different_times() -> None:
     index = PrefixIndex(100)
     held = []

@@ -13,7 +13,7 @@ The approximation. Two generations per replica and tenant. When all tenants toge
 `capacity` blocks since they last did, there is a turn: who has more than its share begins anew,
 its young generation becomes the old one, and the old one before it is dropped. The share is the
 max-min fair one, at least `capacity` divided by the tenants that have anything there, and all of
-it for a tenant alone. So
+it for a tenant alone. (The first turn of all comes early: nothing is dropped at it.) So
 - the last `capacity` distinct blocks touched by anybody are always held (a superset of an exact
   LRU), however many tenants there are;
 - of each tenant the last blocks that it touched within `keep_s` are held too, up to its share,
@@ -114,8 +114,9 @@ class PrefixIndex:
         capacity = min(cache_blocks or self._limit_blocks, self._limit_blocks)
         replica = self._replica(slot)
         if replica.capacity_blocks != capacity:
-            replica.added_blocks = replica.added_blocks * capacity // replica.capacity_blocks
             replica.capacity_blocks = capacity
+            if not self.held_blocks(slot):
+                replica.begin()
 
     def insert(
         self, slot: int, blocks: bytes, tenant: str = "", now: float = 0.0, guess: int = 0

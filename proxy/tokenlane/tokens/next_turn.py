@@ -77,7 +77,7 @@ class NextTurn(NamedTuple):
     @property
     def is_kept(self) -> bool:
         """Whether the body is kept: others may go on from it."""
-        return self.known.is_left_by(self.mark, len(self.tail))
+        return self.known.has_place_for(self.mark, len(self.tail))
 
     def complete(self) -> None:
         """Give the request the messages of the whole body."""

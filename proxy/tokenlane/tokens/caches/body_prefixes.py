@@ -79,7 +79,7 @@ class KnownBody(MarkedEntry):
             found.append(_name(parts[number - 1] if number else b"", part, at))
         return found
 
-    def is_left_by(self, mark: BodyMark, more_bytes: int) -> bool:
+    def has_place_for(self, mark: BodyMark, more_bytes: int) -> bool:
         """Return whether a body that goes on from the mark by so many bytes is kept: in this one's
         place, or beside it."""
         return mark is self.marks[-1] or more_bytes > _READ_AGAIN_BYTES
