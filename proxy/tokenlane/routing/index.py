@@ -32,8 +32,8 @@ from typing import Final
 from tokenlane.routing.fair_share import fair_share
 from tokenlane.routing.generation import RUN_BLOCKS, Generation
 
-# Its multiples, modulo 1, lie as evenly as any.
-_GOLDEN: Final = 0.618034
+# Parts of a capacity: halves, quarters and so on down to these.
+_PARTS: Final = 64
 
 
 class _Replica:
@@ -50,7 +50,17 @@ class _Replica:
         """From empty on. The first turn comes early, by another part of the capacity for each
         replica: alike in load, they would have their turns together, and memory would go up and
         down with them."""
-        self.added_blocks = int(self.slot * _GOLDEN % 1 * self.capacity_blocks)
+        self.added_blocks = self.capacity_blocks * _spread(self.slot) // _PARTS
+
+
+def _spread(number: int) -> int:
+    """Return one of _PARTS: the first few numbers, and all of them, lie about evenly among them."""
+    place, part = 0, _PARTS // 2
+    while part:
+        place += part * (number % 2)
+        number //= 2
+        part //= 2
+    return place
 
 
 class _Shelf:
@@ -142,8 +152,8 @@ class PrefixIndex:
         young.insert(blocks, hashes, matched)
 
     def _turn(self, slot: int, inserting: _Shelf, new: int, now: float) -> None:
-        """Who has more than its share begins anew, or first came keep_s ago or more. new: blocks
-        about to come in for `inserting`."""
+        """Who is alone or has more than its share begins anew, or first came keep_s ago or more.
+        new: blocks about to come in for `inserting`."""
         replica = inserting.replica
         replica.added_blocks = 0
         shelves = [shelves[slot] for shelves in self._tenants.values() if slot in shelves]
@@ -152,13 +162,13 @@ class PrefixIndex:
             [max(blocks, shelf.old.blocks) for blocks, shelf in zip(wanted, shelves, strict=True)],
             replica.capacity_blocks,
         )
-        too_large: list[_Shelf] = []
+        is_alone, too_large = len(shelves) == 1, list[_Shelf]()
         for shelf, blocks in zip(shelves, wanted, strict=True):
-            if blocks > share_blocks or now - shelf.since_s >= self.keep_s:
+            if is_alone or blocks > share_blocks or now - shelf.since_s >= self.keep_s:
                 shelf.begin(now)
             elif shelf.old.blocks > share_blocks:
                 too_large.append(shelf)
-        if len(shelves) > 1:
+        if not is_alone:
             self._drop(
                 too_large, sum([one.old.blocks for one in shelves]) - 3 * replica.capacity_blocks
             )
