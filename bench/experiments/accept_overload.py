@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("--plain", action="store_true", help="measure plain Python")
     given = parser.parse_args()
     load_core, core = two_cores()
-    parts = workload.numbered([("user", workload.varied(given.size, 1))])
+    parts = workload.numbered(workload.said([("user", workload.varied(given.size, 1))]))
     rows = []
     print("          load  offered   served  refused  lost   served p50/p99    refused p50/p99 "
           "  health p99  late p99  core  per CPU s")  # fmt: skip

@@ -36,7 +36,7 @@ def prompt_tokens(bodies: Sequence[bytes]) -> list[int]:
 def loads() -> list[Load]:
     """300 bytes from 1,000 distinct bodies, and all of them new; 16 KiB, of which 12 are one of 32
     system prompts and 4 are new, English and program text; and 390 KB, the turns 97 to 100 of 16
-    conversations with a new question each, likewise."""
+    conversations with a new question each, likewise, and of 16 agents that call a tool a turn."""
     small = [workload.sized(300, seed) for seed in range(DISTINCT)]
     tokens = prompt_tokens(small)
     made = [Load("300 B", lambda _: wrk.script_of_bodies(CHAT, small, tokens))]
@@ -58,4 +58,5 @@ def loads() -> list[Load]:
         numbered(f"16 KiB{kind}", shared)
     for kind, write in kinds:
         numbered(f"390 KB{kind}", workload.last_turns(workload.LONG_BYTES, write))
+    numbered("390 KB calls", workload.last_calls(workload.LONG_BYTES))
     return made

@@ -9,10 +9,25 @@ Invariants:
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 from bench.tools.demo_model import MODEL
 
 CHAT = "/v1/chat/completions"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "edit",
+            "description": "Replace text in a file, or read it where there is nothing to replace.",
+            "parameters": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "old": {"type": "string"}},
+                "required": ["path"],
+            },
+        },
+    }
+]
 
 WORDS = (
     "the of and to in is that it was for on are as with they at be this from have or by one had "
@@ -88,14 +103,24 @@ def code(size_chars: int, seed: int) -> str:
     return "".join(lines)[:size_chars]
 
 
+Message = dict[str, Any]
+
+
+def said(messages: list[tuple[str, str]]) -> list[Message]:
+    """Messages of (role, content) pairs."""
+    return [{"role": role, "content": content} for role, content in messages]
+
+
 def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: int = 16) -> bytes:
     """Body of a chat request: (role, content) pairs in order."""
-    body = {
-        "model": MODEL,
-        "messages": [{"role": role, "content": content} for role, content in messages],
-        "max_tokens": max_tokens,
-        "stream": stream,
-    }
+    return body_of(said(messages), stream=stream, max_tokens=max_tokens)
+
+
+def body_of(messages: list[Message], *, stream: bool = False, max_tokens: int = 16) -> bytes:
+    """As `chat`, of whole messages; with the tools that they call."""
+    body = {"model": MODEL, "messages": messages, "max_tokens": max_tokens, "stream": stream}
+    if any("tool_calls" in message for message in messages):
+        body["tools"] = TOOLS
     return json.dumps(body, ensure_ascii=False).encode()
 
 
@@ -139,18 +164,19 @@ Parts = tuple[bytes, bytes]
 NUMBER_DIGITS = 16
 
 
-def numbered(messages: list[tuple[str, str]]) -> Parts:
+def numbered(messages: list[Message]) -> Parts:
     """The body of a chat whose last message begins with a number that is not there yet."""
     mark = "@" * NUMBER_DIGITS
-    *before, (role, content) = messages
-    head, tail = chat([*before, (role, f"{mark} {content}")]).split(mark.encode())
+    *before, last = messages
+    marked = {**last, "content": f"{mark} {last['content']}"}
+    head, tail = body_of([*before, marked]).split(mark.encode())
     return head, tail
 
 
 def sized_parts(size_bytes: int, seed: int) -> Parts:
     """As `sized`, around a number at the beginning of the message."""
     empty = chat([("user", f"{'@' * NUMBER_DIGITS} ")])
-    return numbered([("user", text(size_bytes - len(empty), seed))])
+    return numbered(said([("user", text(size_bytes - len(empty), seed))]))
 
 
 # (characters, seed) -> text.
@@ -162,10 +188,12 @@ def shared_prefix(
 ) -> Parts:
     """One of so many system prompts, and a question that is new each time."""
     return numbered(
-        [
-            ("system", write(system_bytes, seed % systems)),
-            ("user", write(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
-        ]
+        said(
+            [
+                ("system", write(system_bytes, seed % systems)),
+                ("user", write(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
+            ]
+        )
     )
 
 
@@ -192,7 +220,31 @@ LONG_BYTES = 390_000
 def last_turns(size_bytes: int, write: Write = text) -> list[Parts]:
     """The turns 97 to 100 of 16 conversations of that size, with a new question each; first all of
     one length, then the next."""
-    talks = [conversation(TURNS, size_bytes, seed, write) for seed in range(CONVERSATIONS)]
+    talks = [said(conversation(TURNS, size_bytes, seed, write)) for seed in range(CONVERSATIONS)]
+    return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
+
+
+def last_calls(size_bytes: int, write: Write = code) -> list[Parts]:
+    """As `last_turns`, of agents: each turn of theirs calls a tool, and what it answers last is
+    new."""
+    talks = []
+    for seed in range(CONVERSATIONS):
+        talk: list[Message] = []
+        for number, (role, content) in enumerate(conversation(TURNS, size_bytes, seed, write)):
+            if role == "assistant":
+                arguments = json.dumps({"path": f"src/{seed}/{number}.py", "old": content[-200:]})
+                call = {
+                    "id": f"call_{seed}_{number}",
+                    "type": "function",
+                    "function": {"name": "edit", "arguments": arguments},
+                }
+                talk.append({"role": role, "content": content[:-200], "tool_calls": [call]})
+            elif number > 1:
+                answered = talk[-1]["tool_calls"][0]["id"]
+                talk.append({"role": "tool", "tool_call_id": answered, "content": content})
+            else:
+                talk.append({"role": role, "content": content})
+        talks.append(talk)
     return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.raw import Answer, Asked, Upstream, answering, ok, post, until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
+from tests.tokens.test_agent_turns import talk
 from tests.tokens.test_next_turn import damaged, turns, written
 from tokenlane.config.settings import LogSettings, Settings, TokenSettings
 from tokenlane.telemetry.log.access_log import AccessLog
@@ -28,15 +29,23 @@ HEADERS_OF_ITS_OWN = {"date", "x-request-id", "x-tokenlane-replica"}
 WORDS = ["hello", "Wörter", "<|im_end|>", "", "a" * 600]
 
 
-def talk_of(long: bool, count: int, word: str) -> list[dict[str, str]]:
-    """A conversation; one whose bodies are kept, or one that is rendered by its shape."""
-    talk = turns(count, word)
-    return talk if long else [*talk[1:], {"role": "user", "content": word}]
+KINDS = ("long", "short", "agent")
+
+
+def talk_of(kind: str, count: int, word: str) -> list[dict[str, Any]]:
+    """A conversation; one whose bodies are kept, one that is rendered by its shape, or an
+    agent's."""
+    if kind == "agent":
+        arguments = json.dumps({"path": word})
+        return talk([("said", word, f"{word}!", arguments)] * count)[-1]
+    said = turns(count, word)
+    return list(said if kind == "long" else [*said[1:], {"role": "user", "content": word}])
 
 
 stories = st.lists(
     st.tuples(
-        st.tuples(st.booleans(), st.integers(0, 3), st.sampled_from(WORDS)),  # a conversation
+        # A conversation.
+        st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.sampled_from(WORDS)),
         st.integers(0, 31),  # how it is written
         st.sampled_from([0] * 5 + list(range(1, 9))),  # and damaged
         st.integers(0, 2**20),  # where that, and where it is cut
@@ -141,16 +150,16 @@ def test_nobody_can_tell_that_a_prompt_was_known(story: list[tuple[Any, ...]]) -
                     await one.enter(stack)
                 # A shape, an opening and a body are known from their second sight on.
                 first = [
-                    written(0, {})(talk_of(long, count, word))
+                    written(0, {})(talk_of(kind, count, word))
                     for word in ("one", "two", "three")
-                    for long in (True, False)
+                    for kind in KINDS
                     for count in range(4)
                 ]
                 for drawn, style, how, at, fields in story:
-                    talk, write = talk_of(*drawn), written(style, fields)
-                    last = json.dumps(talk[-1:]).encode()
-                    body = damaged(write(talk), how, at, last) if how != 4 else write(talk)
-                    first += [body, body, write(talk)]
+                    said, write = talk_of(*drawn), written(style, fields)
+                    last = json.dumps(said[-1:]).encode()
+                    body = damaged(write(said), how, at, last) if how != 4 else write(said)
+                    first += [body, body, write(said)]
                 for number, body in enumerate(first):
                     cut = number * 7919
                     assert await warm.ask(body, cut) == await cold.ask(body, cut)

@@ -22,11 +22,11 @@ from tokenlane.errors import RequestError
 from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, whole
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.tokens.body_marks import message_ends
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
-from tokenlane.tokens.next_turn import message_ends
 from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -34,9 +34,27 @@ LOOP = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+CALLS = """\
+{%- for m in messages %}
+    {%- if m.role == "tool" %}
+        {{- '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + m.role + '\n' + m.content }}
+        {%- for call in m.tool_calls or [] %}
+            {%- if m.content or not loop.first %}{{ '\n' }}{% endif %}
+            {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' }}
+            {{- call.function.arguments if call.function.arguments is string
+                else call.function.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 # Templates that say of known messages what depends on the new ones, or the other way round.
 ODD = {
     "loop": LOOP,
+    "calls": CALLS,
     "system again": LOOP + "{{ messages[0].content }}<|im_start|>",
     "last first": "<|im_start|>{{ messages[-1].content }}<|im_end|>" + LOOP,
     "count first": "{{ messages | length }}" + LOOP,
@@ -413,7 +431,10 @@ async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
     ],
 )
 def test_where_messages_end(parts: tuple[str | int, ...], ends: list[tuple[int, int]]) -> None:
-    assert message_ends(parts) == ends
+    assert message_ends(parts, range(4)) == ends
+    # The second text and the third are of one message, and of a conversation that goes on.
+    later = tuple([part + 7 if isinstance(part, int) else part for part in parts])
+    assert message_ends(later, range(4), 7) == ends
 
 
 THINKS = Guard("__contains__", ("</think>",), False, (0, 1))
@@ -432,7 +453,7 @@ THINKS = Guard("__contains__", ("</think>",), False, (0, 1))
     ],
 )
 def test_how_a_residual_goes_on(new: Residual, behind: tuple[str | int, ...] | None) -> None:
-    way = continuation(Residual(("a", 0, "b", 1, "end"), (THINKS,)), new, 4, 2)
+    way = continuation(Residual(("a", 0, "b", 1, "end"), (THINKS,)), new, 4, 0, 2)
     assert (None if way is None else way.parts) == behind
     assert way is None or all(min(guard.texts) >= 2 for guard in way.guards)
 
@@ -440,25 +461,25 @@ def test_how_a_residual_goes_on(new: Residual, behind: tuple[str | int, ...] | N
 def test_what_was_asked_of_two_residuals_is_told_again() -> None:
     ways, old = Continuations(), Residual(("a", 0, "b", 1))
     new = Residual(("a", 0, "b", 1, "c", 2))
-    first = ways.of(old, new, 4, 2)
-    assert first == continuation(old, new, 4, 2)
-    assert ways.of(old, new, 4, 2) is first
+    first = ways.of(old, new, 4, 0, 2)
+    assert first == continuation(old, new, 4, 0, 2)
+    assert ways.of(old, new, 4, 0, 2) is first
     # Equal ones are others, and others may have taken their place in memory.
-    assert ways.of(Residual(old.parts), new, 4, 2) is not first
-    assert ways.of(old, new, 2, 1) == continuation(old, new, 2, 1)
+    assert ways.of(Residual(old.parts), new, 4, 0, 2) is not first
+    assert ways.of(old, new, 2, 0, 1) == continuation(old, new, 2, 0, 1)
 
 
 def test_answers_about_residuals_are_bounded() -> None:
     ways, long = Continuations(), Residual(("a" * 2_000_000, 0))
     for number in range(1_000):
-        ways.of(Residual(("a", number)), Residual(("a", number, "b")), 2, number + 1)
-    ways.of(long, long, 2, 1)
+        ways.of(Residual(("a", number)), Residual(("a", number, "b")), 2, 0, number + 1)
+    ways.of(long, long, 2, 0, 1)
     assert 0 < len(ways._known) <= 64
     assert all(old is not long for old, _, _ in ways._known.values())
     for number in range(200):  # what a template shows of many tools
         tools = f"{number} " + "t" * 60_000
         old = Residual((tools, 0))
-        first = ways.of(old, Residual((tools, 0, "b", 1)), 2, 1)
+        first = ways.of(old, Residual((tools, 0, "b", 1)), 2, 0, 1)
         assert first is not None
         known = {id(one): one for pair in ways._known.values() for one in pair[:2]}
         assert 0 < sum(one.size_bytes for one in known.values()) <= 3_000_000

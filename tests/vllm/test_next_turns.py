@@ -1,9 +1,11 @@
 """The next turns of long conversations, whose known bytes are compared and not read: a real vLLM
 answers them, sent as ids, as it answers their text."""
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from tokenlane.fleet_state import IdKind
 TALKS, TURNS = 5, 6
 # So long that bodies come in several reads and share whole parts.
 SYSTEM_CHARS = 80_000
+TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 WORDS = "alpha beta gamma delta def return print value list token cache route Wörter 🙂".split()
 
 
@@ -46,23 +49,39 @@ def hits(front: Gateway) -> float:
     return sum(float(line[len(name) :]) for line in front.page().splitlines() if name in line)
 
 
+def called(number: str, gave: str) -> list[dict[str, Any]]:
+    """A call of a tool, and its answer."""
+    function = {"name": "read", "arguments": json.dumps({"path": f"{number}.py"}, indent=1)}
+    call = {"id": f"call-{number}", "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": gave},
+    ]
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("calls", [False, True], ids=["said", "called"])
 def test_a_long_conversations_turns_are_answered_as_by_text(
-    front: Gateway, replicas: tuple[Server, Server], report: Report
+    front: Gateway, replicas: tuple[Server, Server], report: Report, calls: bool
 ) -> None:
     rng = random.Random(5)
-    for _ in range(TALKS):
-        messages = [{"role": "system", "content": text(rng, SYSTEM_CHARS)}]
+    for talk in range(TALKS):
+        messages: list[dict[str, Any]] = [{"role": "system", "content": text(rng, SYSTEM_CHARS)}]
         for turn in range(TURNS):
-            messages.append({"role": "user", "content": text(rng, 200)})
+            if calls and turn:
+                messages += called(f"{talk}.{turn}", text(rng, 200))
+            else:
+                messages.append({"role": "user", "content": text(rng, 200)})
             body: Body = {"messages": messages, "max_tokens": 12, "temperature": 0}
+            body |= {"tools": TOOLS, "tool_choice": "none"} if calls else {}
             body |= {"stream": True} if turn % 2 else {}
             _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
             status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
             assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
             assert said(by_ids) == said(by_text)
-            messages.append({"role": "assistant", "content": f"so {turn}"})
+            if not calls:
+                messages.append({"role": "assistant", "content": f"so {turn}"})
     known = hits(front)
     assert known > TURNS
-    report.prove(FORWARDED, "turns of long chats", TALKS * TURNS)
+    report.prove(FORWARDED, f"turns of long chats{' with calls' * calls}", TALKS * TURNS)
     report.add("of these, turns whose beginning was known", f"{known:.0f}")

@@ -77,7 +77,8 @@ async def under_attack(tokenizer: Tokenizer, seconds_s: float) -> list[dict[str,
     numbers = count()
 
     def feed(kind: str) -> Feed:
-        parts = [workload.numbered([("user", hostile(kind, seed))]) for seed in range(4)]
+        texts = [hostile(kind, seed) for seed in range(4)]
+        parts = [workload.numbered(workload.said([("user", one)])) for one in texts]
 
         async def hostile_one() -> None:
             number = next(numbers)

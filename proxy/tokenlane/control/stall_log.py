@@ -10,9 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from sys import intern
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from tokenlane.telemetry.stalls.lateness import WINDOW_S, LatenessWindow
 from tokenlane.telemetry.stalls.stall import Stall
@@ -35,6 +37,10 @@ class StallLog:
 
     def stalled(self, stall: Stall) -> None:
         """A worker's loop was held."""
+        # Most frames and stages are the same again, twenty of them in a stall.
+        in_hand = [structs.replace(one, stage=intern(one.stage)) for one in stall.in_hand]
+        frames = tuple(intern(frame) for frame in stall.stack)
+        stall = structs.replace(stall, stack=frames, in_hand=tuple(in_hand))
         self._stalls.append(stall)
         lately = self._longest.setdefault(stall.cause, deque())
         while lately and lately[-1].length_s <= stall.length_s:

@@ -21,12 +21,12 @@ from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked, replaced
 from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
 from tokenlane.tokens.model_tokenizers import LoadedModel
-from tokenlane.tokens.next_turn import BodySource, learn
 from tokenlane.tokens.tokenizer import Rendering
 
 log = logging.getLogger(__name__)

@@ -16,52 +16,32 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tokenlane.errors import RequestError
-from tokenlane.parts import BODY_PART_BYTES, RawBody, in_parts, parts_until, whole
+from tokenlane.parts import BODY_PART_BYTES, RawBody, parts_until, whole
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatBody, Kind, Prompted, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
+from tokenlane.tokens.body_marks import ends_in_body, is_plain, kept, message_ends, root_of
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
-from tokenlane.tokens.caches.prefixes import Prefix
-from tokenlane.tokens.chat.conversation import told
+from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
 from tokenlane.tokens.chat.residual import Continuations, Residual, says
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.model_tokenizers import LoadedModel
-from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK: Final = b" \t\r\n"
-_NAME: Final = b'"messages"'
-# JSON names can be spelled with escapes, and only with these.
-_ESCAPE: Final = b"\\u"
-# The fields around the messages are read again in every turn, and kept for nothing else.
-_AROUND_LIMIT_BYTES: Final = 64 * 1024
-# Marks kept: of a system prompt that others share, and of the last turns.
-_FIRST_MARKS: Final = 2
-_LAST_MARKS: Final = 6
 
 _continuations = Continuations()
-_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-class BodySource(NamedTuple):
-    """A body whose prompt is being made, kept for later bodies that begin with it. model: whose
-    tokenizer reads it. keeps_ids: somebody gets the ids."""
-
-    cache: BodyPrefixCache
-    body: bytes
-    model: str
-    keeps_ids: bool
 
 
 class NextTurn(NamedTuple):
     """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
-    which are the new ones until `complete`. roles, texts: of the new messages. ends: where each of
+    which are the new ones until `complete`. forms, texts: of the new messages. ends: where each of
     them ends in the body."""
 
     known: KnownBody
@@ -70,7 +50,7 @@ class NextTurn(NamedTuple):
     tail: bytes
     behind_bytes: int
     request: ChatBody
-    roles: tuple[str, ...]
+    forms: tuple[str, ...]
     texts: list[str]
     ends: list[int]
 
@@ -83,12 +63,6 @@ class NextTurn(NamedTuple):
         """Give the request the messages of the whole body."""
         body = memoryview(whole(self.body))[len(self.known.front) - 1 :]
         self.request.messages = msgspec.Raw(body[: len(body) - self.behind_bytes])
-
-
-def _root(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
-    """Return all that decides a chat's ids and hashes beside its messages."""
-    options = options_digest(request, b"")
-    return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
 
 
 def begun(cache: BodyPrefixCache, body: RawBody) -> NextTurn | None:
@@ -114,22 +88,21 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
         request = inspect(Kind.CHAT, short)
         assert isinstance(request, ChatBody)
         messages = bytes(request.messages)
-        told_messages = told(prompt_fields.decoded(request.messages)) if len(messages) > 2 else None
+        given = prompt_fields.decoded(request.messages) if len(messages) > 2 else []
+        forms = forms_of(given)
+        texts = [] if forms is None else texts_of(given, forms)
     except (RequestError, Unrenderable):
         return None
     end = start + len(messages)
-    if short[start:end] != messages or not _is_plain(short[end:]):
+    if short[start:end] != messages or not is_plain(short[end:]):
         return None
     behind_bytes = len(short) - end
     ends: list[int] = []
-    roles: tuple[str, ...] = ()
-    texts: list[str] = []
-    if told_messages is not None:
-        roles, texts = told_messages
-        ends = _message_ends(messages, mark.at + len(tail) - behind_bytes - len(messages))
+    if forms is not None:
+        ends = ends_in_body(messages, mark.at + len(tail) - behind_bytes - len(messages))
     elif messages[1:-1].strip(_BLANK):
         return None
-    return NextTurn(known, mark, body, tail, behind_bytes, request, roles, texts, ends)
+    return NextTurn(known, mark, body, tail, behind_bytes, request, forms or (), texts, ends)
 
 
 def continued(
@@ -148,14 +121,14 @@ def continued(
     if keeps_ids and not known.ids:
         return None
     encoder, speed = model.tokenizer.encoder, model.speed
-    if known.root != _root(request, salt, block_tokens) or not encoder.cuts_anywhere:
+    if known.root != root_of(request, salt, block_tokens) or not encoder.cuts_anywhere:
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
     affixes = encoder.affixes if special else (b"", b"")
-    roles = known.roles[: mark.messages] + turn.roles
+    forms = known.forms[: mark.messages] + turn.forms
     if affixes is None:
         return None
-    for residual in model.caches.shapes.known((options_digest(request, b""), roles)):
+    for residual in model.caches.shapes.known((options_digest(request, b""), forms)):
         parts = _rest_of(turn, residual)
         if parts is None:
             continue
@@ -170,14 +143,15 @@ def continued(
             return None
         speed.learn_encode(chars, perf_counter() - began_s)
         ids[-1] += affixes[1]
-        return _made(turn, residual, roles, cut, ids, block_tokens, keeps_ids)
+        return _made(turn, residual, forms, cut, ids, block_tokens, keeps_ids)
     return None
 
 
 def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None:
     """Return what the residual shows behind the mark, if it is the new rendering."""
-    first = turn.mark.messages
-    way = _continuations.of(turn.known.residual, residual, turn.mark.part, first)
+    mark = turn.mark
+    first = mark.texts
+    way = _continuations.of(turn.known.residual, residual, mark.part, mark.within, first)
     if way is None:
         return None
     for guard in way.guards:
@@ -189,29 +163,32 @@ def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None
 
 class _Pieces(NamedTuple):
     """A rendering behind its mark, cut where others may go on from. ends: before each piece but the
-    first, how many parts and messages stand before it. lasts: the character before each."""
+    first, how many parts, characters of the next one and messages stand before it. lasts: the
+    character before each."""
 
     pieces: list[str]
-    ends: list[tuple[int, int]]
+    ends: list[tuple[int, int, int]]
     lasts: list[str]
 
 
 def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _Pieces | None:
     """Return the pieces, one of a body that is not kept; None where the rendering cannot be cut at
     the mark."""
-    last, first = turn.mark.last, turn.mark.messages
+    last, first = turn.mark.last, turn.mark.texts
     shown = [part if isinstance(part, str) else turn.texts[part - first] for part in parts]
     text = last + "".join(shown)
     at = len(last)
     if not encoder.is_cut(text, at):
         return None
-    places, ends, done = [at], [(0, 0)], 0
-    for part, messages in message_ends(parts) if turn.is_kept else ():
+    places, ends, done = [at], [(0, 0, 0)], 0
+    for part, messages in message_ends(parts, owners(turn.forms), first) if turn.is_kept else ():
         at += sum([len(one) for one in shown[done:part]])
         done = part
-        if at < len(text) and encoder.is_cut(text, at):
-            places.append(at)
-            ends.append((part, messages))
+        said = parts[part] if part < len(parts) else 0
+        cuts = encoder.starts(text, at, at + len(said)) if isinstance(said, str) else []
+        if cuts:
+            places.append(cuts[0])
+            ends.append((part, cuts[0] - at, messages))
     pieces = [text[start:end] for start, end in pairwise([*places, len(text)])]
     return _Pieces(pieces, ends[1:], [text[place - 1 : place] for place in places[1:]])
 
@@ -219,7 +196,7 @@ def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _
 def _made(
     turn: NextTurn,
     residual: Residual,
-    roles: tuple[str, ...],
+    forms: tuple[str, ...],
     cut: _Pieces,
     ids: list[bytes],
     block_tokens: int,
@@ -242,109 +219,16 @@ def _made(
     marks = [one for one in known.marks if one.at <= mark.at]
     places = accumulate(map(len, ids[:-1]), initial=mark.ids_bytes)
     next(places)
-    for (part, messages), last, ids_bytes in zip(cut.ends, cut.lasts, places, strict=True):
-        at = turn.ends[messages - mark.messages - 1]
+    for (part, within, messages), last, ids_bytes in zip(cut.ends, cut.lasts, places, strict=True):
         open_ids = own[ids_bytes // block_bytes * block_bytes - full_bytes : ids_bytes - full_bytes]
-        marks.append(BodyMark(at, messages, mark.part + part, ids_bytes, open_ids, last))
+        texts = mark.texts + sum([TEXTS[form] for form in turn.forms[:messages]])
+        marks.append(
+            BodyMark(
+                turn.ends[messages - 1], mark.messages + messages, texts, mark.part + part, within,
+                ids_bytes, open_ids, last,
+            )
+        )  # fmt: skip
     return prompt, KnownBody(
         parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES), known.front, known.model,
-        known.root, roles, residual, listed, blocks, _kept(marks),
+        known.root, forms, residual, listed, blocks, kept(marks),
     )  # fmt: skip
-
-
-def learn(
-    source: BodySource,
-    request: Prompted,
-    rendering: Rendering,
-    prompt: Prefix,
-    salt: bytes,
-    block_tokens: int,
-) -> None:
-    """Keep a chat's body whose prompt was made from all of it, if it is known how it renders."""
-    shape, residual = rendering.shape, rendering.residual
-    if shape is None or residual is None or not isinstance(request, ChatBody):
-        return
-    body = source.body
-    at = body.find(_NAME)
-    messages = memoryview(request.messages)
-    start = body.find(b"[", at) if at >= 0 else -1
-    around_bytes = len(body) - messages.nbytes
-    if start < 0 or around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
-        return
-    end = start + messages.nbytes
-    front, behind = body[:at], body[end:]
-    between = body[at + len(_NAME) : start]
-    if between.strip(_BLANK) != b":" or not (_is_plain(front) and _is_plain(behind)):
-        return
-    if not body.startswith(messages, start):
-        return
-    places = {mark.chars: mark.ids_bytes for mark in prompt.marks}
-    ends = _message_ends(bytes(messages), start)
-    marks: list[BodyMark] = []
-    parts, chars, done = residual.parts, 0, 0
-    for part, count in message_ends(parts):
-        chars += sum(
-            [
-                len(one) if isinstance(one, str) else len(shape.texts[one])
-                for one in parts[done:part]
-            ]
-        )
-        done = part
-        ids_bytes = places.get(chars, 0)
-        full_bytes = ids_bytes // (4 * block_tokens) * 4 * block_tokens
-        if full_bytes:
-            last = shape.texts[count - 1][-1:]
-            open_ids = prompt.ids[full_bytes:ids_bytes]
-            marks.append(BodyMark(ends[count - 1], count, part, ids_bytes, open_ids, last))
-    root = _root(request, salt, block_tokens)
-    source.cache.put(
-        KnownBody(
-            source.cache.in_parts(body), body[: start + 1], source.model, root, shape.name[1],
-            residual, in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
-            _kept(marks),
-        )
-    )  # fmt: skip
-
-
-def _kept(marks: list[BodyMark]) -> list[BodyMark]:
-    """Return those of the marks that are worth their place."""
-    if len(marks) <= _FIRST_MARKS + _LAST_MARKS:
-        return marks
-    return marks[:_FIRST_MARKS] + marks[-_LAST_MARKS:]
-
-
-def message_ends(parts: tuple[str | int, ...]) -> list[tuple[int, int]]:
-    """Return where messages end in a residual, or what follows of one: (parts before, messages
-    before). Behind such a place no text from before it is shown, and before it none from behind
-    it."""
-    found: list[tuple[int, int]] = []
-    highest = -1
-    highs: list[int] = []
-    for part in parts:
-        if isinstance(part, int) and part > highest:
-            highest = part
-        highs.append(highest)
-    lowest = 2**62
-    for index in range(len(parts) - 1, -1, -1):
-        part = parts[index]
-        if isinstance(part, int):
-            if part < lowest and highs[index] == part:
-                found.append((index + 1, part + 1))
-            lowest = min(lowest, part)
-    found.reverse()
-    return found
-
-
-def _is_plain(around: bytes) -> bool:
-    """Return whether this part of a body, beside its messages, names no messages."""
-    return _NAME not in around and _ESCAPE not in around
-
-
-def _message_ends(messages: bytes, start: int) -> list[int]:
-    """Return where each message of a list ends, which begins at `start` of its body."""
-    ends, at = [], 1
-    for raw in _raws(messages):
-        one = bytes(raw)
-        at = messages.index(one, at) + len(one)
-        ends.append(start + at)
-    return ends

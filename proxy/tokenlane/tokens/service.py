@@ -21,6 +21,7 @@ from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.runtime.clock import monotonic, perf_counter
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
+from tokenlane.tokens.body_marks import BodySource
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.doorkeeper import Doorkeeper
@@ -30,7 +31,7 @@ from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.model_tokenizers import LoadedModel, ModelTokenizers
-from tokenlane.tokens.next_turn import BodySource, NextTurn, begun, continued
+from tokenlane.tokens.next_turn import NextTurn, begun, continued
 from tokenlane.tokens.rungs import local, short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
@@ -102,8 +103,7 @@ class TokenService:
         return self._block_tokens
 
     def rehash(self, block_tokens: int) -> None:
-        """Adopt the replicas' block size, which became known or changed: earlier hashes are
-        void."""
+        """Adopt the replicas' block size, known now or changed: earlier hashes are void."""
         if block_tokens != self._block_tokens:
             self._block_tokens = block_tokens
             self.cache.clear()

@@ -87,9 +87,23 @@ def test_a_conversation_ends_with_a_question() -> None:
     assert len(talk) == 200
     assert [role for role, _ in talk[:3]] == ["system", "user", "assistant"]
     assert talk[-1][0] == "user"
-    before, after = workload.numbered(talk)
+    before, after = workload.numbered(workload.said(talk))
     assert 380_000 < len(before) + len(after) < 410_000
     assert len({content for _, content in talk}) == 200
+
+
+def test_an_agents_body_ends_with_what_a_tool_answered() -> None:
+    bodies = workload.last_calls(390_000)
+    assert len(bodies) == 64
+    before, after = bodies[-1]
+    asked = json.loads(before + b"0" * 16 + after)
+    *_, calling, last = asked["messages"]
+    assert last["tool_call_id"] == calling["tool_calls"][0]["id"]
+    assert last["content"].startswith("0" * 16 + " ")
+    assert asked["tools"] == workload.TOOLS
+    assert 400_000 < len(before) + len(after) < 470_000
+    # The turn before is its beginning.
+    assert before.startswith(bodies[-17][0][:400_000])
 
 
 def test_an_error_tells_its_code() -> None:

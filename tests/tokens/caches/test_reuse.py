@@ -25,6 +25,7 @@ from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.openings import OpeningCache
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.encode.encoder import Encoder
+from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.job import TokenJob
 from tokenlane.tokens.keys import prompt_bytes, salt
 from tokenlane.tokens.ladder import Speed
@@ -214,8 +215,11 @@ def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
         for value in requests(model, steps):
             job = job_of(model, value, caches, blocks)
             made = short.run(job, TokenSettings(thread_hop_s=LONG_S, stall_budget_s=LONG_S))
-            assert made is not None
-            assert made.prompt == expected(model, value, blocks)
+            if made is None:
+                # The loop encodes no more in one piece.
+                assert len(json.dumps(value)) > LOOP_CHARS
+            else:
+                assert made.prompt == expected(model, value, blocks)
 
     conversations()
     assert (openings.hits > 0) == tokenizer.encoder.cuts_anywhere

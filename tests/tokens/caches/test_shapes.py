@@ -15,7 +15,7 @@ from tokenlane.errors import RequestError
 from tokenlane.protocols.bodies import Kind, inspect
 from tokenlane.protocols.prompt_fields import ChatFields, Conversation, Unrenderable
 from tokenlane.tokens.caches.lru import Budget
-from tokenlane.tokens.caches.shapes import Shape, ShapeCache, shape_of
+from tokenlane.tokens.caches.shapes import Name, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.demo import demo_folder
@@ -39,6 +39,12 @@ def asked(*messages: tuple[str, str], **fields: Any) -> Conversation:
 def shape(request: Conversation) -> Shape | None:
     assert isinstance(request, ChatFields)
     return shape_of(request, json.loads(bytes(request.messages)), converted=False)
+
+
+def of(name: Name, texts: list[str]) -> Shape:
+    """The shape of messages of these roles and texts."""
+    pairs = zip(name[1], texts, strict=True)
+    return Shape(name, [{"role": role, "content": text} for role, text in pairs])
 
 
 def text_of(cache: ShapeCache, one: Shape) -> str | None:
@@ -136,7 +142,7 @@ def test_roles_and_the_dialect_do_too() -> None:
         ["text"],
         [{"role": "user"}],
         [{"role": "user", "content": None}],
-        [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}],
         [{"role": "user", "content": "a", "name": "b"}],
         [{"role": "critic", "content": "a"}],
         [{"role": "developer", "content": "a"}],
@@ -172,7 +178,7 @@ def test_a_template_that_asks_for_the_time_has_no_shapes(tmp_path: Path) -> None
 
 
 def test_what_differs_from_the_engines_is_not_kept() -> None:
-    cache, one = ShapeCache(ROOM), Shape((b"", ("user",)), ["a"])
+    cache, one = ShapeCache(ROOM), of((b"", ("user",)), ["a"])
     for _ in range(3):
         cache.learn(one, "a", lambda *_: Residual(("b",)), hasty=False)
     assert text_of(cache, one) is None
@@ -182,7 +188,7 @@ def test_what_differs_from_the_engines_is_not_kept() -> None:
 
 def test_a_long_one_is_not_learned_in_haste() -> None:
     cache, texts = ShapeCache(ROOM), ["a"] * 200
-    one = Shape((b"", ("user",) * 200), texts)
+    one = of((b"", ("user",) * 200), texts)
     for _ in range(10):
         cache.learn(one, "a" * 200, lambda *_: Residual(tuple(range(200))), hasty=True)
     assert text_of(cache, one) is None
@@ -191,7 +197,7 @@ def test_a_long_one_is_not_learned_in_haste() -> None:
 
 
 def test_a_shape_is_tried_a_few_times_only() -> None:
-    cache, one, made = ShapeCache(ROOM), Shape((b"", ("user",)), ["a"]), 0
+    cache, one, made = ShapeCache(ROOM), of((b"", ("user",)), ["a"]), 0
 
     def unknown(*_: object) -> Residual:
         nonlocal made
@@ -205,7 +211,7 @@ def test_a_shape_is_tried_a_few_times_only() -> None:
 
 @pytest.mark.parametrize(("added", "tries"), [(1_200, 1), (1_201, 0)])
 def test_what_would_be_too_large_is_not_made(added: int, tries: int) -> None:
-    cache, one, made = ShapeCache(Budget(5_000, 1_200)), Shape((b"", ("user",)), ["x" * 3_000]), 0
+    cache, one, made = ShapeCache(Budget(5_000, 1_200)), of((b"", ("user",)), ["x" * 3_000]), 0
 
     def counted(*_: object) -> Residual:
         nonlocal made
@@ -220,14 +226,14 @@ def test_what_would_be_too_large_is_not_made(added: int, tries: int) -> None:
 def test_it_holds_no_more_than_its_budget() -> None:
     cache = ShapeCache(Budget(1_500, 1_200))
     for number in range(10):
-        one = Shape((b"%d" % number, ("user",)), ["x" * 100])
+        one = of((b"%d" % number, ("user",)), ["x" * 100])
         for _ in range(2):
             cache.learn(one, "x" * 100, lambda _, texts: Residual((texts[0],)), hasty=False)
         assert text_of(cache, one) == "x" * 100
         assert cache.size_bytes <= 1_500
     assert cache.evictions == 7
-    assert text_of(cache, Shape((b"0", ("user",)), ["x"])) is None
-    large = Shape((b"large", ("user",)), ["x" * 3_000])
+    assert text_of(cache, of((b"0", ("user",)), ["x"])) is None
+    large = of((b"large", ("user",)), ["x" * 3_000])
     for _ in range(2):
         cache.learn(large, "x" * 3_000, lambda _, texts: Residual((texts[0],)), hasty=False)
     assert text_of(cache, large) is None
@@ -235,7 +241,7 @@ def test_it_holds_no_more_than_its_budget() -> None:
 
 def test_the_one_used_last_stays() -> None:
     cache = ShapeCache(Budget(700, 700))
-    shapes = [Shape((b"%d" % number, ("user",)), ["x"]) for number in range(3)]
+    shapes = [of((b"%d" % number, ("user",)), ["x"]) for number in range(3)]
     for one in shapes[:2] * 2:
         cache.learn(one, "x", lambda *_: Residual((0,)), hasty=False)
     assert text_of(cache, shapes[0]) == "x"
@@ -253,7 +259,7 @@ def test_threads_share_one() -> None:
         for _ in range(500):
             roles = tuple(draw.choices(("user", "assistant"), k=draw.randint(1, 4)))
             texts = [draw.choice(("a", " b", "c")) for _ in roles]
-            one = Shape((b"", roles), texts)
+            one = of((b"", roles), texts)
             pairs = zip(roles, texts, strict=True)
             expected = "".join([f"{role}:{text.strip()};" for role, text in pairs])
             found = text_of(cache, one)

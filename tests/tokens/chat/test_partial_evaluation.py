@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenlane.errors import RequestError
-from tokenlane.tokens.chat.conversation import conversation, told
+from tokenlane.tokens.chat.conversation import conversation
+from tokenlane.tokens.chat.forms import forms_of, texts_of
 from tokenlane.tokens.chat.holes import Text
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.chat.template import Template
@@ -123,8 +124,8 @@ TEXTS = st.lists(PLAIN | ODD, min_size=6, max_size=6)
 
 def messages_of(template: Template, roles: list[str], texts: list[str]) -> list[dict[str, Any]]:
     asked = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-    plainly = told(asked)
-    assert plainly == (tuple(roles), texts)
+    assert forms_of(asked) == tuple(roles)
+    assert texts_of(asked, tuple(roles)) == texts
     return conversation(asked, template.content_format)
 
 
@@ -332,3 +333,69 @@ def test_what_a_guard_asks_is_asked_once() -> None:
     assert made is not None
     assert len(made.guards) == 1
     assert made.parts == (0, 0, 0)
+
+
+CALL = "messages[1].tool_calls[0]"
+ARGUMENTS = f"{CALL}.function.arguments"
+
+
+def called(texts: list[str]) -> list[dict[str, Any]]:
+    """A question, a call and what it gave, of seven texts."""
+    asked, said, call_id, name, arguments, gave, answered = texts
+    function = {"name": name, "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function}
+    return [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": said, "tool_calls": [call]},
+        {"role": "tool", "content": gave, "tool_call_id": answered},
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{{{{ {CALL}.id }}}}{{{{ {CALL}.function.name }}}}{{{{ {ARGUMENTS} | tojson }}}}",
+        f"{{{{ 'some' if {ARGUMENTS} else 'none' }}}}",
+        f"{{{{ {ARGUMENTS} is mapping }}}}{{{{ {ARGUMENTS} is string }}}}",
+        f"{{{{ {ARGUMENTS} is iterable }}}}{{{{ {ARGUMENTS} is none }}}}",
+        "{{ messages[2].tool_call_id }}{{ messages[1].tool_calls | length }}",
+        "{{ 'tool_calls' in messages[0] }}{{ messages[0].tool_calls is defined }}",
+        f"{{{{ ({ARGUMENTS} | tojson) ~ '.' }}}}",
+    ],
+)
+def test_what_is_followed_of_a_call(source: str) -> None:
+    template, texts = Template(source), ["ask", "say", "1", "f", '{"a": 1}', "so", "1"]
+    forms = ("user", "assistant, text, 1 called", "tool, answering")
+    made = template.residual(forms, texts, {})
+    for arguments in ('{"a": 1}', "{}", '{"b": {"c": "é <"}}', '{"a":1,"b":[null,1e9]}', "no JSON"):
+        messages = called(["", "x", "id", "g", arguments, "", "id"])
+        assert forms_of(messages) == forms
+        others = texts_of(messages, forms)
+        assert made.fits(texts)
+        if made.fits(others):
+            expected = template.render(
+                conversation(messages, template.content_format),
+                {},
+                add_generation_prompt=False,
+                continue_final_message=False,
+            )
+            assert made.filled(others) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ARGUMENTS, f"{ARGUMENTS} | tojson(indent=2)", f"{ARGUMENTS}.items()",
+        f"{ARGUMENTS} | items",
+        f"{ARGUMENTS}.a", f"{ARGUMENTS}['a']", "messages[1].tool_calls | tojson", CALL,
+        f"{CALL}.function | tojson", f"{ARGUMENTS} | string", f"{ARGUMENTS} | length",
+        f"{ARGUMENTS} == {{}}", f"'a' in {ARGUMENTS}", f"{ARGUMENTS} | list", f"{ARGUMENTS} ~ ''",
+        f"{CALL}.id == messages[2].tool_call_id", f"({ARGUMENTS} | tojson)[1:]", f"[{ARGUMENTS}]",
+        f"{ARGUMENTS} | default('d', true)", f"{ARGUMENTS} | tojson | length",
+    ],
+)  # fmt: skip
+def test_what_is_not_followed_of_a_call(value: str) -> None:
+    template = Template(f"{{% for key in [1] %}}{{{{ {value} }}}}{{% endfor %}}")
+    texts = ["ask", "say", "1", "f", '{"a": 1}', "so", "1"]
+    with pytest.raises(Unknown):
+        template.residual(("user", "assistant, text, 1 called", "tool, answering"), texts, {})

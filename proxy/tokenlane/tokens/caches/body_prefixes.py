@@ -29,17 +29,20 @@ _READ_AGAIN_BYTES: Final = 8 * 1024
 _ENTRY_BYTES: Final = 900
 _MARK_BYTES: Final = 500
 _PART_NAME_BYTES: Final = 250
-_ROLE_BYTES: Final = 8
+_FORM_BYTES: Final = 8
 
 
 class BodyMark(NamedTuple):
-    """A place in a body, behind a message. at: bytes before it; messages, part: so many messages,
-    and parts of the residual, stand before it; ids_bytes: of packed ids; open_ids: those behind
-    the last full block. last: the character of the rendering before it."""
+    """A place in a body, behind a message. at: bytes before it; messages, texts, part, within: so
+    many messages, texts of theirs, parts of the residual and characters of its next one stand
+    before it; ids_bytes: of packed ids; open_ids: those behind the last full block. last: the
+    character of the rendering before it."""
 
     at: int
     messages: int
+    texts: int
     part: int
+    within: int
     ids_bytes: int
     open_ids: bytes
     last: str
@@ -48,13 +51,14 @@ class BodyMark(NamedTuple):
 class KnownBody(MarkedEntry):
     """A body that others may begin with, in parts. front: up to its first message. root: all beside
     the messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed, in
-    parts; none where nobody gets them. blocks: their hashes. marks: ascending."""
+    parts; none where nobody gets them. blocks: their hashes. forms: of its messages. marks:
+    ascending."""
 
     parts: list[bytes]
     front: bytes
     model: str
     root: bytes
-    roles: tuple[str, ...]
+    forms: tuple[str, ...]
     residual: Residual
     ids: list[bytes]
     blocks: bytes
@@ -66,7 +70,7 @@ class KnownBody(MarkedEntry):
         parts_bytes = sum(map(getsizeof, self.parts)) + sum(map(getsizeof, self.ids))
         kept = parts_bytes + len(self.front) + len(self.root) + len(self.blocks)
         named = _PART_NAME_BYTES * len(self.parts) + _MARK_BYTES * len(self.marks)
-        listed = named + _ROLE_BYTES * len(self.roles)
+        listed = named + _FORM_BYTES * len(self.forms)
         return kept + listed + self.residual.size_bytes + _ENTRY_BYTES
 
     def names(self) -> list[bytes]:

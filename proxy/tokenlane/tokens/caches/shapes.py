@@ -1,7 +1,8 @@
 """The shape cache: conversations that differ in their messages' texts alone -> how they render.
 
 Invariants:
-- A shape covers all that a template sees beside the texts: the roles, and every option unchanged.
+- A shape covers all that a template sees beside the texts: the messages' forms, and every option
+  unchanged.
 - Learned from the second conversation of a shape on, beside its rendering by the engines: what a
   residual makes of that one's texts must be the same, or it is not kept.
 - Bounded in bytes, in messages and in residuals for each shape (those that its guards tell apart);
@@ -16,7 +17,7 @@ import msgspec
 
 from tokenlane.protocols.prompt_fields import ChatFields
 from tokenlane.tokens.caches.lru import BoundedCache
-from tokenlane.tokens.chat.conversation import told
+from tokenlane.tokens.chat.forms import forms_of, texts_of
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.keys import options_digest
 
@@ -29,23 +30,31 @@ _MOST_TRIES: Final = 4
 _ENTRY_BYTES: Final = 240
 
 
-# A digest of all of a conversation's fields but the messages, and the roles.
+# A digest of all of a conversation's fields but the messages, and their forms.
 Name = tuple[bytes, tuple[str, ...]]
 
 
 class Shape:
-    """texts: the messages', in order."""
+    """A conversation's. messages: the request's, of the forms that the name has."""
 
-    __slots__ = ("name", "texts")
+    __slots__ = ("_messages", "_texts", "name")
 
-    def __init__(self, name: Name, texts: list[str]) -> None:
+    def __init__(self, name: Name, messages: list[Any]) -> None:
         self.name = name
-        self.texts = texts
+        self._messages = messages
+        self._texts: list[str] | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The messages' texts, in order. Raise Unrenderable."""
+        if self._texts is None:
+            self._texts = texts_of(self._messages, self.name[1])
+        return self._texts
 
 
 def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | None:
-    """Return the shape; None where a message is more than a role and a text. converted: it came in
-    another dialect, of which vLLM takes things that it refuses in a chat."""
+    """Return the shape; None where a message has no form. converted: it came in another dialect, of
+    which vLLM takes things that it refuses in a chat."""
     shape = bare_shape(messages)
     if shape is not None:
         digest = options_digest(request, b"converted" if converted else b"")
@@ -57,11 +66,11 @@ def bare_shape(messages: Any) -> Shape | None:
     """As `shape_of`, of a chat that says nothing beside its messages."""
     if not isinstance(messages, list) or len(messages) > _MOST_MESSAGES:
         return None
-    plainly = told(messages)
-    return None if plainly is None else Shape((b"", plainly[0]), plainly[1])
+    forms = forms_of(messages)
+    return None if forms is None else Shape((b"", forms), messages)
 
 
-# (roles, texts) -> what a template makes of such messages. Raises Unknown.
+# (forms, texts) -> what a template makes of such messages. Raises Unknown.
 MakeResidual = Callable[[tuple[str, ...], list[str]], Residual]
 
 
@@ -103,7 +112,7 @@ class ShapeCache(BoundedCache[Name, _Known]):
             known = self._items.get(shape.name)
             if known is None:
                 # A conversation seen once is not a shape yet.
-                known = _Known(_ENTRY_BYTES + 8 * len(shape.texts))
+                known = _Known(_ENTRY_BYTES + 8 * len(shape.name[1]))
                 if self.takes(known.size_bytes):
                     self._items[shape.name] = known
                     self.budget.grow(self, known.size_bytes)
@@ -112,7 +121,7 @@ class ShapeCache(BoundedCache[Name, _Known]):
             # as to see that it is too much.
             if not self.takes(len(text) - sum(map(len, shape.texts))):
                 return None
-            if known.tries == _MOST_TRIES or (hasty and len(shape.texts) > _FEW_MESSAGES):
+            if known.tries == _MOST_TRIES or (hasty and len(shape.name[1]) > _FEW_MESSAGES):
                 return None
             known.tries += 1
         try:

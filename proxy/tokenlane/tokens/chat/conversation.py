@@ -36,7 +36,6 @@ FUNCTION_KEYS: Final = ("arguments", "name")
 # A line whose value changes with every request of one client: vLLM drops it from system messages.
 BILLING_LINE: Final = "x-anthropic-billing-header"
 PLAIN_ROLES: Final = frozenset(("system", "user", "assistant", "tool"))
-_ROLES: Final = {role: role for role in PLAIN_ROLES}
 
 
 def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
@@ -62,12 +61,13 @@ def conversation(messages: Any, content_format: ContentFormat) -> list[Message]:
 def _plain(message: Any, content_format: ContentFormat) -> Message | None:
     """Return what `_message` makes of a role and a text, which most messages are, at a fifth of its
     price: the conversion is the longest step of a long conversation's next turn."""
-    if not _is_plain(message):
+    if not is_plain(message):
         return None
     return plain(message["role"], message["content"], content_format)
 
 
-def _is_plain(message: Any) -> bool:
+def is_plain(message: Any) -> bool:
+    """Return whether a message is a role and a text, and no more."""
     if not isinstance(message, dict) or len(message) != 2:
         return False
     role, content = message.get("role"), message.get("content")
@@ -81,19 +81,6 @@ def plain(role: str, text: Any, content_format: ContentFormat) -> Message:
     if content_format == "string" or role == "tool":
         return {"role": role, "content": text}
     return {"role": role, "content": [{"type": "text", "text": text}]}
-
-
-def told(messages: list[Any]) -> tuple[tuple[str, ...], list[str]] | None:
-    """Return the roles and texts of messages that have nothing else, from which `plain` rebuilds
-    them; else None."""
-    roles, texts = [], []
-    for message in messages:
-        if not _is_plain(message):
-            return None
-        # New strings, not the request's own: roles are kept in the cache.
-        roles.append(_ROLES[message["role"]])
-        texts.append(message["content"])
-    return (tuple(roles), texts) if roles else None
 
 
 def _message(message: Any, content_format: ContentFormat) -> Message:
@@ -197,7 +184,7 @@ def reasoning_of(message: Message) -> Any:
 
 
 def _call(call: Any) -> dict[str, Any]:
-    """Return a tool call with its arguments as a dict: what is no JSON object becomes {}."""
+    """Return a tool call with its arguments as a dict."""
     function = call.get("function") if isinstance(call, dict) else None
     if (
         not isinstance(function, dict)
@@ -206,17 +193,22 @@ def _call(call: Any) -> dict[str, Any]:
         or not all(isinstance(function.get(key), str) for key in FUNCTION_KEYS)
     ):
         raise Unrenderable("tool-shape")
+    ordered = _ordered(function, FUNCTION_KEYS)
+    ordered["arguments"] = arguments_of(function["arguments"])
+    return {**_ordered(call, CALL_KEYS), "function": ordered}
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Return a call's arguments: what is no JSON object becomes {}. Raise Unrenderable."""
     try:
-        arguments = json.loads(function["arguments"])
+        arguments = json.loads(text)
     except ValueError:
-        arguments = None
+        return {}
     except RecursionError:
         raise Unrenderable("json") from None
     if is_deep(arguments):
         raise Unrenderable("json")
-    ordered = _ordered(function, FUNCTION_KEYS)
-    ordered["arguments"] = arguments if isinstance(arguments, dict) else {}
-    return {**_ordered(call, CALL_KEYS), "function": ordered}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def _ordered(given: dict[str, Any], first: tuple[str, ...]) -> dict[str, Any]:

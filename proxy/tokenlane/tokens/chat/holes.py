@@ -7,24 +7,36 @@ Invariants:
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from tokenlane.tokens.chat.residual import Guard, Unknown, says
 
-# What Jinja2's tests say of any string.
-TESTS_OF_TEXT = {
-    **dict.fromkeys(("defined", "string", "iterable", "sequence"), True),
-    **dict.fromkeys(("undefined", "none", "mapping", "number", "boolean", "integer"), False),
-    **dict.fromkeys(("true", "false"), False),
-}
+# What Jinja2's tests say of anything else.
+_TESTS = dict.fromkeys(
+    "undefined none mapping string number boolean integer true false".split(), False
+) | dict.fromkeys(("defined", "iterable", "sequence"), True)
 _PREDICATES = frozenset(("__bool__", "__contains__", "__eq__", "endswith", "startswith"))
 _STRIPS = frozenset(("lstrip", "rstrip", "strip"))
 
 
-class Text:
+class Hole:
+    """A value that is not known. TESTS: what Jinja2's tests say of it."""
+
+    __slots__ = ()
+    TESTS: ClassVar[dict[str, bool]]
+
+    def _unknown(self, *_: object) -> NoReturn:
+        raise Unknown("a use of what is not known")
+
+    __bool__ = __contains__ = __eq__ = __getitem__ = __hash__ = __iter__ = __len__ = _unknown
+    __format__ = __repr__ = __str__ = _unknown
+
+
+class Text(Hole):
     """Text with holes. parts: strings, and numbers of texts."""
 
     __slots__ = ("parts",)
+    TESTS = _TESTS | {"string": True}
 
     def __init__(self, *parts: str | int) -> None:
         merged: list[str | int] = []
@@ -42,11 +54,15 @@ class Text:
             merged.append("".join(run))
         self.parts = tuple(merged)
 
-    def _unknown(self, *_: object) -> NoReturn:
-        raise Unknown("a use of a text")
 
-    __bool__ = __contains__ = __eq__ = __getitem__ = __hash__ = __iter__ = __len__ = _unknown
-    __format__ = __repr__ = __str__ = _unknown
+class Json(Hole):
+    """A JSON object. text: what `tojson` writes of it."""
+
+    __slots__ = ("text",)
+    TESTS = _TESTS | {"mapping": True}
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
 
 
 def joined(values: Sequence[Any]) -> str | Text:
@@ -74,6 +90,8 @@ class Texts:
 
     def truth(self, value: Any) -> bool:
         """Return the truth of any value as a condition."""
+        if isinstance(value, Json):
+            return not self.ask(value.text, "__eq__", ["{}"])
         if not isinstance(value, Text):
             return bool(value)
         # A string among the parts is not empty.

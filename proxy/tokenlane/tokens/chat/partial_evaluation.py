@@ -21,14 +21,14 @@ from jinja2.runtime import Undefined
 from jinja2.utils import Namespace
 
 from tokenlane.tokens.chat.constructs import METHODS
-from tokenlane.tokens.chat.holes import TESTS_OF_TEXT, Text, Texts, joined
+from tokenlane.tokens.chat.holes import Hole, Json, Text, Texts, joined
 from tokenlane.tokens.chat.residual import Residual, Unknown
 
 _FUNCTIONS = frozenset(("namespace", "range"))
 _FILTERS = frozenset(
     "count d default first last length list lower reverse string tojson trim upper".split()
 )
-_TESTS = frozenset(TESTS_OF_TEXT) | frozenset("eq equalto even ne odd".split())
+_TESTS = frozenset(Text.TESTS) | frozenset("eq equalto even ne odd".split())
 _BINARY: dict[type[nodes.BinExpr], Callable[[Any, Any], Any]] = {
     nodes.Add: operator.add,
     nodes.Sub: operator.sub,
@@ -233,8 +233,8 @@ class _Run:
     def _part(self, node: nodes.Getattr | nodes.Getitem, frame: _Frame) -> Any:
         """Return an attribute, an item or a slice."""
         of = self._value(node.node, frame)
-        if isinstance(of, Text):
-            raise Unknown("a part of a text")
+        if isinstance(of, Hole):
+            raise Unknown("a part of what is not known")
         if isinstance(of, _Loop) and isinstance(node, nodes.Getattr):
             return getattr(of, node.attr)
         if isinstance(node, nodes.Getattr):
@@ -244,8 +244,8 @@ class _Run:
             return of[slice(*[None if end is None else self._value(end, frame) for end in ends])]
         else:
             key = self._value(node.arg, frame)
-            if isinstance(key, Text):
-                raise Unknown("a text as a key")
+            if isinstance(key, Hole):
+                raise Unknown("a key that is not known")
             found = self._environment.getitem(of, key)
         if callable(found) and not isinstance(found, Undefined):
             raise Unknown("a method as a value")
@@ -285,15 +285,19 @@ class _Run:
                 return self._texts.ask(value, "strip", args)
             if node.name == "string":
                 return value
+        if isinstance(value, Json):
+            if node.name != "tojson" or args or words:
+                raise Unknown("a filter of what is not known")
+            return value.text
         return self._environment.call_filter(node.name, value, args, words)
 
     def _test(self, node: nodes.Test, frame: _Frame) -> Any:
         value = self._value(node.node, frame)
         args, words = self._arguments(node, frame)
-        if isinstance(value, Text):
-            if node.name not in TESTS_OF_TEXT or args:
+        if isinstance(value, Hole):
+            if node.name not in value.TESTS or args:
                 raise Unknown(f"the test {node.name}")
-            return TESTS_OF_TEXT[node.name]
+            return value.TESTS[node.name]
         if node.name not in _TESTS:
             raise Unknown(f"the test {node.name}")
         return self._environment.call_test(node.name, value, args, words)

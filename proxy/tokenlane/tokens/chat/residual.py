@@ -75,16 +75,18 @@ class Continuations:
     def __init__(self) -> None:
         self._size_bytes = 0
         self._known: dict[
-            tuple[int, int, int, int], tuple[Residual, Residual, Continuation | None]
+            tuple[int, int, int, int, int], tuple[Residual, Residual, Continuation | None]
         ] = {}
 
-    def of(self, old: Residual, new: Residual, part: int, known: int) -> Continuation | None:
+    def of(
+        self, old: Residual, new: Residual, part: int, within: int, known: int
+    ) -> Continuation | None:
         """As `continuation`."""
-        name = (id(old), id(new), part, known)
+        name = (id(old), id(new), part, within, known)
         found = self._known.get(name)
         if found is not None and found[0] is old and found[1] is new:
             return found[2]
-        made = continuation(old, new, part, known)
+        made = continuation(old, new, part, within, known)
         size_bytes = old.size_bytes + new.size_bytes
         if size_bytes > _RESIDUALS_LIMIT_BYTES:
             return made
@@ -96,13 +98,20 @@ class Continuations:
         return made
 
 
-def continuation(old: Residual, new: Residual, part: int, known: int) -> Continuation | None:
-    """Return how `new` goes on behind its first `part` parts, where `old` fits the first `known`
-    texts. None where those parts differ, where one of these texts is shown again behind them, and
-    where `new` asks them what `old` did not."""
+def continuation(
+    old: Residual, new: Residual, part: int, within: int, known: int
+) -> Continuation | None:
+    """Return how `new` goes on behind its first `part` parts and `within` characters of the next
+    one, where `old` fits the first `known` texts. None where those differ, where one of these texts
+    is shown again behind them, and where `new` asks them what `old` did not."""
     if new.parts[:part] != old.parts[:part]:
         return None
     behind = new.parts[part:]
+    if within:
+        begun, said = old.parts[part], behind[0] if behind else 0
+        if isinstance(begun, int) or isinstance(said, int) or said[:within] != begun[:within]:
+            return None
+        behind = (said[within:], *behind[1:])
     if any(isinstance(one, int) and one < known for one in behind):
         return None
     guards = []

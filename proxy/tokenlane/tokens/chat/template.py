@@ -8,7 +8,6 @@ Invariants:
 - A template that asks for the time (`strftime_now`) is not a function of the request: `volatile`.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
@@ -23,11 +22,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenlane.errors import ConfigError, RequestError
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.chat.content_formats import content_format
-from tokenlane.tokens.chat.conversation import Message, plain
-from tokenlane.tokens.chat.holes import Text
+from tokenlane.tokens.chat.conversation import Message
+from tokenlane.tokens.chat.forms import with_holes
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.partial_evaluation import residual
 from tokenlane.tokens.chat.residual import Residual
+from tokenlane.tokens.chat.template_json import to_json
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
 # transformers' own mark: the template, and a message that quotes it, must see the same.
@@ -52,23 +52,6 @@ class GenerationTag(Extension):
         return caller()
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Write plain JSON, which chat templates expect: Jinja's own filter escapes HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
@@ -87,7 +70,7 @@ def _bare_environment() -> ImmutableSandboxedEnvironment:
 def environment() -> ImmutableSandboxedEnvironment:
     """Return Jinja as transformers configures it for chat templates."""
     made = _bare_environment()
-    made.filters["tojson"] = _to_json
+    made.filters["tojson"] = to_json
     made.globals["raise_exception"] = _raise
     made.globals["strftime_now"] = _now
     return made
@@ -160,15 +143,12 @@ class Template:
         return self._cut(self._render(marked, given, fast), text)
 
     def residual(
-        self, roles: tuple[str, ...], texts: list[str], variables: dict[str, Any]
+        self, forms: tuple[str, ...], texts: list[str], variables: dict[str, Any]
     ) -> Residual:
-        """Return what it makes of messages of these roles, whatever their texts; see
+        """Return what it makes of messages of these forms, whatever their texts; see
         `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. Raises
         Unknown."""
-        messages = [
-            plain(role, Text(number), self.content_format) for number, role in enumerate(roles)
-        ]
-        given = {**variables, "messages": messages}
+        given = {**variables, "messages": with_holes(forms, self.content_format)}
         return residual(self._tree, self._compiled.environment, given, texts)
 
     def _render(

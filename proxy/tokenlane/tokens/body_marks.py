@@ -1,0 +1,160 @@
+"""Where a chat's body may be left: behind a message, if its rendering has an exact cut there.
+
+Invariants:
+- A mark stands at the first cut behind the last text of its message, and before the first text of
+  the next one: what the template says in between may depend on what follows, and is compared.
+- Behind a mark no text from before it is shown, and before it none from behind it.
+- A body is kept only where the fields around its messages cannot name messages.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tokenlane.parts import in_parts
+from tokenlane.protocols.bodies import ChatBody, Prompted
+from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
+from tokenlane.tokens.caches.listed_ids import PART_BYTES
+from tokenlane.tokens.caches.prefixes import Prefix
+from tokenlane.tokens.chat.forms import TEXTS, owners
+from tokenlane.tokens.keys import options_digest
+from tokenlane.tokens.tokenizer import Rendering
+
+_BLANK: Final = b" \t\r\n"
+_NAME: Final = b'"messages"'
+# JSON names can be spelled with escapes, and only with these.
+_ESCAPE: Final = b"\\u"
+# The fields around the messages are read again in every turn, and kept for nothing else.
+_AROUND_LIMIT_BYTES: Final = 64 * 1024
+# Marks kept: of a system prompt that others share, and of the last turns.
+_FIRST_MARKS: Final = 2
+_LAST_MARKS: Final = 6
+
+_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class BodySource(NamedTuple):
+    """A body whose prompt is being made, kept for later bodies that begin with it. model: whose
+    tokenizer reads it. keeps_ids: somebody gets the ids."""
+
+    cache: BodyPrefixCache
+    body: bytes
+    model: str
+    keeps_ids: bool
+
+
+def root_of(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
+    """Return all that decides a chat's ids and hashes beside its messages."""
+    options = options_digest(request, b"")
+    return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
+
+
+def learn(
+    source: BodySource,
+    request: Prompted,
+    rendering: Rendering,
+    prompt: Prefix,
+    salt: bytes,
+    block_tokens: int,
+) -> None:
+    """Keep a chat's body whose prompt was made from all of it, if it is known how it renders."""
+    shape, residual = rendering.shape, rendering.residual
+    if shape is None or residual is None or not isinstance(request, ChatBody):
+        return
+    body = source.body
+    at = body.find(_NAME)
+    messages = memoryview(request.messages)
+    start = body.find(b"[", at) if at >= 0 else -1
+    around_bytes = len(body) - messages.nbytes
+    if start < 0 or around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
+        return
+    end = start + messages.nbytes
+    front, behind = body[:at], body[end:]
+    between = body[at + len(_NAME) : start]
+    if between.strip(_BLANK) != b":" or not (is_plain(front) and is_plain(behind)):
+        return
+    if not body.startswith(messages, start):
+        return
+    forms, texts, parts = shape.name[1], shape.texts, residual.parts
+    ends = ends_in_body(bytes(messages), start)
+    cuts = [mark.chars for mark in prompt.marks]
+    marks: list[BodyMark] = []
+    chars, done, texts_before, counted = 0, 0, 0, 0
+    for part, count in message_ends(parts, owners(forms)):
+        chars += sum([len(one if isinstance(one, str) else texts[one]) for one in parts[done:part]])
+        done = part
+        texts_before += sum([TEXTS[form] for form in forms[counted:count]])
+        counted = count
+        shown = parts[part] if part < len(parts) else ""
+        place = bisect_left(cuts, chars)
+        if isinstance(shown, int) or place == len(cuts) or cuts[place] >= chars + len(shown):
+            continue
+        within, ids_bytes = cuts[place] - chars, prompt.marks[place].ids_bytes
+        full_bytes = ids_bytes // (4 * block_tokens) * 4 * block_tokens
+        if full_bytes:
+            before = parts[part - 1]
+            last = shown[:within] or (texts[before] if isinstance(before, int) else before)
+            open_ids = prompt.ids[full_bytes:ids_bytes]
+            marks.append(
+                BodyMark(
+                    ends[count - 1], count, texts_before, part, within, ids_bytes, open_ids,
+                    last[-1:],
+                )
+            )  # fmt: skip
+    root = root_of(request, salt, block_tokens)
+    source.cache.put(
+        KnownBody(
+            source.cache.in_parts(body), body[: start + 1], source.model, root, forms, residual,
+            in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
+            kept(marks),
+        )
+    )  # fmt: skip
+
+
+def kept(marks: list[BodyMark]) -> list[BodyMark]:
+    """Return those of the marks that are worth their place."""
+    if len(marks) <= _FIRST_MARKS + _LAST_MARKS:
+        return marks
+    return marks[:_FIRST_MARKS] + marks[-_LAST_MARKS:]
+
+
+def message_ends(
+    parts: tuple[str | int, ...], owners: Sequence[int], first: int = 0
+) -> list[tuple[int, int]]:
+    """Return where messages end in a residual, or what follows of one: (parts before, messages
+    before). Behind such a place no text from before it is shown, and before it none from behind
+    it. owners: of each text from the first one on, the number of its message."""
+    found: list[tuple[int, int]] = []
+    highest = -1
+    highs: list[int] = []
+    for part in parts:
+        if isinstance(part, int):
+            highest = max(highest, owners[part - first])
+        highs.append(highest)
+    lowest = 2**62
+    for index in range(len(parts) - 1, -1, -1):
+        part = parts[index]
+        if isinstance(part, int):
+            owner = owners[part - first]
+            if owner < lowest and highs[index] == owner:
+                found.append((index + 1, owner + 1))
+            lowest = min(lowest, owner)
+    found.reverse()
+    return found
+
+
+def is_plain(around: bytes) -> bool:
+    """Return whether this part of a body, beside its messages, names no messages."""
+    return _NAME not in around and _ESCAPE not in around
+
+
+def ends_in_body(messages: bytes, start: int) -> list[int]:
+    """Return where each message of a list ends, which begins at `start` of its body."""
+    ends, at = [], 1
+    for raw in _raws(messages):
+        one = bytes(raw)
+        at = messages.index(one, at) + len(one)
+        ends.append(start + at)
+    return ends
