@@ -19,6 +19,7 @@ from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, Kno
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.forms import TEXTS, owners
+from tokenlane.tokens.chat.residual import base_of, text_at
 from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.tokenizer import Rendering
 
@@ -83,7 +84,8 @@ def learn(
     marks: list[BodyMark] = []
     chars, done, texts_before, counted = 0, 0, 0, 0
     for part, count in message_ends(parts, owners(forms)):
-        chars += sum([len(one if isinstance(one, str) else texts[one]) for one in parts[done:part]])
+        said = [one if isinstance(one, str) else text_at(texts, one) for one in parts[done:part]]
+        chars += sum(map(len, said))
         done = part
         texts_before += sum([TEXTS[form] for form in forms[counted:count]])
         counted = count
@@ -94,8 +96,7 @@ def learn(
         within, ids_bytes = cuts[place] - chars, prompt.marks[place].ids_bytes
         full_bytes = ids_bytes // (4 * block_tokens) * 4 * block_tokens
         if full_bytes:
-            before = parts[part - 1]
-            last = shown[:within] or (texts[before] if isinstance(before, int) else before)
+            last = shown[:within] or said[-1]
             open_ids = prompt.ids[full_bytes:ids_bytes]
             marks.append(
                 BodyMark(
@@ -131,13 +132,13 @@ def message_ends(
     highs: list[int] = []
     for part in parts:
         if isinstance(part, int):
-            highest = max(highest, owners[part - first])
+            highest = max(highest, owners[base_of(part) - first])
         highs.append(highest)
     lowest = 2**62
     for index in range(len(parts) - 1, -1, -1):
         part = parts[index]
         if isinstance(part, int):
-            owner = owners[part - first]
+            owner = owners[base_of(part) - first]
             if owner < lowest and highs[index] == owner:
                 found.append((index + 1, owner + 1))
             lowest = min(lowest, owner)

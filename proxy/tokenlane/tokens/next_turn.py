@@ -27,7 +27,7 @@ from tokenlane.tokens.body_marks import ends_in_body, is_plain, kept, message_en
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
-from tokenlane.tokens.chat.residual import Continuations, Residual, says
+from tokenlane.tokens.chat.residual import Continuations, Residual, says, text_at
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.keys import options_digest
@@ -175,7 +175,7 @@ def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _
     """Return the pieces, one of a body that is not kept; None where the rendering cannot be cut at
     the mark."""
     last, first = turn.mark.last, turn.mark.texts
-    shown = [part if isinstance(part, str) else turn.texts[part - first] for part in parts]
+    shown = [part if isinstance(part, str) else text_at(turn.texts, part, first) for part in parts]
     text = last + "".join(shown)
     at = len(last)
     if not encoder.is_cut(text, at):

@@ -22,7 +22,7 @@ from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.keys import options_digest
 
 # Longer conversations hardly ever have a shape that was seen before. To learn one takes 40 to
-# 90 us a message, in bytecode: a thread has that time, the loop for a few messages only.
+# 100 us a message, in bytecode: a thread has that time, the loop for a few messages only.
 _MOST_MESSAGES: Final = 512
 _FEW_MESSAGES: Final = 16
 # Attempts to learn one shape.

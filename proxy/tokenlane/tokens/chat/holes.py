@@ -6,10 +6,11 @@ Invariants:
   answer, the template goes the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
-from tokenlane.tokens.chat.residual import Guard, Unknown, says
+from tokenlane.tokens.chat.residual import Guard, Unknown, base_of, made_of, says, text_at
+from tokenlane.tokens.chat.template_json import to_json
 
 # What Jinja2's tests say of anything else.
 _TESTS = dict.fromkeys(
@@ -70,10 +71,15 @@ def joined(values: Sequence[Any]) -> str | Text:
     parts: list[str | int] = []
     for value in values:
         parts.extend(value.parts if isinstance(value, Text) else (str(value),))
-    whole = Text(*parts)
-    if any(isinstance(part, int) for part in whole.parts):
-        return whole
-    return "".join([str(part) for part in whole.parts])
+    return whole(parts)
+
+
+def whole(parts: Sequence[str | int]) -> str | Text:
+    """Join strings and numbers of texts; a string where there are no texts."""
+    text = Text(*parts)
+    if any(isinstance(part, int) for part in text.parts):
+        return text
+    return "".join([str(part) for part in text.parts])
 
 
 class Texts:
@@ -100,8 +106,8 @@ class Texts:
         )
 
     def ask(self, text: Text, name: str, args: list[Any]) -> Any:
-        """Return what a method of str says of a text; the text itself for one that strips nothing
-        off. Raise Unknown."""
+        """Return what a method of str says of a text; what it leaves, for one that strips. Raise
+        Unknown."""
         if name not in _PREDICATES and name not in _STRIPS:
             raise Unknown(f"the question {name}")
         if len(text.parts) != 1 or not isinstance(text.parts[0], int):
@@ -109,8 +115,33 @@ class Texts:
         if not all(isinstance(arg, str) for arg in args):
             raise Unknown("a question that is no word")
         number, words = text.parts[0], tuple(args)
-        answer = says(self._texts[number], name, words)
+        if name in _STRIPS and base_of(number) == number:
+            return Text(made_of(number, name, words))
+        answer = says(text_at(self._texts, number), name, words)
         if name in _STRIPS and not answer:
             raise Unknown("a text that changes")
         self._asked.setdefault((name, words, answer), {})[number] = None
         return text if name in _STRIPS else answer
+
+    def json(self, value: Any) -> str | Text:
+        """Return what `tojson` writes of any value. Raise Unknown."""
+        try:
+            return to_json(value)
+        except TypeError:
+            pass  # a hole is in it
+        match value:
+            case Json(text=text):
+                return text
+            case Text(parts=(int(number),)):
+                return Text(made_of(number, "tojson", ()))
+            case dict() if all(type(key) is str for key in value):
+                pairs = [(f"{to_json(key)}: ", self.json(one)) for key, one in value.items()]
+                return joined(["{", *_between(pairs), "}"])
+            case list() | tuple():
+                return joined(["[", *_between([(self.json(one),) for one in value]), "]"])
+        raise Unknown("JSON of what is not known")
+
+
+def _between(groups: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    for number, group in enumerate(groups):
+        yield from (", ", *group) if number else group

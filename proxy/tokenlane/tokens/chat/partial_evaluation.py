@@ -21,12 +21,14 @@ from jinja2.runtime import Undefined
 from jinja2.utils import Namespace
 
 from tokenlane.tokens.chat.constructs import METHODS
-from tokenlane.tokens.chat.holes import Hole, Json, Text, Texts, joined
+from tokenlane.tokens.chat.holes import Hole, Json, Text, Texts, joined, whole
+from tokenlane.tokens.chat.macros import Macro
 from tokenlane.tokens.chat.residual import Residual, Unknown
 
 _FUNCTIONS = frozenset(("namespace", "range"))
 _FILTERS = frozenset(
-    "count d default first last length list lower reverse string tojson trim upper".split()
+    "count d default dictsort first items join last length list lower reverse string tojson trim "
+    "upper".split()
 )
 _TESTS = frozenset(Text.TESTS) | frozenset("eq equalto even ne odd".split())
 _BINARY: dict[type[nodes.BinExpr], Callable[[Any, Any], Any]] = {
@@ -76,7 +78,7 @@ def residual(
     """Return the template's residual. variables: what it is rendered with, texts as `Text`. texts:
     those at hand, by number. Raise Unknown."""
     asked = Texts(texts)
-    run = _Run(environment, asked)
+    run = _Run(environment, asked, tree, variables)
     try:
         run.block(tree.body, dict(variables))
     except Unknown:
@@ -92,9 +94,17 @@ def residual(
 class _Run:
     """One evaluation. shown: what it printed so far."""
 
-    def __init__(self, environment: Environment, texts: Texts) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        texts: Texts,
+        tree: nodes.Template,
+        variables: dict[str, Any],
+    ) -> None:
         self._environment = environment
         self._texts = texts
+        self._tree = tree
+        self._variables = variables
         self.shown: list[str | int] = []
 
     # Statements
@@ -119,6 +129,8 @@ class _Run:
                 self._loop(node, frame)
             case nodes.Assign():
                 self._assign(node.target, self._value(node.node, frame), frame)
+            case nodes.Macro(name=name):
+                frame[name] = Macro(node, frame, self._tree, self._variables)
             case nodes.Break():
                 raise _Break
             case nodes.Continue():
@@ -225,6 +237,8 @@ class _Run:
 
     def _named(self, name: str, frame: _Frame) -> Any:
         if name in frame:
+            if isinstance(frame[name], Macro):
+                raise Unknown("a macro as a value")
             return frame[name]
         if name == "self" or name in self._environment.globals:
             raise Unknown("a function as a value")
@@ -254,6 +268,8 @@ class _Run:
     def _call(self, node: nodes.Call, frame: _Frame) -> Any:
         args, words = self._arguments(node, frame)
         match node.node:
+            case nodes.Name(name=name) if isinstance(frame.get(name), Macro):
+                return self._run_macro(frame[name], args, words)
             case nodes.Name(name=name) if name in _FUNCTIONS and name not in frame:
                 function: Any = self._environment.globals[name]
                 return function(*args, **words)
@@ -264,6 +280,16 @@ class _Run:
                 if isinstance(of, str | dict | list):
                     return getattr(of, name)(*args)
         raise Unknown("a call")
+
+    def _run_macro(self, macro: Macro, args: list[Any], words: dict[str, Any]) -> str | Text:
+        """Return what a macro prints."""
+        inner = macro.called(args, words, self._environment.undefined())
+        outer, self.shown = self.shown, []
+        try:
+            self.block(macro.body, inner)
+            return whole(self.shown)
+        finally:
+            self.shown = outer
 
     def _arguments(
         self, node: nodes.Call | nodes.Filter | nodes.Test, frame: _Frame
@@ -278,6 +304,8 @@ class _Run:
             raise Unknown(f"the filter {node.name}")
         value = self._value(node.node, frame)
         args, words = self._arguments(node, frame)
+        if node.name == "tojson" and not args and not words:
+            return self._texts.json(value)
         if isinstance(value, Text):
             if words:
                 raise Unknown("a filter's words")
@@ -286,9 +314,7 @@ class _Run:
             if node.name == "string":
                 return value
         if isinstance(value, Json):
-            if node.name != "tojson" or args or words:
-                raise Unknown("a filter of what is not known")
-            return value.text
+            raise Unknown("a filter of what is not known")
         return self._environment.call_filter(node.name, value, args, words)
 
     def _test(self, node: nodes.Test, frame: _Frame) -> Any:

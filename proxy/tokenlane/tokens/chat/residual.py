@@ -9,10 +9,13 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from itertools import count
 from sys import getsizeof
 from typing import Final, NamedTuple
 
 import msgspec
+
+from tokenlane.tokens.chat.template_json import to_json
 
 # Of these, whose memory is outside all accounts, 3 MB at most: 2 of residuals, which are counted in
 # full although some may be in a cache, too, and the answers, which share their text.
@@ -20,13 +23,56 @@ _ANSWERS_KEPT: Final = 64
 _RESIDUALS_LIMIT_BYTES: Final = 2_000_000
 
 
+# A number is of a text, or of what is made of one: the text's, and so many of these for what it is.
+_STRIDE: Final = 1 << 20
+# Words may come from requests.
+_MOST_MADE: Final = 64
+
+
 class Unknown(Exception):
     """The rendering follows from a text in a way that is not followed here."""
 
 
+# How a text is made of another: by a method of str that strips, with its words, or by `tojson`.
+_Way = tuple[str, tuple[str, ...]]
+# Written without a lock: a way is known by its number before anybody gets the number.
+_ways: dict[int, _Way] = {}
+_numbers: dict[_Way, int] = {}
+_next_numbers = count(1)
+
+
+def made_of(number: int, by: str, words: tuple[str, ...]) -> int:
+    """Return the number of what is made of a text. Raise Unknown."""
+    if number >= _STRIDE:
+        raise Unknown("what is made of what is made of a text")
+    way = by, words
+    if way not in _numbers:
+        if len(_ways) >= _MOST_MADE:
+            raise Unknown("too many ways to make a text of one")
+        new = next(_next_numbers)
+        _ways[new] = way
+        _numbers.setdefault(way, new)
+    return number + _STRIDE * _numbers[way]
+
+
+def base_of(number: int) -> int:
+    """Return the number of the text that this one is, or is made of."""
+    return number % _STRIDE
+
+
+def text_at(texts: Sequence[str], number: int, first: int = 0) -> str:
+    """Return the text of that number, or what is made of it. first: the number of the first of
+    `texts`."""
+    if number < _STRIDE:
+        return texts[number - first]
+    by, words = _ways[number // _STRIDE]
+    text = texts[number % _STRIDE - first]
+    return to_json(text) if by == "tojson" else str(getattr(text, by)(*words))
+
+
 class Guard(NamedTuple):
-    """A condition on texts. asks: a method of str, which returns `holds` for each of these texts
-    (by number), given these words; a method that strips leaves the text unchanged."""
+    """A condition on texts, or what is made of them. asks: a method of str, which returns `holds`
+    for each of these (by number), given these words; a method that strips leaves it unchanged."""
 
     asks: str
     words: tuple[str, ...]
@@ -35,8 +81,8 @@ class Guard(NamedTuple):
 
 
 class Residual(msgspec.Struct):
-    """parts: text, and numbers of the texts that stand in between. size_bytes: the memory it
-    takes."""
+    """parts: text, and the numbers of texts, or of what is made of them, that stand in between.
+    size_bytes: the memory it takes."""
 
     parts: tuple[str | int, ...]
     guards: tuple[Guard, ...] = ()
@@ -51,13 +97,15 @@ class Residual(msgspec.Struct):
         """Return whether it is the template's rendering for messages of these texts."""
         for guard in self.guards:
             for number in guard.texts:
-                if says(texts[number], guard.asks, guard.words) is not guard.holds:
+                if says(text_at(texts, number), guard.asks, guard.words) is not guard.holds:
                     return False
         return True
 
     def filled(self, texts: Sequence[str]) -> str:
         """Return the rendering, where it fits."""
-        return "".join([part if isinstance(part, str) else texts[part] for part in self.parts])
+        return "".join(
+            [part if isinstance(part, str) else text_at(texts, part) for part in self.parts]
+        )
 
 
 class Continuation(NamedTuple):
@@ -112,17 +160,17 @@ def continuation(
         if isinstance(begun, int) or isinstance(said, int) or said[:within] != begun[:within]:
             return None
         behind = (said[within:], *behind[1:])
-    if any(isinstance(one, int) and one < known for one in behind):
+    if any(isinstance(one, int) and base_of(one) < known for one in behind):
         return None
     guards = []
     for guard in new.guards:
-        fresh = tuple([number for number in guard.texts if number >= known])
+        fresh = tuple([number for number in guard.texts if base_of(number) >= known])
         if len(fresh) < len(guard.texts):
             asked: set[int] = set()
             for one in old.guards:
                 if one[:3] == guard[:3]:
                     asked.update(one.texts)
-            if not asked.issuperset([number for number in guard.texts if number < known]):
+            if not asked.issuperset([one for one in guard.texts if base_of(one) < known]):
                 return None
         if fresh:
             guards.append(Guard(guard.asks, guard.words, guard.holds, fresh))
