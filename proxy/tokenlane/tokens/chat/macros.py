@@ -7,6 +7,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 from jinja2 import nodes
@@ -45,10 +46,8 @@ class Macro:
             self._given[param] = default.value
         self._defaulted = self._params[len(self._params) - len(node.defaults) :]
         self._frame = frame | {node.name: self}
-        own = {id(one) for one in node.find_all(nodes.Assign)}
-        elsewhere = [
-            name for one in tree.find_all(nodes.Assign) if id(one) not in own for name in _set(one)
-        ]
+        own = {id(one) for one, _ in _set(node)}
+        elsewhere = [name for one, name in _set(tree) if id(one) not in own]
         for name in names:
             times = elsewhere.count(name)
             if times > 1 or (times and (name in variables or name not in self._frame)):
@@ -64,8 +63,10 @@ class Macro:
         return self._frame | self._given | missing | by_place | words
 
 
-def _set(one: nodes.Assign) -> Iterator[str]:
-    """Yield the names that it sets."""
-    for name in (one.target, *one.target.find_all(nodes.Name)):
-        if isinstance(name, nodes.Name):
-            yield name.name
+def _set(within: nodes.Node) -> Iterator[tuple[nodes.Node, str]]:
+    """Yield what sets names, and each of them."""
+    for one in chain(within.find_all(nodes.Assign), within.find_all(nodes.AssignBlock)):
+        assert isinstance(one, nodes.Assign | nodes.AssignBlock)
+        for name in (one.target, *one.target.find_all(nodes.Name)):
+            if isinstance(name, nodes.Name):
+                yield one, name.name

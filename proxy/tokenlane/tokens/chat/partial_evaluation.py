@@ -129,6 +129,8 @@ class _Run:
                 self._loop(node, frame)
             case nodes.Assign():
                 self._assign(node.target, self._value(node.node, frame), frame)
+            case nodes.AssignBlock(target=target, filter=None, body=body):
+                self._assign(target, self._printed(body, dict(frame)), frame)
             case nodes.Macro(name=name):
                 frame[name] = Macro(node, frame, self._tree, self._variables)
             case nodes.Break():
@@ -269,7 +271,8 @@ class _Run:
         args, words = self._arguments(node, frame)
         match node.node:
             case nodes.Name(name=name) if isinstance(frame.get(name), Macro):
-                return self._run_macro(frame[name], args, words)
+                missing = self._environment.undefined()
+                return self._printed(frame[name].body, frame[name].called(args, words, missing))
             case nodes.Name(name=name) if name in _FUNCTIONS and name not in frame:
                 function: Any = self._environment.globals[name]
                 return function(*args, **words)
@@ -281,12 +284,11 @@ class _Run:
                     return getattr(of, name)(*args)
         raise Unknown("a call")
 
-    def _run_macro(self, macro: Macro, args: list[Any], words: dict[str, Any]) -> str | Text:
-        """Return what a macro prints."""
-        inner = macro.called(args, words, self._environment.undefined())
+    def _printed(self, body: list[nodes.Node], frame: _Frame) -> str | Text:
+        """Return what a block prints."""
         outer, self.shown = self.shown, []
         try:
-            self.block(macro.body, inner)
+            self.block(body, frame)
             return whole(self.shown)
         finally:
             self.shown = outer
