@@ -29,6 +29,7 @@ ROWS = {
     "16 KiB program text, likewise": "16 KiB program text",
     "390 KB English, next turns of conversations of 100": "390 KB English",
     "390 KB program text, likewise": "390 KB program text",
+    "390 KB program text, of agents that call a tool each turn": "390 KB with calls",
 }
 
 
@@ -56,9 +57,11 @@ def draw(found: dict[str, dict[str, float]], to: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, grid = plt.subplots(2, 3, figsize=(9.0, 4.6))
+    figure, grid = plt.subplots(2, 4, figsize=(12.0, 4.6))
     panels = grid.T.flatten()
-    for axes, (row, bars) in zip(panels, found.items(), strict=True):
+    for axes in panels[len(found) :]:
+        axes.set_axis_off()
+    for axes, (row, bars) in zip(panels, found.items(), strict=False):
         names = list(bars)
         places = [-place for place in range(len(names))]
         colors = ["#2e6f6e" if name == OWN else "#b8c4c4" for name in names]

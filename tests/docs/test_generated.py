@@ -59,7 +59,7 @@ def test_the_readme_compares_places_to_tokenize_with_the_same_encoder() -> None:
 def test_the_plot_beside_other_routers_has_the_dear_rows_too() -> None:
     found = peers.costs()
     assert any("all new" in row for row in found)
-    assert sum("program text" in row for row in found) == 2
+    assert sum("program text" in row for row in found) == 3
     assert all(set(bars) == set(peers.COLUMNS.values()) for bars in found.values())
 
 

@@ -35,7 +35,7 @@ class Macro:
         self.body = node.body
         self._params = [param.name for param in node.args]
         self._given = dict.fromkeys(self._params)
-        names = {name.name for name in node.find_all(nodes.Name)} - self._given.keys()
+        names = {name.name for name in node.find_all(nodes.Name)}
         if names & _OTHERS:
             raise Unknown("a macro that takes more than it names")
         if sum([one.name == node.name for one in tree.find_all(nodes.Macro)]) > 1:
@@ -48,7 +48,7 @@ class Macro:
         self._frame = frame | {node.name: self}
         own = {id(one) for one, _ in _set(node)}
         elsewhere = [name for one, name in _set(tree) if id(one) not in own]
-        for name in names:
+        for name in names - self._given.keys():
             times = elsewhere.count(name)
             if times > 1 or (times and (name in variables or name not in self._frame)):
                 raise Unknown("a name that a macro may see change")

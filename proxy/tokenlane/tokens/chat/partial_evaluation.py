@@ -13,7 +13,8 @@ Invariants:
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from jinja2 import Environment, nodes
@@ -78,7 +79,7 @@ def residual(
     """Return the template's residual. variables: what it is rendered with, texts as `Text`. texts:
     those at hand, by number. Raise Unknown."""
     asked = Texts(texts)
-    run = _Run(environment, asked, tree, variables)
+    run = _Run(environment, asked, partial(Macro, tree=tree, variables=variables))
     try:
         run.block(tree.body, dict(variables))
     except Unknown:
@@ -94,17 +95,10 @@ def residual(
 class _Run:
     """One evaluation. shown: what it printed so far."""
 
-    def __init__(
-        self,
-        environment: Environment,
-        texts: Texts,
-        tree: nodes.Template,
-        variables: dict[str, Any],
-    ) -> None:
+    def __init__(self, environment: Environment, texts: Texts, macro: Callable[..., Macro]) -> None:
         self._environment = environment
         self._texts = texts
-        self._tree = tree
-        self._variables = variables
+        self._macro = macro
         self.shown: list[str | int] = []
 
     # Statements
@@ -132,7 +126,7 @@ class _Run:
             case nodes.AssignBlock(target=target, filter=None, body=body):
                 self._assign(target, self._printed(body, dict(frame)), frame)
             case nodes.Macro(name=name):
-                frame[name] = Macro(node, frame, self._tree, self._variables)
+                frame[name] = self._macro(node, frame)
             case nodes.Break():
                 raise _Break
             case nodes.Continue():
@@ -176,6 +170,8 @@ class _Run:
         return inner
 
     def _assign(self, target: nodes.Node, value: Any, frame: _Frame) -> None:
+        if isinstance(value, Iterator):
+            raise Unknown("an iterator as a value")  # who walks through it first empties it
         match target:
             case nodes.Name(name=name):
                 frame[name] = value
@@ -271,6 +267,8 @@ class _Run:
         args, words = self._arguments(node, frame)
         match node.node:
             case nodes.Name(name=name) if isinstance(frame.get(name), Macro):
+                if any(isinstance(one, Iterator) for one in (*args, *words.values())):
+                    raise Unknown("an iterator as a value")
                 missing = self._environment.undefined()
                 return self._printed(frame[name].body, frame[name].called(args, words, missing))
             case nodes.Name(name=name) if name in _FUNCTIONS and name not in frame:
