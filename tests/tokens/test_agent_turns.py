@@ -85,7 +85,9 @@ async def test_a_step_of_an_agent_is_known(name: str, how: str) -> None:
     assert own.bodies.hits > 0
 
 
-@pytest.mark.parametrize("name", ["calls", "each asked", "loop", *SHARED_NAMES])
+@pytest.mark.parametrize(
+    "name", ["calls", "each asked", "loop", "stripped and asked", *SHARED_NAMES]
+)
 @pytest.mark.timeout(240)
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 @given(

@@ -67,6 +67,10 @@ ODD = {
         "{{ m.content }}", "{{ m.content }}{% if not loop.last %}<|im_end|>{% endif %}"
     ),
     "stripped": LOOP.replace("{{ m.content }}", "{{ m.content | trim }}"),
+    "stripped and asked": LOOP.replace(
+        "{{ m.content }}",
+        "{% set c = m.content | trim %}{{ '!' if c.startswith('s') }}{{ c or '-' }}",
+    ),
     "last three": LOOP.replace("in messages", "in messages[-3:]"),
     "roles first": "{% for m in messages %}{{ m.role }} {% endfor %}" + LOOP,
 }

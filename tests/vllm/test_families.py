@@ -23,6 +23,10 @@ from tokenlane.errors import RequestError
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import ShapeCache
+from tokenlane.tokens.chat.conversation import conversation
+from tokenlane.tokens.chat.forms import forms_of, texts_of
+from tokenlane.tokens.chat.residual import Unknown
+from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -183,3 +187,46 @@ def test_real_templates_render_as_vllm_renders_them(
     report.add(f"real templates, part {part}: {len(found)}", dict(total))
     assert not wrong, wrong
     assert total["claimed"] >= CLAIMED * total["answered"]
+
+
+CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+ASKED = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+SAID = [{"role": "assistant", "content": "a"}, {"role": "user", "content": "v"}]
+CALLED = [
+    {"role": "assistant", "content": "say", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call00000", "content": "gave"},
+]
+
+
+@pytest.mark.parametrize(("messages", "least"), [(ASKED + SAID, 39), (ASKED + CALLED * 2, 21)])
+def test_so_many_real_templates_are_followed(messages: list[dict[str, Any]], least: int) -> None:
+    """As docs/ladder.md says."""
+    if not corpus.templates():
+        pytest.skip("the package of templates cannot be had")
+    forms = forms_of(messages)
+    assert forms is not None
+    variables = {"tools": [TOOL], "bos_token": "<s>", "eos_token": "</s>"}
+    followed = 0
+    for source in corpus.templates().values():
+        template = Template(source)
+        try:
+            made = template.residual(
+                forms, texts_of(messages, forms), variables | {"add_generation_prompt": True}
+            )
+        except Unknown:
+            continue
+        followed += made.filled(texts_of(messages, forms)) == template.render(
+            conversation(messages, template.content_format),
+            variables,
+            add_generation_prompt=True,
+            continue_final_message=False,
+        )
+    assert followed >= least

@@ -156,7 +156,8 @@ def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None
         return None
     for guard in way.guards:
         for number in guard.texts:
-            if says(turn.texts[number - first], guard.asks, guard.words) is not guard.holds:
+            text = text_at(turn.texts, number, first)
+            if says(text, guard.asks, guard.words) is not guard.holds:
                 return None
     return way.parts
 
