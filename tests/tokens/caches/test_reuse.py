@@ -221,8 +221,8 @@ def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
 
     MANY(given(STEPS, st.sampled_from([1, 16]))(asked))()
     # More openings than there is room for, whatever was drawn; each is kept from its second time.
-    for number in range(6):
-        system = ("edit", (0, f"You are number {number}. " * 120))
+    for number in range(24):
+        system = ("edit", (0, f"You are number {number}. " * 30))
         asked([system, *[("edit", (1, question)) for question in "abc"]], 16)
     assert (openings.hits > 0) == tokenizer.encoder.cuts_anywhere
     assert (openings.evictions > 0) == (tokenizer.encoder.cuts_anywhere and limit_bytes == 10_000)
