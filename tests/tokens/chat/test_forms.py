@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenlane.tokens.chat.conversation import ContentFormat, conversation
 from tokenlane.tokens.chat.forms import FORMS, TEXTS, forms_of, owners, texts_of, with_holes
-from tokenlane.tokens.chat.holes import Json, Text
+from tokenlane.tokens.chat.holes import Asked, Json, Text
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 short = st.text(max_size=5)
@@ -64,7 +64,7 @@ def test_a_form_and_its_texts_make_the_templates_message(
     if forms is None:
         return
     texts = texts_of(given_messages, forms)
-    made = filled(with_holes(forms, content_format), texts)
+    made = filled(with_holes(forms, content_format, Asked(texts)), texts)
     expected = conversation(given_messages, content_format)
     # The order of keys counts, too.
     assert json.dumps(made) == json.dumps(expected)

@@ -20,7 +20,7 @@ from tokenlane.tokens.chat.conversation import (
     is_plain,
     plain,
 )
-from tokenlane.tokens.chat.holes import Json, Text
+from tokenlane.tokens.chat.holes import Asked, Json, Text
 from tokenlane.tokens.chat.template_json import to_json
 
 _MOST_CALLS: Final = 8
@@ -149,25 +149,27 @@ def owners(forms: tuple[str, ...]) -> list[int]:
     return found
 
 
-def with_holes(forms: tuple[str, ...], content_format: ContentFormat) -> list[Message]:
+def with_holes(
+    forms: tuple[str, ...], content_format: ContentFormat, asked: Asked
+) -> list[Message]:
     """Return the template's messages of these forms, with a hole for each text."""
-    numbers = count()
-    return [_with_holes(FORMS[name], numbers, content_format) for name in forms]
+    texts = (Text(asked, (number,)) for number in count())
+    return [_with_holes(FORMS[name], texts, content_format) for name in forms]
 
 
-def _with_holes(form: Form, numbers: Iterator[int], content_format: ContentFormat) -> Message:
+def _with_holes(form: Form, texts: Iterator[Text], content_format: ContentFormat) -> Message:
     if form.content == "null":
         message: Message = {"role": form.role, "content": "" if content_format == "string" else []}
     else:
-        content = Text(next(numbers)) if form.content == "text" else ""
+        content = next(texts) if form.content == "text" else ""
         message = plain(form.role, content, content_format)
     calls = []
     for _ in range(form.calls):
-        call_id, name, arguments = (Text(next(numbers)) for _ in range(_TEXTS_OF_CALL))
+        call_id, name, arguments = (next(texts) for _ in range(_TEXTS_OF_CALL))
         function = {"arguments": Json(arguments), "name": name}
         calls.append({"id": call_id, "function": function, "type": "function"})
     if calls:
         message["tool_calls"] = calls
     if form.answers:
-        message["tool_call_id"] = Text(next(numbers))
+        message["tool_call_id"] = next(texts)
     return message

@@ -1,23 +1,25 @@
-"""Texts that are not known while a template is evaluated: holes, and what is asked of them.
+"""Texts that are not known while a template runs: holes, and what is asked of them.
 
 Invariants:
-- A hole is no string: it fails at whatever is done with it that is not written here.
+- A hole is no string: whatever is done with it that is not written here raises Unknown, or an error
+  that ends the run.
 - A question is answered by the text at hand, and becomes a guard: for another text with the same
   answer, the template goes the same way.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, NoReturn
 
 from tokenlane.tokens.chat.residual import Guard, Unknown, base_of, made_of, says, text_at
 from tokenlane.tokens.chat.template_json import to_json
 
 # What Jinja2's tests say of anything else.
-_TESTS = dict.fromkeys(
-    "undefined none mapping string number boolean integer true false".split(), False
+_TESTS: Final = dict.fromkeys(
+    "undefined none mapping string number boolean integer float true false callable".split(), False
 ) | dict.fromkeys(("defined", "iterable", "sequence"), True)
-_PREDICATES = frozenset(("__bool__", "__contains__", "__eq__", "endswith", "startswith"))
-_STRIPS = frozenset(("lstrip", "rstrip", "strip"))
+_METHODS: Final = frozenset(
+    "endswith lower lstrip replace rstrip split startswith strip upper".split()
+)
 
 
 class Hole:
@@ -26,34 +28,144 @@ class Hole:
     __slots__ = ()
     TESTS: ClassVar[dict[str, bool]]
 
-    def _unknown(self, *_: object) -> NoReturn:
-        raise Unknown("a use of what is not known")
+    def method(self, name: str) -> Callable[..., Any]:
+        """Return a method of it, as a template calls it. Raise Unknown."""
+        raise Unknown(f"the part {name} of what is not known")
 
-    __bool__ = __contains__ = __eq__ = __getitem__ = __hash__ = __iter__ = __len__ = _unknown
-    __format__ = __repr__ = __str__ = _unknown
+
+def _unknown(*_: object) -> NoReturn:
+    raise Unknown("a use of what is not known")
+
+
+for _name in "bool contains eq format getitem hash iter len repr str".split():
+    setattr(Hole, f"__{_name}__", _unknown)
 
 
 class Text(Hole):
-    """Text with holes. parts: strings, and numbers of texts."""
+    """Text with holes. parts: strings, and numbers of texts. asked: whom to ask about those."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("asked", "parts")
     TESTS = _TESTS | {"string": True}
 
-    def __init__(self, *parts: str | int) -> None:
-        merged: list[str | int] = []
-        run: list[str] = []
-        for part in parts:
-            if not isinstance(part, int):
-                if part:
-                    run.append(part)
-                continue
-            if run:
-                merged.append("".join(run))
-                run = []
-            merged.append(part)
-        if run:
-            merged.append("".join(run))
-        self.parts = tuple(merged)
+    def __init__(self, asked: "Asked", parts: tuple[str | int, ...]) -> None:
+        self.asked = asked
+        self.parts = parts
+
+    def __bool__(self) -> bool:
+        # A string among the parts is not empty.
+        if any(isinstance(part, str) for part in self.parts):
+            return True
+        return self.asked.says(self._number(), "__bool__", ())
+
+    def __contains__(self, word: object) -> bool:
+        return self.asked.says(self._number(), "__contains__", _words(word))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str | Hole):
+            return False
+        return self.asked.says(self._number(), "__eq__", _words(other))
+
+    __hash__ = Hole.__hash__
+
+    def __add__(self, other: object) -> "Text":
+        return self._sum(self, other)
+
+    def __radd__(self, other: object) -> "Text":
+        return self._sum(other, self)
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """Return a method of str that is known here."""
+        if name not in _METHODS:
+            raise Unknown(f"the method {name}")
+        found: Callable[..., Any] = getattr(self, name)
+        return found
+
+    def startswith(self, word: object) -> bool:
+        """As str's."""
+        return self.asked.says(self._number(), "startswith", _words(word))
+
+    def endswith(self, word: object) -> bool:
+        """As str's."""
+        return self.asked.says(self._number(), "endswith", _words(word))
+
+    def lower(self) -> "Text":
+        """As str's."""
+        return self._made("lower", ())
+
+    def upper(self) -> "Text":
+        """As str's."""
+        return self._made("upper", ())
+
+    def strip(self, *chars: object) -> "Text":
+        """As str's."""
+        return self._made("strip", chars)
+
+    def lstrip(self, *chars: object) -> "Text":
+        """As str's."""
+        return self._made("lstrip", chars)
+
+    def rstrip(self, *chars: object) -> "Text":
+        """As str's."""
+        return self._made("rstrip", chars)
+
+    def replace(self, old: object, new: object) -> "Text":
+        """As str's."""
+        return self._made("replace", (old, new))
+
+    def split(self, by: object) -> list["Text"]:
+        """As str's, of a text without that word. Raise Unknown."""
+        if not by or by in self:
+            raise Unknown("a text that is split")
+        return [self]
+
+    def json(self) -> "Text":
+        """Return what `tojson` writes of it. Raise Unknown."""
+        return Text(self.asked, (made_of(self._number(), "tojson", ()),))
+
+    def _sum(self, *both: object) -> "Text":
+        if not all(isinstance(one, str | Text) for one in both):
+            raise Unknown("a sum")
+        return Text(self.asked, merged(both))
+
+    def _made(self, name: str, given: tuple[object, ...]) -> "Text":
+        number, words = self._number(), _words(*given)
+        if base_of(number) == number:
+            return Text(self.asked, (made_of(number, name, words),))
+        if not self.asked.says(number, name, words):
+            raise Unknown("a text that changes")
+        return self
+
+    def _number(self) -> int:
+        if len(self.parts) != 1 or not isinstance(self.parts[0], int):
+            raise Unknown("a question to more than one text")
+        return self.parts[0]
+
+
+class Length(Hole):
+    """How long a text is: at least whether it is empty."""
+
+    __slots__ = ("_text",)
+    TESTS = (
+        _TESTS
+        | dict.fromkeys(("integer", "number"), True)
+        | dict.fromkeys(("iterable", "sequence"), False)
+    )
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return not self > other
+
+    def __gt__(self, other: object) -> bool:
+        if other != 0 or isinstance(other, Hole):
+            raise Unknown("a length")
+        return bool(self._text)
+
+    __hash__ = Hole.__hash__
 
 
 class Json(Hole):
@@ -65,24 +177,11 @@ class Json(Hole):
     def __init__(self, text: Text) -> None:
         self.text = text
 
-
-def joined(values: Sequence[Any]) -> str | Text:
-    """Join strings and texts; other values as they are printed."""
-    parts: list[str | int] = []
-    for value in values:
-        parts.extend(value.parts if isinstance(value, Text) else (str(value),))
-    return whole(parts)
+    def __bool__(self) -> bool:
+        return not self.text == "{}"  # noqa: SIM201 - a hole answers no other comparison
 
 
-def whole(parts: Sequence[str | int]) -> str | Text:
-    """Join strings and numbers of texts; a string where there are no texts."""
-    text = Text(*parts)
-    if any(isinstance(part, int) for part in text.parts):
-        return text
-    return "".join([str(part) for part in text.parts])
-
-
-class Texts:
+class Asked:
     """The texts at hand, by number, and what was asked of them."""
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -94,54 +193,71 @@ class Texts:
         """All that was asked, and the answers."""
         return tuple([Guard(*asked, tuple(texts)) for asked, texts in self._asked.items()])
 
-    def truth(self, value: Any) -> bool:
-        """Return the truth of any value as a condition."""
-        if isinstance(value, Json):
-            return not self.ask(value.text, "__eq__", ["{}"])
-        if not isinstance(value, Text):
-            return bool(value)
-        # A string among the parts is not empty.
-        return any(isinstance(part, str) for part in value.parts) or bool(
-            self.ask(value, "__bool__", [])
-        )
-
-    def ask(self, text: Text, name: str, args: list[Any]) -> Any:
-        """Return what a method of str says of a text; what it leaves, for one that strips. Raise
-        Unknown."""
-        if name not in _PREDICATES and name not in _STRIPS:
-            raise Unknown(f"the question {name}")
-        if len(text.parts) != 1 or not isinstance(text.parts[0], int):
-            raise Unknown("a question to more than one text")
-        if not all(isinstance(arg, str) for arg in args):
-            raise Unknown("a question that is no word")
-        number, words = text.parts[0], tuple(args)
-        if name in _STRIPS and base_of(number) == number:
-            return Text(made_of(number, name, words))
+    def says(self, number: int, name: str, words: tuple[str, ...]) -> bool:
+        """Return what a predicate of str says of the text of this number."""
         answer = says(text_at(self._texts, number), name, words)
-        if name in _STRIPS and not answer:
-            raise Unknown("a text that changes")
         self._asked.setdefault((name, words, answer), {})[number] = None
-        return text if name in _STRIPS else answer
+        return answer
 
-    def json(self, value: Any) -> str | Text:
-        """Return what `tojson` writes of any value. Raise Unknown."""
-        try:
-            return to_json(value)
-        except TypeError:
-            pass  # a hole is in it
-        match value:
-            case Json(text=text):
-                return text
-            case Text(parts=(int(number),)):
-                return Text(made_of(number, "tojson", ()))
-            case dict() if all(type(key) is str for key in value):
-                pairs = [(f"{to_json(key)}: ", self.json(one)) for key, one in value.items()]
-                return joined(["{", *_between(pairs), "}"])
-            case list() | tuple():
-                return joined(["[", *_between([(self.json(one),) for one in value]), "]"])
-        raise Unknown("JSON of what is not known")
+
+def shown(value: Any) -> str | Text:
+    """Return a value as a template prints it."""
+    return value if isinstance(value, str | Text) else str(value)
+
+
+def merged(values: Sequence[Any]) -> tuple[str | int, ...]:
+    """Return the parts of values as a template prints them: strings next to each other are one."""
+    found: list[str | int] = []
+    run: list[str] = []
+    for value in values:
+        printed = shown(value)
+        for part in printed.parts if isinstance(printed, Text) else (printed,):
+            if not isinstance(part, int):
+                run.append(part)
+                continue
+            found += [*_joined(run), part]
+            run = []
+    return (*found, *_joined(run))
+
+
+def joined(values: Sequence[Any]) -> str | Text:
+    """Return values as a template prints them; a string where there are no texts."""
+    for value in values:
+        if isinstance(value, Text):
+            return Text(value.asked, merged(values))
+    return "".join(map(str, values))
+
+
+def json(value: Any) -> str | Text:
+    """Return what `tojson` writes of any value. Raise Unknown."""
+    try:
+        return to_json(value)
+    except TypeError:
+        pass  # a hole is in it
+    match value:
+        case Json(text=text):
+            return text
+        case Text():
+            return value.json()
+        case dict() if all(type(key) is str for key in value):
+            pairs = [(f"{to_json(key)}: ", json(one)) for key, one in value.items()]
+            return joined(["{", *_between(pairs), "}"])
+        case list() | tuple():
+            return joined(["[", *_between([(json(one),) for one in value]), "]"])
+    raise Unknown("JSON of what is not known")
 
 
 def _between(groups: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
     for number, group in enumerate(groups):
         yield from (", ", *group) if number else group
+
+
+def _joined(run: list[str]) -> Sequence[str]:
+    text = "".join(run)
+    return (text,) if text else ()
+
+
+def _words(*given: object) -> tuple[str, ...]:
+    if not all(isinstance(word, str) for word in given):
+        raise Unknown("a question that is no word")
+    return given  # type: ignore[return-value]  # see above

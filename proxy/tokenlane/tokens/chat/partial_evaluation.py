@@ -1,4 +1,4 @@
-"""Partial evaluation of a chat template: run with the messages' texts unknown.
+"""Partial evaluation of a chat template: Jinja2 runs it with the messages' texts unknown.
 
 What a template says depends mostly on roles and options; of most texts it asks little or nothing.
 So it is run once with a hole instead of each text, and the output is the rendering of every
@@ -6,343 +6,186 @@ conversation of that shape: text with holes, and what was asked of the texts on 
 (`tokenlane.tokens.chat.residual`).
 
 Invariants:
-- A closed world: whatever is not known to behave as in Jinja2 raises Unknown, and the engines
-  render the template. Names, attributes, tests and filters of plain values are Jinja2's own.
-- What a template asks of a text is answered by the text at hand, and becomes a guard
-  (`tokenlane.tokens.chat.holes`).
+- Everything but holes is Jinja2's own: scopes, loops, macros, namespaces, values that are known.
+- A closed world where holes may go: functions, methods, filters and tests that are not known to
+  fail at a hole, or to know what it is, are refused. Then the engines render the template.
 """
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Final, NoReturn
 
-from jinja2 import Environment, nodes
-from jinja2.runtime import Undefined
-from jinja2.utils import Namespace
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.ext import Extension
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace, missing
 
-from tokenlane.tokens.chat.constructs import METHODS
-from tokenlane.tokens.chat.holes import Hole, Json, Text, Texts, joined, whole
-from tokenlane.tokens.chat.macros import Macro
+from tokenlane.tokens.chat.constructs import DICT_NAMES, METHODS
+from tokenlane.tokens.chat.holes import Asked, Hole, Length, Text, joined, json, merged, shown
 from tokenlane.tokens.chat.residual import Residual, Unknown
+from tokenlane.tokens.chat.template_json import to_json
 
-_FUNCTIONS = frozenset(("namespace", "range"))
-_FILTERS = frozenset(
-    "count d default dictsort first items join last length list lower reverse string tojson trim "
-    "upper".split()
+# These fail at a hole somewhere in a value, or are refused for one that is the value.
+_FILTERS: Final = frozenset("dictsort first items last list reverse".split())
+# These ask a value for its truth, or for what other filters and tests say of it.
+_FILTERS_OF_ALL: Final = frozenset("d default map reject rejectattr select selectattr".split())
+_FILTERS_BY_METHOD: Final = {
+    "lower": "lower",
+    "replace": "replace",
+    "trim": "strip",
+    "upper": "upper",
+}
+_TESTS: Final = frozenset(
+    "!= < <= == > >= divisibleby eq equalto even ge gt in le lt ne odd".split()
 )
-_TESTS = frozenset(Text.TESTS) | frozenset("eq equalto even ne odd".split())
-_BINARY: dict[type[nodes.BinExpr], Callable[[Any, Any], Any]] = {
-    nodes.Add: operator.add,
-    nodes.Sub: operator.sub,
-    nodes.Mul: operator.mul,
-    nodes.FloorDiv: operator.floordiv,
-    nodes.Mod: operator.mod,
-}
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "in": lambda left, right: left in right,
-    "notin": lambda left, right: left not in right,
-}
-# A name's value, by name: one for a template, one for each turn of a loop.
-_Frame = dict[str, Any]
 
 
-class _Break(Exception):
-    pass
+class _Generator(CodeGenerator):
+    """As Jinja2's, but what is printed stays a hole."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 - a class of Jinja2
+        """Write `~`."""
+        self.write("environment.joined((")
+        for one in node.nodes:
+            self.visit(one, frame)
+            self.write(", ")
+        self.write("))")
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        self.write("environment.shown(")
+
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        self.write(")")
 
 
-class _Continue(Exception):
-    pass
+class HoleEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja2 where some values are holes."""
 
+    code_generator_class = _Generator
+    concat = staticmethod(joined)  # type: ignore[assignment]  # of what macros and blocks print
+    joined = staticmethod(joined)
+    shown = staticmethod(shown)
 
-class _Loop:
-    """`loop` in a loop's turn."""
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return an attribute or an item. Raise Unknown for a hole's."""
+        # What most are, in a tenth of the time.
+        kind = type(obj)
+        if kind is dict and attribute not in DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind in (LoopContext, Namespace) and attribute[0] != "_":
+            found = getattr(obj, attribute, missing)
+            return self.undefined(obj=obj, name=attribute) if found is missing else found
+        if isinstance(obj, Hole):
+            return obj.method(attribute)
+        return super().getattr(obj, attribute)
 
-    def __init__(self, items: list[Any], at: int, undefined: Undefined) -> None:
-        self.length = len(items)
-        self.index0, self.index = at, at + 1
-        self.revindex0, self.revindex = self.length - at - 1, self.length - at
-        self.first, self.last = at == 0, self.revindex0 == 0
-        self.previtem = undefined if self.first else items[at - 1]
-        self.nextitem = undefined if self.last else items[at + 1]
-
-
-def residual(
-    tree: nodes.Template, environment: Environment, variables: dict[str, Any], texts: Sequence[str]
-) -> Residual:
-    """Return the template's residual. variables: what it is rendered with, texts as `Text`. texts:
-    those at hand, by number. Raise Unknown."""
-    asked = Texts(texts)
-    run = _Run(environment, asked, partial(Macro, tree=tree, variables=variables))
-    try:
-        run.block(tree.body, dict(variables))
-    except Unknown:
-        raise
-    except Exception as error:  # noqa: BLE001 - a template can raise anything; rendering it says better
-        raise Unknown(type(error).__name__) from None
-    parts = Text(*run.shown).parts
-    # Repeated guards are kept once.
-    shown = {part: part for part in parts}
-    return Residual(tuple([shown[part] for part in parts]), asked.guards)
-
-
-class _Run:
-    """One evaluation. shown: what it printed so far."""
-
-    def __init__(self, environment: Environment, texts: Texts, macro: Callable[..., Macro]) -> None:
-        self._environment = environment
-        self._texts = texts
-        self._macro = macro
-        self.shown: list[str | int] = []
-
-    # Statements
-
-    def block(self, body: list[nodes.Node], frame: _Frame) -> None:
-        for node in body:
-            self._statement(node, frame)
-
-    def _statement(self, node: nodes.Node, frame: _Frame) -> None:
-        match node:
-            case nodes.Output():
-                for shown in node.nodes:
-                    self._show(shown, frame)
-            case nodes.If():
-                branches = [(node.test, node.body), *[(one.test, one.body) for one in node.elif_]]
-                for test, body in branches:
-                    if self._texts.truth(self._value(test, frame)):
-                        self.block(body, frame)
-                        return
-                self.block(node.else_, frame)
-            case nodes.For(recursive=False):
-                self._loop(node, frame)
-            case nodes.Assign():
-                self._assign(node.target, self._value(node.node, frame), frame)
-            case nodes.AssignBlock(target=target, filter=None, body=body):
-                self._assign(target, self._printed(body, dict(frame)), frame)
-            case nodes.Macro(name=name):
-                frame[name] = self._macro(node, frame)
-            case nodes.Break():
-                raise _Break
-            case nodes.Continue():
-                raise _Continue
-            case _:
-                raise Unknown(type(node).__name__)
-
-    def _show(self, node: nodes.Node, frame: _Frame) -> None:
-        if isinstance(node, nodes.TemplateData):
-            self.shown.append(node.data)
-            return
-        value = self._value(node, frame)
-        self.shown.extend(value.parts if isinstance(value, Text) else (str(value),))
-
-    def _loop(self, node: nodes.For, frame: _Frame) -> None:
-        # Jinja2 tests an item when its turn comes: what the turns before it set would count.
-        if node.test is not None and node.find(nodes.NSRef) is not None:
-            raise Unknown("a test that a turn may change")
-        items = [
-            item
-            for item in self._value(node.iter, frame)
-            if node.test is None
-            or self._texts.truth(self._value(node.test, self._bound(node.target, item, frame)))
-        ]
-        undefined = self._environment.undefined()
-        for at, item in enumerate(items):
-            inner = self._bound(node.target, item, frame)
-            inner["loop"] = _Loop(items, at, undefined)
-            try:
-                self.block(node.body, inner)
-            except _Continue:
-                continue
-            except _Break:
-                break
-        if not items:
-            self.block(node.else_, dict(frame))
-
-    def _bound(self, target: nodes.Node, item: Any, frame: _Frame) -> _Frame:
-        inner = dict(frame)
-        self._assign(target, item, inner)
-        return inner
-
-    def _assign(self, target: nodes.Node, value: Any, frame: _Frame) -> None:
-        if isinstance(value, Iterator):
-            raise Unknown("an iterator as a value")  # who walks through it first empties it
-        match target:
-            case nodes.Name(name=name):
-                frame[name] = value
-            case nodes.NSRef(name=name, attr=attr) if isinstance(frame.get(name), Namespace):
-                frame[name][attr] = value
-            case nodes.Tuple(items=targets):
-                for one, part in zip(targets, value, strict=True):
-                    self._assign(one, part, frame)
-            case _:
-                raise Unknown("an assignment")
-
-    # Expressions
-
-    def _value(self, node: nodes.Node, frame: _Frame) -> Any:
-        match node:
-            case nodes.Const(value=value):
-                return value
-            case nodes.Name(name=name):
-                return self._named(name, frame)
-            case nodes.Getattr() | nodes.Getitem():
-                return self._part(node, frame)
-            case nodes.Call():
-                return self._call(node, frame)
-            case nodes.Filter():
-                return self._filter(node, frame)
-            case nodes.Test():
-                return self._test(node, frame)
-            case nodes.Compare():
-                return self._compare(node, frame)
-            case nodes.Concat(nodes=parts):
-                return joined([self._value(part, frame) for part in parts])
-            case nodes.And() | nodes.Or():
-                left = self._value(node.left, frame)
-                ends = self._texts.truth(left) is isinstance(node, nodes.Or)
-                return left if ends else self._value(node.right, frame)
-            case nodes.Not():
-                return not self._texts.truth(self._value(node.node, frame))
-            case nodes.Neg():
-                return -self._value(node.node, frame)
-            case nodes.CondExpr():
-                if self._texts.truth(self._value(node.test, frame)):
-                    return self._value(node.expr1, frame)
-                missing = self._environment.undefined()
-                return missing if node.expr2 is None else self._value(node.expr2, frame)
-            case nodes.List(items=items):
-                return [self._value(item, frame) for item in items]
-            case nodes.Tuple(items=items):
-                return tuple([self._value(item, frame) for item in items])
-            case nodes.Dict(items=pairs):
-                return {self._value(one.key, frame): self._value(one.value, frame) for one in pairs}
-            case nodes.BinExpr() if type(node) in _BINARY:
-                left, right = self._value(node.left, frame), self._value(node.right, frame)
-                if isinstance(node, nodes.Add) and (
-                    isinstance(left, Text) or isinstance(right, Text)
-                ):
-                    if not isinstance(left, Text | str) or not isinstance(right, Text | str):
-                        raise Unknown("a sum")
-                    return joined([left, right])
-                return _BINARY[type(node)](left, right)
-        raise Unknown(type(node).__name__)
-
-    def _named(self, name: str, frame: _Frame) -> Any:
-        if name in frame:
-            if isinstance(frame[name], Macro):
-                raise Unknown("a macro as a value")
-            return frame[name]
-        if name == "self" or name in self._environment.globals:
-            raise Unknown("a function as a value")
-        return self._environment.undefined(name=name)
-
-    def _part(self, node: nodes.Getattr | nodes.Getitem, frame: _Frame) -> Any:
-        """Return an attribute, an item or a slice."""
-        of = self._value(node.node, frame)
-        if isinstance(of, Hole):
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return an item or an attribute. Raise Unknown for a hole's."""
+        if isinstance(obj, Hole) or isinstance(argument, Hole):
             raise Unknown("a part of what is not known")
-        if isinstance(of, _Loop) and isinstance(node, nodes.Getattr):
-            return getattr(of, node.attr)
-        if isinstance(node, nodes.Getattr):
-            found = self._environment.getattr(of, node.attr)
-        elif isinstance(node.arg, nodes.Slice):
-            ends = (node.arg.start, node.arg.stop, node.arg.step)
-            return of[slice(*[None if end is None else self._value(end, frame) for end in ends])]
-        else:
-            key = self._value(node.arg, frame)
-            if isinstance(key, Hole):
-                raise Unknown("a key that is not known")
-            found = self._environment.getitem(of, key)
-        if callable(found) and not isinstance(found, Undefined):
-            raise Unknown("a method as a value")
-        return found
+        return super().getitem(obj, argument)
 
-    def _call(self, node: nodes.Call, frame: _Frame) -> Any:
-        args, words = self._arguments(node, frame)
-        match node.node:
-            case nodes.Name(name=name) if isinstance(frame.get(name), Macro):
-                if any(isinstance(one, Iterator) for one in (*args, *words.values())):
-                    raise Unknown("an iterator as a value")
-                missing = self._environment.undefined()
-                return self._printed(frame[name].body, frame[name].called(args, words, missing))
-            case nodes.Name(name=name) if name in _FUNCTIONS and name not in frame:
-                function: Any = self._environment.globals[name]
-                return function(*args, **words)
-            case nodes.Getattr(attr=name) if name in METHODS and not words:
-                of = self._value(node.node.node, frame)
-                if isinstance(of, Text):
-                    return self._texts.ask(of, name, args)
-                if isinstance(of, str | dict | list):
-                    return getattr(of, name)(*args)
-        raise Unknown("a call")
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call what is known to fail at holes, or to know them. Raise Unknown for all else."""
+        own = obj is self.globals["namespace"] or obj is self.globals["range"]
+        if not (own or isinstance(obj, Macro) or _is_method(obj)):
+            raise Unknown("a call")
+        return super().call(context, obj, *args, **kwargs)
 
-    def _printed(self, body: list[nodes.Node], frame: _Frame) -> str | Text:
-        """Return what a block prints."""
-        outer, self.shown = self.shown, []
+
+class PartialEvaluation:
+    """A template, to be run with holes."""
+
+    def __init__(self, source: str, environment: HoleEnvironment) -> None:
+        """environment: as the template's own is set up; what it knows is restricted here."""
+        environment.filters.update(_filters(environment.filters))
+        environment.tests.update(_tests(environment.tests))
+        self._template = environment.from_string(source)
+
+    def residual(self, variables: dict[str, Any], asked: Asked) -> Residual:
+        """Return what the template makes of these variables. asked: whose texts are in them. Raise
+        Unknown."""
+        context = self._template.new_context(variables)
         try:
-            self.block(body, frame)
-            return whole(self.shown)
-        finally:
-            self.shown = outer
+            parts = merged(list(self._template.root_render_func(context)))
+        except Unknown:
+            raise
+        except Exception as error:  # noqa: BLE001 - a template can raise anything; rendering it says better
+            raise Unknown(type(error).__name__) from None
+        # Repeated strings are kept once.
+        known = {part: part for part in parts}
+        return Residual(tuple([known[part] for part in parts]), asked.guards)
 
-    def _arguments(
-        self, node: nodes.Call | nodes.Filter | nodes.Test, frame: _Frame
-    ) -> tuple[list[Any], dict[str, Any]]:
-        if node.dyn_args is not None or node.dyn_kwargs is not None:
-            raise Unknown("arguments of unknown number")
-        args = [self._value(one, frame) for one in node.args]
-        return args, {str(one.key): self._value(one.value, frame) for one in node.kwargs}
 
-    def _filter(self, node: nodes.Filter, frame: _Frame) -> Any:
-        if node.node is None or node.name not in _FILTERS:
-            raise Unknown(f"the filter {node.name}")
-        value = self._value(node.node, frame)
-        args, words = self._arguments(node, frame)
-        if node.name == "tojson" and not args and not words:
-            return self._texts.json(value)
-        if isinstance(value, Text):
-            if words:
-                raise Unknown("a filter's words")
-            if node.name == "trim":
-                return self._texts.ask(value, "strip", args)
-            if node.name == "string":
-                return value
-        if isinstance(value, Json):
-            raise Unknown("a filter of what is not known")
-        return self._environment.call_filter(node.name, value, args, words)
+def _is_method(obj: Any) -> bool:
+    owner = getattr(obj, "__self__", None)
+    if isinstance(owner, str | dict | list):
+        return obj.__name__ in METHODS
+    return isinstance(owner, Text | Extension)
 
-    def _test(self, node: nodes.Test, frame: _Frame) -> Any:
-        value = self._value(node.node, frame)
-        args, words = self._arguments(node, frame)
-        if isinstance(value, Hole):
-            if node.name not in value.TESTS or args:
-                raise Unknown(f"the test {node.name}")
-            return value.TESTS[node.name]
-        if node.name not in _TESTS:
-            raise Unknown(f"the test {node.name}")
-        return self._environment.call_test(node.name, value, args, words)
 
-    def _compare(self, node: nodes.Compare, frame: _Frame) -> Any:
-        left, result = self._value(node.expr, frame), True
-        for operand in node.ops:
-            right = self._value(operand.expr, frame)
-            result = self._compared(operand.op, left, right)
-            if not result:
-                break
-            left = right
-        return result
+def _filters(known: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
+    """Return filters by name. known: Jinja2's."""
+    own: dict[str, Callable[..., Any]] = dict.fromkeys(("count", "length"), _length)
+    own |= {"join": _join, "string": shown, "tojson": _tojson}
+    own |= {name: _method(method) for name, method in _FILTERS_BY_METHOD.items()}
+    passed = {name: known[name] for name in _FILTERS_OF_ALL}
+    others = {name: _without_holes(known[name]) for name in _FILTERS}
+    return dict.fromkeys(known, _refused) | passed | others | own
 
-    def _compared(self, op: str, left: Any, right: Any) -> Any:
-        if isinstance(right, Text) and isinstance(left, str):
-            if op in ("in", "notin"):
-                return self._texts.ask(right, "__contains__", [left]) is (op == "in")
-            left, right = right, left
-        if isinstance(left, Text) and isinstance(right, str) and op in ("eq", "ne"):
-            return self._texts.ask(left, "__eq__", [right]) is (op == "eq")
-        return _COMPARED[op](left, right)
+
+def _tests(known: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
+    """Return tests by name. known: Jinja2's."""
+    passed = {name: known[name] for name in _TESTS}
+    others = {name: _knowing_holes(name, known[name]) for name in Text.TESTS}
+    return dict.fromkeys(known, _refused) | passed | others | {"sameas": _is_same}
+
+
+def _refused(*_: Any, **__: Any) -> NoReturn:
+    raise Unknown("a filter or a test")
+
+
+def _without_holes(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def called(*args: Any, **words: Any) -> Any:
+        if any(isinstance(one, Hole) for one in args):
+            raise Unknown(f"the filter {function.__name__}")
+        return function(*args, **words)
+
+    return called
+
+
+def _knowing_holes(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
+    def asked(value: Any) -> Any:
+        return value.TESTS[name] if isinstance(value, Hole) else test(value)
+
+    return asked
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if not isinstance(other, bool | None):
+        raise Unknown("whether two are the same")
+    return value is other
+
+
+def _join(values: Any, between: str = "") -> str | Text:
+    return joined(
+        [part for at, one in enumerate(values) for part in ((between, one) if at else (one,))]
+    )
+
+
+def _length(value: Any) -> int | Length:
+    return Length(value) if isinstance(value, Text) else len(value)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def called(value: Any, *words: Any) -> Any:
+        return getattr(shown(value), name)(*words)
+
+    return called
+
+
+def _tojson(value: Any, *args: Any, **words: Any) -> str | Text:
+    return to_json(value, *args, **words) if args or words else json(value)

@@ -33,7 +33,7 @@ class Unknown(Exception):
     """The rendering follows from a text in a way that is not followed here."""
 
 
-# How a text is made of another: by a method of str that strips, with its words, or by `tojson`.
+# How a text is made of another: by a method of str, with its words, or by `tojson`.
 _Way = tuple[str, tuple[str, ...]]
 # Written without a lock: a way is known by its number before anybody gets the number.
 _ways: dict[int, _Way] = {}
@@ -72,7 +72,7 @@ def text_at(texts: Sequence[str], number: int, first: int = 0) -> str:
 
 class Guard(NamedTuple):
     """A condition on texts, or what is made of them. asks: a method of str, which returns `holds`
-    for each of these (by number), given these words; a method that strips leaves it unchanged."""
+    for each of these (by number), given these words; one that makes a text leaves it unchanged."""
 
     asks: str
     words: tuple[str, ...]
@@ -178,7 +178,7 @@ def continuation(
 
 
 def says(text: str, asks: str, words: tuple[str, ...]) -> bool:
-    """Return what a predicate says of a text, or whether a strip leaves it as it is."""
+    """Return what a predicate says of a text, or whether another method leaves it as it is."""
     if asks == "__bool__":
         return text != ""
     if asks == "__contains__":

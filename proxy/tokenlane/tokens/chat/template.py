@@ -11,7 +11,7 @@ Invariants:
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import jinja2
 from jinja2 import meta, nodes
@@ -24,14 +24,17 @@ from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.chat.content_formats import content_format
 from tokenlane.tokens.chat.conversation import Message
 from tokenlane.tokens.chat.forms import with_holes
+from tokenlane.tokens.chat.holes import Asked
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
-from tokenlane.tokens.chat.partial_evaluation import residual
+from tokenlane.tokens.chat.partial_evaluation import HoleEnvironment, PartialEvaluation
 from tokenlane.tokens.chat.residual import Residual
 from tokenlane.tokens.chat.template_json import to_json
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
 # transformers' own mark: the template, and a message that quotes it, must see the same.
 CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+
+Kind = TypeVar("Kind", bound=ImmutableSandboxedEnvironment)
 
 
 class GenerationTag(Extension):
@@ -61,19 +64,21 @@ def _now(form: str) -> str:
     return datetime.now().strftime(form)  # noqa: DTZ005 - see above
 
 
-def _bare_environment() -> ImmutableSandboxedEnvironment:
-    return ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
-    )
-
-
 def environment() -> ImmutableSandboxedEnvironment:
     """Return Jinja as transformers configures it for chat templates."""
-    made = _bare_environment()
+    return _environment(ImmutableSandboxedEnvironment)
+
+
+def _environment(kind: type[Kind]) -> Kind:
+    made = _bare_environment(kind)
     made.filters["tojson"] = to_json
     made.globals["raise_exception"] = _raise
     made.globals["strftime_now"] = _now
     return made
+
+
+def _bare_environment(kind: type[Kind]) -> Kind:
+    return kind(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
 
 
 class Template:
@@ -91,7 +96,7 @@ class Template:
             tree = self._tree = made.parse(source)
             self._compiled = made.from_string(source)
             # Without our globals: a request may overrule even those, by the same name.
-            bare = _bare_environment().parse(source)
+            bare = _bare_environment(ImmutableSandboxedEnvironment).parse(source)
             self.variables = frozenset(meta.find_undeclared_variables(bare))
         except jinja2.TemplateError as error:
             line = getattr(error, "lineno", None)
@@ -148,8 +153,13 @@ class Template:
         """Return what it makes of messages of these forms, whatever their texts; see
         `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. Raises
         Unknown."""
-        given = {**variables, "messages": with_holes(forms, self.content_format)}
-        return residual(self._tree, self._compiled.environment, given, texts)
+        asked = Asked(texts)
+        given = {**variables, "messages": with_holes(forms, self.content_format, asked)}
+        return self._with_holes.residual(given, asked)
+
+    @cached_property
+    def _with_holes(self) -> PartialEvaluation:
+        return PartialEvaluation(self.source, _environment(HoleEnvironment))
 
     def _render(
         self, messages: list[Message], variables: dict[str, Any], fast: FastTemplate | None
