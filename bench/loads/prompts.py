@@ -77,7 +77,9 @@ async def ids_of(service: TokenService, body: bytes) -> Outcome:
     known = service.known("m", request, turn)
     if isinstance(known, Outcome):
         return known
-    return service.plain("m", request, known) or await service.make("m", request, known, raw=body)
+    return service.plain("m", request, known) or await service.make(
+        "m", request, known, raw=body, turn=turn
+    )
 
 
 HOSTILE_BYTES = 1_000_000

@@ -86,7 +86,25 @@ async def test_a_step_of_an_agent_is_known(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["calls", "each asked", "loop", "stripped and asked", *SHARED_NAMES]
+    "name", ["calls", "demo", "back", *(one for one in SHARED_NAMES if one == "qwen3")]
+)
+async def test_a_step_that_nobody_took_before_is_known(name: str) -> None:
+    """In the first conversation, from its second body on."""
+    own, cold, write = service(name), service(name, 0), written(0, {"tools": TOOLS})
+    hows = [how for how in HOWS if how != "named"] * 3
+    steps = [(how, f"say {at}", f"so {at}", ARGUMENTS[0]) for at, how in enumerate(hows)]
+    hits = []
+    for messages in talk(steps):
+        raw = write(messages)
+        assert await read(own, raw) == await read(cold, raw)
+        hits.append(own.bodies.hits)
+    own.close()
+    cold.close()
+    assert hits == list(range(len(hits)))
+
+
+@pytest.mark.parametrize(
+    "name", ["calls", "back", "each asked", "loop", "stripped and asked", *SHARED_NAMES]
 )
 @pytest.mark.timeout(240)
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))

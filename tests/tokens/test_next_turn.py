@@ -51,10 +51,20 @@ CALLS = """\
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+# As Qwen3's: looks for the last question, and says more of what comes behind it.
+BACK = (
+    "{% set ns = namespace(open=true, at=messages | length - 1) %}{% for m in messages[::-1] %}"
+    "{% set index = (messages | length - 1) - loop.index0 %}"
+    "{% if ns.open and m.role == 'user' and not m.content.startswith('so') %}"
+    "{% set ns.open = false %}{% set ns.at = index %}{% endif %}{% endfor %}"
+) + CALLS.replace(
+    "'<|im_start|>' + m.role", "'<|im_start|>' + ('+' if loop.index0 > ns.at else '') + m.role"
+)
 # Templates that say of known messages what depends on the new ones, or the other way round.
 ODD = {
     "loop": LOOP,
     "calls": CALLS,
+    "back": BACK,
     "system again": LOOP + "{{ messages[0].content }}<|im_start|>",
     "last first": "<|im_start|>{{ messages[-1].content }}<|im_end|>" + LOOP,
     "count first": "{{ messages | length }}" + LOOP,
@@ -129,7 +139,7 @@ async def read(
         ]
         known = own.known("m", request, turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
-            known = await own.make("m", request, known, raw=raw, keeps_ids=keeps_ids)
+            known = await own.make("m", request, known, raw=raw, turn=turn, keeps_ids=keeps_ids)
     except RequestError as error:
         return ("refused", error.status, error.message)
     prompt = known.prompt
@@ -365,7 +375,7 @@ async def test_what_bodies_have_in_common_is_in_memory_once() -> None:
         await read(own, raw, keeps_ids=raw is bodies[2])
         held.append([known(number) for number in range(count)])
     own.close()
-    assert own.bodies.hits == 0
+    assert own.bodies.hits == 1
     assert count > 1
     assert b"".join(part for part in held[1] if part) == bodies[0][: BODY_PART_BYTES * count]
     assert list(map(id, held[2])) == list(map(id, held[1]))

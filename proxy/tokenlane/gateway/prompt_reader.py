@@ -112,6 +112,7 @@ class PromptReader:
                 limit_tokens=limit_tokens,
                 tenant=tenant,
                 raw=b"" if plan.body.fields is not None else plan.body.raw,
+                turn=plan.turn,
                 keeps_ids=keeps_ids,
             )
             with AWAITING[ROUTE]:

@@ -15,6 +15,7 @@ from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import CompletionBody, MessagesBody, Prompted, ResponsesBody
 from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.tokens.chat import anthropic_messages, openai_responses
+from tokenlane.tokens.completion_prompts import completion_prompts
 from tokenlane.tokens.ids import from_json
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -69,7 +70,7 @@ def answer(body: bytes) -> bytes:
 def _only(request: CompletionBody) -> str | bytes:
     """Return the one prompt of a completion: text, or packed ids."""
     _refuse_truncation(request)
-    prompts = Tokenizer.given(request)
+    prompts = completion_prompts(request)
     if len(prompts) != 1:
         raise Unrenderable("several-prompts")
     return prompts[0]

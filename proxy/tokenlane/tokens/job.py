@@ -126,7 +126,7 @@ class TokenJob:
         """Return the text of its conversation. hasty: the loop waits. Raise RequestError and
         Unrenderable."""
         self._rendering = self.model.tokenizer.rendering(
-            body, self.model.caches.shapes, hasty=hasty
+            body, self.model.caches.shapes, hasty=hasty, continues=self.source is not None
         )
         return self._rendering.text
 

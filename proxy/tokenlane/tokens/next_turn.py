@@ -10,6 +10,7 @@ Invariants:
 - The ids are those of the whole text.
 """
 
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -23,17 +24,31 @@ from tokenlane.protocols.bodies import ChatBody, Kind, inspect
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
-from tokenlane.tokens.body_marks import ends_in_body, is_plain, kept, message_ends, root_of
+from tokenlane.tokens.body_marks import (
+    BodySource,
+    ends_in_body,
+    is_plain,
+    kept,
+    message_ends,
+    root_of,
+)
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
-from tokenlane.tokens.chat.residual import Continuations, Residual, says, text_at
+from tokenlane.tokens.chat.residual import Continuations, Residual, Unknown, says, text_at
+from tokenlane.tokens.chat.runs import Known
 from tokenlane.tokens.encode.encoder import Encoder
-from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
+from tokenlane.tokens.encode.word_cuts import LOOP_CHARS, PART_CHARS
 from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.model_tokenizers import LoadedModel
 
 _BLANK: Final = b" \t\r\n"
+# What a template takes where it is run with the texts unknown, and what it takes to go on from
+# where it was run before.
+_RUN_S_PER_MESSAGE: Final = 20e-6
+_COPY_S_PER_MESSAGE: Final = 1e-6
+
+NO_LIMIT_S: Final = float("inf")
 
 _continuations = Continuations()
 
@@ -53,6 +68,11 @@ class NextTurn(NamedTuple):
     forms: tuple[str, ...]
     texts: list[str]
     ends: list[int]
+
+    @property
+    def all_forms(self) -> tuple[str, ...]:
+        """Of all messages of the body."""
+        return self.known.forms[: self.mark.messages] + self.forms
 
     @property
     def is_kept(self) -> bool:
@@ -111,13 +131,11 @@ def continued(
     limit_s: float,
     salt: bytes,
     block_tokens: int,
-    *,
-    keeps_ids: bool,
-) -> tuple[Prompt, KnownBody | None] | None:
-    """Return a body's prompt, and the body as later ones may know it if it is kept, both without
-    ids unless they are; None where it is not known to follow from the known one, and where encoding
-    would take longer than the limit."""
-    known, mark, request = turn.known, turn.mark, turn.request
+    source: BodySource,
+) -> Prompt | None:
+    """Return a body's prompt, and keep the body as later ones may know it; None where it is not
+    known to follow from the known one, and where making it would take longer than the limit."""
+    known, request, keeps_ids = turn.known, turn.request, source.keeps_ids
     if keeps_ids and not known.ids:
         return None
     encoder, speed = model.tokenizer.encoder, model.speed
@@ -125,16 +143,16 @@ def continued(
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
     affixes = encoder.affixes if special else (b"", b"")
-    forms = known.forms[: mark.messages] + turn.forms
     if affixes is None:
         return None
-    for residual in model.caches.shapes.known((options_digest(request, b""), forms)):
+    most_chars = PART_CHARS if limit_s == NO_LIMIT_S else LOOP_CHARS
+    for residual in _residuals(turn, model, limit_s):
         parts = _rest_of(turn, residual)
         if parts is None:
             continue
         cut = _pieces(turn, parts, encoder)
         chars = 0 if cut is None else sum(map(len, cut.pieces))
-        if cut is None or speed.encode_s(chars) > limit_s or chars > LOOP_CHARS:
+        if cut is None or speed.encode_s(chars) > limit_s or chars > most_chars:
             return None
         began_s = perf_counter()
         try:
@@ -143,8 +161,37 @@ def continued(
             return None
         speed.learn_encode(chars, perf_counter() - began_s)
         ids[-1] += affixes[1]
-        return _made(turn, residual, forms, cut, ids, block_tokens, keeps_ids)
+        prompt, body = _made(turn, residual, cut, ids, block_tokens, keeps_ids)
+        source.cache.keep(body, known, turn.mark)
+        return prompt
     return None
+
+
+def run_s(turn: NextTurn) -> float:
+    """Return the predicted CPU seconds to run the template with the texts unknown."""
+    known, new = turn.mark.messages, len(turn.forms)
+    if turn.known.residual.checkpoints:
+        return known * _COPY_S_PER_MESSAGE + (new + 5) * _RUN_S_PER_MESSAGE
+    return (known + new) * _RUN_S_PER_MESSAGE
+
+
+def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[Residual]:
+    """Yield what may be the rendering of the whole conversation: of others of its shape, and what
+    the template makes of it, unless that takes longer than the limit."""
+    known, shapes, forms = turn.known, model.caches.shapes, turn.all_forms
+    if forms == known.forms:
+        yield known.residual
+    name = (options_digest(turn.request, b""), forms)
+    yield from shapes.known(name)
+    if run_s(turn) > limit_s:
+        return
+    try:
+        before = Known(known.residual, turn.mark.messages)
+        residual = model.tokenizer.residual(turn.request, forms, turn.texts, before)
+    except (RequestError, Unknown, Unrenderable):
+        return
+    shapes.grown(name, residual)
+    yield residual
 
 
 def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None:
@@ -197,7 +244,6 @@ def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _
 def _made(
     turn: NextTurn,
     residual: Residual,
-    forms: tuple[str, ...],
     cut: _Pieces,
     ids: list[bytes],
     block_tokens: int,
@@ -231,5 +277,5 @@ def _made(
         )  # fmt: skip
     return prompt, KnownBody(
         parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES), known.front, known.model,
-        known.root, forms, residual, listed, blocks, kept(marks),
+        known.root, turn.all_forms, residual, listed, blocks, kept(marks),
     )  # fmt: skip

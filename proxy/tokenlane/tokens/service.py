@@ -18,7 +18,7 @@ from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import ChatBody, Prompted, is_ids
 from tokenlane.protocols.context_window import NO_LIMIT
-from tokenlane.runtime.clock import monotonic, perf_counter
+from tokenlane.runtime.clock import perf_counter
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
 from tokenlane.tokens.body_marks import BodySource
@@ -31,12 +31,13 @@ from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.model_tokenizers import LoadedModel, ModelTokenizers
-from tokenlane.tokens.next_turn import NextTurn, begun, continued
+from tokenlane.tokens.next_turn import NextTurn, begun, continued, run_s
 from tokenlane.tokens.rungs import local, short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
 from tokenlane.tokens.rungs.waiters import Waiters
 from tokenlane.tokens.tokenizer import Tokenizer
+from tokenlane.tokens.turn_job import turn_job
 
 # (model, request, its tokenizer, tokens per block) -> its ids. Raises Unrenderable.
 Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
@@ -68,8 +69,8 @@ class Outcome:
 
 
 class TokenService:
-    """The ids of requests. block_tokens: of the hashes. ask: asks a replica, where that is
-    wanted."""
+    """The ids of requests. block_tokens: of the hashes. ask: asks a replica, where that is wanted.
+    queue_limit_bytes: of prompts that wait for a thread."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class TokenService:
         self._tokenizers = tokenizers
         self._block_tokens = block_tokens
         self._ask = ask
+        self.queue_limit_bytes = settings.queue_limit_bytes
         self._permit = asyncio.Lock()
         self._room = Waiters()
         self.budgets = CacheBudgets.of(settings)
@@ -114,11 +116,6 @@ class TokenService:
         by_kind = self.budgets.by_kind()
         return {kind: CacheCounts.of(budget.caches) for kind, budget in by_kind.items()}
 
-    @property
-    def queue_limit_bytes(self) -> int:
-        """The limit of bytes of prompts that wait for a thread."""
-        return self._settings.queue_limit_bytes
-
     def close(self) -> None:
         """End the threads and the processes."""
         self.threads.close()
@@ -137,38 +134,29 @@ class TokenService:
         keeps_ids: bool = True,
     ) -> Outcome | bytes:
         """Return what needs no job: ids from the cache, or that there is no tokenizer; otherwise
-        the key to call `make` with. turn: of the body, where it begins as a known one. keeps_ids:
-        somebody gets the ids; otherwise they may be counted and hashed alone."""
+        the key to call `make` with, b"" where that goes on with the turn. turn: of the body, where
+        it begins as a known one. keeps_ids: somebody gets the ids; otherwise they may be counted
+        and hashed alone."""
         # Most requests name a model with a tokenizer of its own.
         if model not in self.models and self._ask is None and self._tokenizers.get(model) is None:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         if turn is not None:
-            prompt = self._continued(model, turn, keeps_ids)
-            if prompt is not None:
-                return Outcome(prompt, _CACHE)
+            if turn.known.model == self._tokenizers.own(model):
+                own, hop_s = self.models[turn.known.model], self._settings.thread_hop_s
+                source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
+                hash_salt = salt(model, turn.request)
+                prompt = continued(turn, own, hop_s, hash_salt, self._block_tokens, source)
+                self.bodies.hits += prompt is not None
+                return b"" if prompt is None else Outcome(prompt, _CACHE)
             turn.complete()
         key = token_key(model, self._tokenizers.own(model), body)
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, _CACHE)
 
-    def _continued(self, model: str, turn: NextTurn, keeps_ids: bool) -> Prompt | None:
-        own, own_salt = self._tokenizers.own(model), salt(model, turn.request)
-        if turn.known.model != own:
-            return None
-        loaded, hop_s = self.models[own], self._settings.thread_hop_s
-        made = continued(turn, loaded, hop_s, own_salt, self._block_tokens, keeps_ids=keeps_ids)
-        if made is None:
-            self.bodies.misses += 1
-            return None
-        self.bodies.hits += 1
-        prompt, body = made
-        self.bodies.keep(body, turn.known, turn.mark)
-        return prompt
-
     def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:
         """Return the ids of a short chat of a known shape, made on the loop; None for any other,
         which `make` is called for."""
-        if not isinstance(body, ChatBody) or has_options(body) or self._room:
+        if not key or not isinstance(body, ChatBody) or has_options(body) or self._room:
             return None
         size_bytes = memoryview(body.messages).nbytes
         if size_bytes >= LEAST_BYTES:
@@ -196,19 +184,26 @@ class TokenService:
         limit_tokens: int = NO_LIMIT,
         tenant: str = "",
         raw: bytes = b"",
+        turn: NextTurn | None = None,
         keeps_ids: bool = True,
     ) -> Outcome:
         """Return the ids of a request, by one of the rungs below the cache. limit_tokens: of the
         context; what may be longer waits for its ids where the ladder is full. tenant: whose it is.
-        raw: the body it was read of, if others may begin as it does; keeps_ids: as in `known`, of
-        those. Raise RequestError where vLLM would refuse the prompt, and where ids that are needed
-        cannot be had in time."""
+        raw: the body it was read of, if others may begin as it does; turn, keeps_ids: as in
+        `known`. Raise RequestError where vLLM would refuse the prompt, and where ids that are
+        needed cannot be had in time."""
         if has_long_options(body):
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
             return await self._asked(model, body, key)
         own = self._tokenizers.own(model)
         loaded = self.models[own]
+        if turn is not None and not key:
+            outcome = await self._turned(model, loaded, turn, tenant, keeps_ids)
+            if outcome is not None:
+                return outcome
+            turn.complete()
+            key = token_key(model, own, body)
         tokenizer, speed = loaded.tokenizer, loaded.speed
         size_bytes = prompt_size_bytes(body)
         job = TokenJob(
@@ -233,10 +228,34 @@ class TokenService:
         outcome = await self._climb(job, view)
         # A prompt with fewer bytes than the context has tokens fits; others have to be counted.
         if size_bytes > limit_tokens and outcome.reason == _FULL:
-            outcome = await self._patiently(job, view)
+            attempt, limit_s = partial(self._climb, job, view), self._settings.needed_wait_s
+            found = await self._room.attempt(attempt, limit_s, lambda made: made.reason != _FULL)
+            if found is None:
+                raise context_window.uncounted()
+            outcome, waited_s = found
+            outcome.queue_s += waited_s
         if outcome.prompt is not None and is_ids(body):
             outcome.rung = Rung.TOKEN_INPUT
         return outcome
+
+    async def _turned(
+        self, model: str, loaded: LoadedModel, turn: NextTurn, tenant: str, keeps_ids: bool
+    ) -> Outcome | None:
+        """Return the ids of a turn that goes on from a known body, made in a thread; None where all
+        of the body has to be read, or there is no room."""
+        source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
+        job = turn_job(turn, loaded, source, salt(model, turn.request), self._block_tokens, tenant)
+        total_s = run_s(turn) + loaded.speed.encode_s(job.size_bytes)
+        view, look = JobView(job.size_bytes, 0.0, total_s), partial(self._pool, total_s, False)
+        rung = ladder.choose(view, look, self._settings, begun=True)
+        if rung is Rung.THREADS and not self._has_its_share(job):
+            with AWAITING[TOKENIZE_LOCAL]:
+                made = await self.threads.submit(job, total_s, short=False)
+            if made.prompt is not None:
+                self.bodies.hits += 1
+                return _outcome(made, rung)
+        self.bodies.misses += 1
+        return None
 
     def asks(self, model: str, body: Prompted) -> bool:
         """Return whether a replica is asked for the ids of such a request."""
@@ -297,28 +316,9 @@ class TokenService:
     def _has_its_share(self, job: TokenJob) -> bool:
         """Return whether a tenant has half of all that may be in line: the other half is for
         others."""
-        if not job.tenant:
-            return False
         held_bytes = self.threads.tenants.of(job.tenant) + self.processes.tenants.of(job.tenant)
         share_bytes = self._settings.queue_limit_bytes // 2
         return held_bytes > 0 and held_bytes + job.size_bytes > share_bytes
-
-    async def _patiently(self, job: TokenJob, view: JobView) -> Outcome:
-        began_s = monotonic()
-        until_s = began_s + self._settings.needed_wait_s
-        again = False
-        while True:
-            left_s = until_s - monotonic()
-            with AWAITING[TOKENIZE_LOCAL]:
-                roomy = left_s > 0.0 and await self._room.wait(left_s, again=again)
-            if not roomy:
-                raise context_window.uncounted()
-            waited_s = monotonic() - began_s
-            outcome = await self._climb(job, view)
-            if outcome.reason != _FULL:
-                outcome.queue_s += waited_s
-                return outcome
-            again = True
 
     def _pool(self, predicted_s: float, short: bool) -> PoolView:
         threads, processes = self.threads, self.processes

@@ -14,8 +14,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from tokenlane.errors import ConfigError, RequestError
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.prompt_fields import (
@@ -29,13 +27,14 @@ from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
-from tokenlane.tokens.chat.residual import Residual
+from tokenlane.tokens.chat.residual import Residual, Unknown
+from tokenlane.tokens.chat.runs import Known
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.chat.template_variables import template_variables
+from tokenlane.tokens.completion_prompts import completion_prompts
 from tokenlane.tokens.encode import line_cuts
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.engines import FastPaths
-from tokenlane.tokens.ids import pack
 
 log = logging.getLogger(__name__)
 
@@ -156,11 +155,16 @@ class Tokenizer:
         return self.rendering(asked, shapes).text
 
     def rendering(
-        self, asked: Conversation, shapes: ShapeCache | None = None, *, hasty: bool = False
+        self,
+        asked: Conversation,
+        shapes: ShapeCache | None = None,
+        *,
+        hasty: bool = False,
+        continues: bool = False,
     ) -> Rendering:
         """Return the rendered prompt. shapes: what is known of others' renderings, and learns from
-        this one unless that takes long and is `hasty`. Raise RequestError(400) as vLLM would, or
-        Unrenderable."""
+        this one unless that takes long and is `hasty`. continues: others may go on from it. Raise
+        RequestError(400) as vLLM would, or Unrenderable."""
         if self.harmony and isinstance(asked, ChatFields):
             prompt_fields.refuse_overrides(asked)
             return Rendering(harmony.text(asked))
@@ -177,7 +181,7 @@ class Tokenizer:
             return Rendering(residual.filled(shape.texts), shape, residual)
         text, make = self._rendered(asked, request, given)
         if make is not None:
-            residual = shapes.learn(shape, text, make, hasty=hasty)
+            residual = shapes.learn(shape, text, make, hasty=hasty, at_once=continues)
         return Rendering(text, shape, residual)
 
     def _rendered(
@@ -185,18 +189,12 @@ class Tokenizer:
     ) -> tuple[str, MakeResidual | None]:
         """Return the text of these messages, and what makes the residual of it, where there can be
         one. request: the chat that was made of what was asked."""
-        prompt_fields.refuse_overrides(request)
-        may_be_empty = request is not asked
-        tools = conversation.tool_list(
-            prompt_fields.value(request.tools), may_be_empty=may_be_empty
-        )
-        template = self._template(with_tools=tools is not None)
+        template, variables = self._setting(request, converted=request is not asked)
         turns = conversation.conversation(given, template.content_format)
         if isinstance(asked, ResponsesFields):
             turns = openai_responses.names_first(turns)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)
-        variables = template_variables(request, template.variables, tools, self.specials)
         begun = prompt_fields.flag(request.add_generation_prompt, True)
         text = template.render(
             turns,
@@ -209,6 +207,30 @@ class Tokenizer:
             return text, None
         seen = {**variables, "add_generation_prompt": begun}
         return text, partial(template.residual, variables=seen)
+
+    def residual(
+        self,
+        request: ChatFields,
+        forms: tuple[str, ...],
+        texts: list[str],
+        known: Known,
+    ) -> Residual:
+        """Return how a conversation renders that goes on from a known one. request: without its
+        messages, whose forms are given. texts: of those behind the known ones. Raise Unknown, and
+        what `rendering` does."""
+        if prompt_fields.flag(request.continue_final_message, False):
+            raise Unknown("a message that is continued")
+        template, variables = self._setting(request, converted=False)
+        begun = prompt_fields.flag(request.add_generation_prompt, True)
+        seen = {**variables, "add_generation_prompt": begun}
+        return template.residual(forms, texts, seen, known)
+
+    def _setting(self, request: ChatFields, *, converted: bool) -> tuple[Template, dict[str, Any]]:
+        """Return the template of a request, and what it sees beside the messages."""
+        prompt_fields.refuse_overrides(request)
+        tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
+        template = self._template(with_tools=tools is not None)
+        return template, template_variables(request, template.variables, tools, self.specials)
 
     def as_chat(self, request: Conversation) -> ChatFields:
         """Return a request of any dialect as the chat that vLLM makes of it. Raise Unrenderable."""
@@ -261,27 +283,10 @@ class Tokenizer:
 
     def prompts(self, request: CompletionFields) -> tuple[str | bytes, ...]:
         """As `given`, text only where it can be encoded here. Raise Unrenderable."""
-        prompts = self.given(request)
+        prompts = completion_prompts(request)
         if self._own_tokenizer and any(isinstance(prompt, str) for prompt in prompts):
             raise Unrenderable("own-renderer")
         return prompts
-
-    @staticmethod
-    def given(request: CompletionFields) -> tuple[str | bytes, ...]:
-        """Return a completion's prompts: text, or packed ids as the client sent them. Raise
-        Unrenderable, RequestError 400."""
-        if prompt_fields.value(request.prompt_embeds) is not None:
-            raise Unrenderable("multimodal")
-        if prompt_fields.value(request.suffix) is not None:
-            raise Unrenderable("suffix")
-        given = prompt_fields.decoded(request.prompt)
-        if isinstance(given, str):
-            return (given,)
-        if not isinstance(given, list) or not given:
-            raise Unrenderable("field-shape")
-        if isinstance(given[0], int | float):
-            return (_given_ids(given),)
-        return tuple(one if isinstance(one, str) else _given_ids(one) for one in given)
 
     def completion_ids(self, request: CompletionFields) -> tuple[bytes, ...]:
         """Return packed ids of each prompt of a completion request."""
@@ -321,14 +326,3 @@ def _kept(ids: bytes, cut: tuple[int, str | None] | None) -> bytes:
     if cut is None or len(ids) <= cut[0] * 4:
         return ids
     return ids[: cut[0] * 4] if cut[1] == "right" else ids[-cut[0] * 4 :]
-
-
-def _given_ids(ids: Any) -> bytes:
-    try:
-        return pack(msgspec.convert(ids, list[int], strict=True))
-    except (msgspec.ValidationError, OverflowError):
-        if isinstance(ids, list) and any(isinstance(one, float | bool) for one in ids):
-            raise Unrenderable("field-shape") from None  # vLLM takes 1.0 and true for 1
-        raise RequestError(
-            400, "`prompt` must be a string, token ids, or a list of either.", param="prompt"
-        ) from None

@@ -1,6 +1,7 @@
 """A form and its texts say what the template sees of a message, and nothing else does."""
 
 import json
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -64,7 +65,12 @@ def test_a_form_and_its_texts_make_the_templates_message(
     if forms is None:
         return
     texts = texts_of(given_messages, forms)
-    made = filled(with_holes(forms, content_format, Asked(texts)), texts)
+    asked, starts = Asked(texts), accumulate([TEXTS[name] for name in forms], initial=0)
+    holes = [
+        with_holes(name, first, content_format, asked)
+        for name, first in zip(forms, starts, strict=False)
+    ]
+    made = filled(holes, texts)
     expected = conversation(given_messages, content_format)
     # The order of keys counts, too.
     assert json.dumps(made) == json.dumps(expected)

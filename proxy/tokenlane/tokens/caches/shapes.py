@@ -3,8 +3,10 @@
 Invariants:
 - A shape covers all that a template sees beside the texts: the messages' forms, and every option
   unchanged.
-- Learned from the second conversation of a shape on, beside its rendering by the engines: what a
-  residual makes of that one's texts must be the same, or it is not kept.
+- Learned from the second conversation of a shape on, or where others may go on from it at once:
+  beside its rendering by the engines. What a residual makes of that one's texts must be the same,
+  or it is not kept.
+- Of a conversation that goes on from one whose residual was learned so, it is taken in as it is.
 - Bounded in bytes, in messages and in residuals for each shape (those that its guards tell apart);
   a residual over its own limit is not taken in at all.
 - Safe between threads: residuals never change, order and counts change under a lock.
@@ -21,8 +23,8 @@ from tokenlane.tokens.chat.forms import forms_of, texts_of
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.keys import options_digest
 
-# Longer conversations hardly ever have a shape that was seen before. To learn one takes 40 to
-# 100 us a message, in bytecode: a thread has that time, the loop for a few messages only.
+# Longer conversations hardly ever have a shape that was seen before. To learn one takes 10 to
+# 20 us a message, in bytecode: a thread has that time, the loop for a few messages only.
 _MOST_MESSAGES: Final = 512
 _FEW_MESSAGES: Final = 16
 # Attempts to learn one shape.
@@ -105,22 +107,20 @@ class ShapeCache(BoundedCache[Name, _Known]):
                 self.misses += 1
         return found
 
-    def learn(self, shape: Shape, text: str, make: MakeResidual, *, hasty: bool) -> Residual | None:
+    def learn(
+        self, shape: Shape, text: str, make: MakeResidual, *, hasty: bool, at_once: bool = False
+    ) -> Residual | None:
         """Learn from a rendered conversation of this shape; return its residual. hasty: there is no
-        time for a long one."""
+        time for a long one. at_once: also from the first one."""
         with self._lock:
-            known = self._items.get(shape.name)
-            if known is None:
-                # A conversation seen once is not a shape yet.
-                known = _Known(_ENTRY_BYTES + 8 * len(shape.name[1]))
-                if self.takes(known.size_bytes):
-                    self._items[shape.name] = known
-                    self.budget.grow(self, known.size_bytes)
+            known = self._seen(shape.name)
+            if known is None and not at_once:
                 return None
             # What the template adds to the texts would be kept; to make it takes 100 times as long
             # as to see that it is too much.
             if not self.takes(len(text) - sum(map(len, shape.texts))):
                 return None
+            known = known or _Known(0)
             if known.tries == _MOST_TRIES or (hasty and len(shape.name[1]) > _FEW_MESSAGES):
                 return None
             known.tries += 1
@@ -128,15 +128,37 @@ class ShapeCache(BoundedCache[Name, _Known]):
             residual = make(shape.name[1], shape.texts)
         except Unknown:
             return None
-        size_bytes = residual.size_bytes
-        if not self.takes(size_bytes) or residual.filled(shape.texts) != text:
+        if not self.takes(residual.size_bytes) or residual.filled(shape.texts) != text:
             return None
+        self._take(shape.name, known, residual)
+        return residual
+
+    def grown(self, name: Name, residual: Residual) -> None:
+        """Take in the residual of a conversation that goes on from a known one."""
+        with self._lock:
+            known = self._seen(name)
+        if known is not None and len(known.residuals) < _MOST_TRIES:
+            self._take(name, known, residual)
+
+    def _seen(self, name: Name) -> _Known | None:
+        """Return what is known of a shape; None for one that is seen for the first time, as a
+        conversation seen once is not a shape yet."""
+        known = self._items.get(name)
+        if known is None:
+            made = _Known(_ENTRY_BYTES + 8 * len(name[1]))
+            if self.takes(made.size_bytes):
+                self._items[name] = made
+                self.budget.grow(self, made.size_bytes)
+        return known
+
+    def _take(self, name: Name, known: _Known, residual: Residual) -> None:
+        if not self.takes(residual.size_bytes):
+            return
         with self._lock:
             known.residuals += (residual,)
-            if self._items.get(shape.name) is known:
-                known.size_bytes += size_bytes
-                self.budget.grow(self, size_bytes)
-        return residual
+            if self._items.get(name) is known:
+                known.size_bytes += residual.size_bytes
+                self.budget.grow(self, residual.size_bytes)
 
     def size_of(self, key: Name, entry: _Known) -> int:
         """Return the memory of a shape's residuals."""

@@ -7,8 +7,6 @@ Invariants:
 - A form's name is the role alone where it is a role and a text.
 """
 
-from collections.abc import Iterator
-from itertools import count
 from typing import Any, Final, Literal, NamedTuple
 
 from tokenlane.tokens.chat.conversation import (
@@ -149,15 +147,10 @@ def owners(forms: tuple[str, ...]) -> list[int]:
     return found
 
 
-def with_holes(
-    forms: tuple[str, ...], content_format: ContentFormat, asked: Asked
-) -> list[Message]:
-    """Return the template's messages of these forms, with a hole for each text."""
-    texts = (Text(asked, (number,)) for number in count())
-    return [_with_holes(FORMS[name], texts, content_format) for name in forms]
-
-
-def _with_holes(form: Form, texts: Iterator[Text], content_format: ContentFormat) -> Message:
+def with_holes(name: str, first: int, content_format: ContentFormat, asked: Asked) -> Message:
+    """Return the template's message of this form, with a hole for each text. first: the number of
+    the first of them."""
+    form, texts = FORMS[name], iter([Text(asked, (first + at,)) for at in range(TEXTS[name])])
     if form.content == "null":
         message: Message = {"role": form.role, "content": "" if content_format == "string" else []}
     else:
@@ -165,9 +158,10 @@ def _with_holes(form: Form, texts: Iterator[Text], content_format: ContentFormat
         message = plain(form.role, content, content_format)
     calls = []
     for _ in range(form.calls):
-        call_id, name, arguments = (next(texts) for _ in range(_TEXTS_OF_CALL))
-        function = {"arguments": Json(arguments), "name": name}
-        calls.append({"id": call_id, "function": function, "type": "function"})
+        call = {"id": next(texts), "function": {}, "type": "function"}
+        called = next(texts)
+        call["function"] = {"arguments": Json(next(texts)), "name": called}
+        calls.append(call)
     if calls:
         message["tool_calls"] = calls
     if form.answers:

@@ -14,9 +14,12 @@ from tokenlane.tokens.chat.residual import Guard, Unknown, base_of, made_of, say
 from tokenlane.tokens.chat.template_json import to_json
 
 # What Jinja2's tests say of anything else.
-_TESTS: Final = dict.fromkeys(
+OTHER_TESTS: Final = dict.fromkeys(
     "undefined none mapping string number boolean integer float true false callable".split(), False
 ) | dict.fromkeys(("defined", "iterable", "sequence"), True)
+NUMBER_TESTS: Final = OTHER_TESTS | {
+    "integer": True, "iterable": False, "number": True, "sequence": False,
+}  # fmt: skip
 _METHODS: Final = frozenset(
     "endswith lower lstrip replace rstrip split startswith strip upper".split()
 )
@@ -32,6 +35,10 @@ class Hole:
         """Return a method of it, as a template calls it. Raise Unknown."""
         raise Unknown(f"the part {name} of what is not known")
 
+    def json(self) -> "str | Text":
+        """Return what `tojson` writes of it. Raise Unknown."""
+        raise Unknown("JSON of what is not known")
+
 
 def _unknown(*_: object) -> NoReturn:
     raise Unknown("a use of what is not known")
@@ -45,7 +52,7 @@ class Text(Hole):
     """Text with holes. parts: strings, and numbers of texts. asked: whom to ask about those."""
 
     __slots__ = ("asked", "parts")
-    TESTS = _TESTS | {"string": True}
+    TESTS = OTHER_TESTS | {"string": True}
 
     def __init__(self, asked: "Asked", parts: tuple[str | int, ...]) -> None:
         self.asked = asked
@@ -145,11 +152,7 @@ class Length(Hole):
     """How long a text is: at least whether it is empty."""
 
     __slots__ = ("_text",)
-    TESTS = (
-        _TESTS
-        | dict.fromkeys(("integer", "number"), True)
-        | dict.fromkeys(("iterable", "sequence"), False)
-    )
+    TESTS = NUMBER_TESTS
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -172,21 +175,30 @@ class Json(Hole):
     """A JSON object. text: what `tojson` writes of it."""
 
     __slots__ = ("text",)
-    TESTS = _TESTS | {"mapping": True}
+    TESTS = OTHER_TESTS | {"mapping": True}
 
     def __init__(self, text: Text) -> None:
         self.text = text
+
+    def json(self) -> Text:
+        """Return what `tojson` writes of it."""
+        return self.text
 
     def __bool__(self) -> bool:
         return not self.text == "{}"  # noqa: SIM201 - a hole answers no other comparison
 
 
 class Asked:
-    """The texts at hand, by number, and what was asked of them."""
+    """The texts at hand, by number, and what was asked of them. first: the number of the first of
+    them. known: what was asked of those before it."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], first: int = 0, known: tuple[Guard, ...] = ()) -> None:
         self._texts = texts
-        self._asked: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {}
+        self._first = first
+        self._asked: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {
+            guard[:3]: dict.fromkeys([one for one in guard.texts if base_of(one) < first])
+            for guard in known
+        }
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -194,8 +206,14 @@ class Asked:
         return tuple([Guard(*asked, tuple(texts)) for asked, texts in self._asked.items()])
 
     def says(self, number: int, name: str, words: tuple[str, ...]) -> bool:
-        """Return what a predicate of str says of the text of this number."""
-        answer = says(text_at(self._texts, number), name, words)
+        """Return what a predicate of str says of the text of this number. Raise Unknown where that
+        text is not at hand, and was not asked."""
+        if base_of(number) < self._first:
+            for answer in (True, False):
+                if number in self._asked.get((name, words, answer), ()):
+                    return answer
+            raise Unknown("a question to a text that is not at hand")
+        answer = says(text_at(self._texts, number, self._first), name, words)
         self._asked.setdefault((name, words, answer), {})[number] = None
         return answer
 
@@ -235,14 +253,12 @@ def json(value: Any) -> str | Text:
     except TypeError:
         pass  # a hole is in it
     match value:
-        case Json(text=text):
-            return text
-        case Text():
+        case Hole():
             return value.json()
         case dict() if all(type(key) is str for key in value):
             pairs = [(f"{to_json(key)}: ", json(one)) for key, one in value.items()]
             return joined(["{", *_between(pairs), "}"])
-        case list() | tuple():
+        case Sequence():
             return joined(["[", *_between([(json(one),) for one in value]), "]"])
     raise Unknown("JSON of what is not known")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, NoReturn
 
-from jinja2 import nodes
+from jinja2 import Template, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension
 from jinja2.runtime import Context, LoopContext, Macro
@@ -23,8 +23,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, missing
 
 from tokenlane.tokens.chat.constructs import DICT_NAMES, METHODS
-from tokenlane.tokens.chat.holes import Asked, Hole, Length, Text, joined, json, merged, shown
+from tokenlane.tokens.chat.conversation import Message
+from tokenlane.tokens.chat.holes import Asked, Hole, Length, Text, joined, json, shown
+from tokenlane.tokens.chat.loop_checkpoints import (
+    WALK,
+    WalkBackLoop,
+    WalkLoop,
+    loop,
+    number_loops,
+    walk,
+)
 from tokenlane.tokens.chat.residual import Residual, Unknown
+from tokenlane.tokens.chat.runs import Backwards, FromEnd, Known, Messages, Run
 from tokenlane.tokens.chat.template_json import to_json
 
 # These fail at a hole somewhere in a value, or are refused for one that is the value.
@@ -74,15 +84,21 @@ class HoleEnvironment(ImmutableSandboxedEnvironment):
         kind = type(obj)
         if kind is dict and attribute not in DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind in (LoopContext, Namespace) and attribute[0] != "_":
+        if kind in (LoopContext, WalkLoop, Namespace) and attribute[0] != "_":
             found = getattr(obj, attribute, missing)
             return self.undefined(obj=obj, name=attribute) if found is missing else found
         if isinstance(obj, Hole):
             return obj.method(attribute)
+        if kind is WalkBackLoop:
+            return obj.part(attribute)
+        if kind is Messages or kind is Backwards:
+            raise Unknown("a part of all messages")
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """Return an item or an attribute. Raise Unknown for a hole's."""
+        if isinstance(argument, FromEnd):
+            argument = argument.looked_at()
         if isinstance(obj, Hole) or isinstance(argument, Hole):
             raise Unknown("a part of what is not known")
         return super().getitem(obj, argument)
@@ -102,21 +118,38 @@ class PartialEvaluation:
         """environment: as the template's own is set up; what it knows is restricted here."""
         environment.filters.update(_filters(environment.filters))
         environment.tests.update(_tests(environment.tests))
-        self._template = environment.from_string(source)
+        environment.filters[WALK] = walk
+        tree = environment.parse(source)
+        number_loops(tree)
+        code = environment.compile(tree)
+        template = Template.from_code(environment, code, environment.make_globals(None))
+        self._root = template.root_render_func
+        self._root.__globals__["LoopContext"] = loop  # as the template's code calls it
+        self._template = template
 
-    def residual(self, variables: dict[str, Any], asked: Asked) -> Residual:
-        """Return what the template makes of these variables. asked: whose texts are in them. Raise
-        Unknown."""
-        context = self._template.new_context(variables)
+    def residual(
+        self,
+        messages: Callable[[int], Message],
+        count: int,
+        variables: dict[str, Any],
+        asked: Asked,
+        known: Known | None,
+    ) -> Residual:
+        """Return what the template makes of so many messages and these variables. asked: whose
+        texts are in them. known: an earlier run, for a beginning of the messages. Raise Unknown."""
+        run = Run(count, variables, asked, known)
+        given = {**variables, "messages": Messages(messages, count, run)}
         try:
-            parts = merged(list(self._template.root_render_func(context)))
+            for value in self._root(self._template.new_context(given)):
+                run.shown.append(value)
+            parts = run.parts()
         except Unknown:
             raise
         except Exception as error:  # noqa: BLE001 - a template can raise anything; rendering it says better
             raise Unknown(type(error).__name__) from None
         # Repeated strings are kept once.
-        known = {part: part for part in parts}
-        return Residual(tuple([known[part] for part in parts]), asked.guards)
+        once = {part: part for part in parts}
+        return Residual(tuple([once[part] for part in parts]), asked.guards, run.checkpoints)
 
 
 def _is_method(obj: Any) -> bool:
@@ -176,7 +209,9 @@ def _join(values: Any, between: str = "") -> str | Text:
     )
 
 
-def _length(value: Any) -> int | Length:
+def _length(value: Any) -> int | Length | FromEnd:
+    if isinstance(value, Messages | Backwards):
+        return value.length
     return Length(value) if isinstance(value, Text) else len(value)
 
 

@@ -11,7 +11,7 @@ Invariants:
 from collections.abc import Sequence
 from itertools import count
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,9 @@ from tokenlane.tokens.chat.template_json import to_json
 # full although some may be in a cache, too, and the answers, which share their text.
 _ANSWERS_KEPT: Final = 64
 _RESIDUALS_LIMIT_BYTES: Final = 2_000_000
+_CHECKPOINT_BYTES: Final = 300
+_NAME_BYTES: Final = 60
+_SPACE_BYTES: Final = 250
 
 
 # A number is of a text, or of what is made of one: the text's, and so many of these for what it is.
@@ -80,18 +83,44 @@ class Guard(NamedTuple):
     texts: tuple[int, ...]
 
 
+# Parts before a place, and characters of the last of them.
+Place = tuple[int, int]
+
+
+class Checkpoint(NamedTuple):
+    """Where the last turn of a loop over messages begins; of a loop from the last message on, where
+    it ended. turn: its number; first: the number of the first message; names: the values that the
+    loop's body may read, frozen; entry: where the loop begins; place: where this is; spaces: what
+    the namespaces among the values hold here."""
+
+    turn: int
+    first: int
+    names: tuple[Any, ...]
+    entry: Place
+    place: Place
+    spaces: list[dict[str, Any]]
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory it takes, without strings: those are the template's, mostly."""
+        named = _NAME_BYTES * len(self.names) + _SPACE_BYTES * len(self.spaces)
+        return _CHECKPOINT_BYTES + named
+
+
 class Residual(msgspec.Struct):
     """parts: text, and the numbers of texts, or of what is made of them, that stand in between.
-    size_bytes: the memory it takes."""
+    checkpoints: by the loop's number. size_bytes: the memory it takes."""
 
     parts: tuple[str | int, ...]
     guards: tuple[Guard, ...] = ()
+    checkpoints: dict[int, Checkpoint] = {}
     size_bytes: int = 0
 
     def __post_init__(self) -> None:
-        shown = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
         listed = len(self.parts) + sum([len(guard.texts) for guard in self.guards])
-        self.size_bytes = sum(shown.values()) + 8 * listed + 120 * len(self.guards) + 60
+        strings = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
+        kept = sum([one.size_bytes for one in self.checkpoints.values()]) + 120 * len(self.guards)
+        self.size_bytes = sum(strings.values()) + 8 * listed + kept + 60
 
     def fits(self, texts: Sequence[str]) -> bool:
         """Return whether it is the template's rendering for messages of these texts."""
@@ -106,6 +135,16 @@ class Residual(msgspec.Struct):
         return "".join(
             [part if isinstance(part, str) else text_at(texts, part) for part in self.parts]
         )
+
+
+def part_before(parts: tuple[str | int, ...], place: Place) -> tuple[str | int, ...]:
+    """Return the parts before a place."""
+    count, chars = place
+    if not chars:
+        return parts[:count]
+    last = parts[count - 1]
+    assert isinstance(last, str)
+    return (*parts[: count - 1], last[:chars])
 
 
 class Continuation(NamedTuple):

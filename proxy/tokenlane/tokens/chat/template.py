@@ -11,6 +11,7 @@ Invariants:
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 import jinja2
@@ -23,11 +24,12 @@ from tokenlane.errors import ConfigError, RequestError
 from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.chat.content_formats import content_format
 from tokenlane.tokens.chat.conversation import Message
-from tokenlane.tokens.chat.forms import with_holes
+from tokenlane.tokens.chat.forms import TEXTS, with_holes
 from tokenlane.tokens.chat.holes import Asked
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.partial_evaluation import HoleEnvironment, PartialEvaluation
 from tokenlane.tokens.chat.residual import Residual
+from tokenlane.tokens.chat.runs import Known
 from tokenlane.tokens.chat.template_json import to_json
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
@@ -148,14 +150,27 @@ class Template:
         return self._cut(self._render(marked, given, fast), text)
 
     def residual(
-        self, forms: tuple[str, ...], texts: list[str], variables: dict[str, Any]
+        self,
+        forms: tuple[str, ...],
+        texts: list[str],
+        variables: dict[str, Any],
+        known: Known | None = None,
     ) -> Residual:
         """Return what it makes of messages of these forms, whatever their texts; see
-        `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. Raises
-        Unknown."""
-        asked = Asked(texts)
-        given = {**variables, "messages": with_holes(forms, self.content_format, asked)}
-        return self._with_holes.residual(given, asked)
+        `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. known: an
+        earlier one, of messages whose texts are not given again. Raises Unknown."""
+        starts = list(accumulate([TEXTS[name] for name in forms], initial=0))
+        first, guards = (
+            (0, ()) if known is None else (starts[known.messages], known.residual.guards)
+        )
+        asked, made = Asked(texts, first, guards), dict[int, Message]()
+
+        def message(at: int) -> Message:
+            if at not in made:
+                made[at] = with_holes(forms[at], starts[at], self.content_format, asked)
+            return made[at]
+
+        return self._with_holes.residual(message, len(forms), variables, asked, known)
 
     @cached_property
     def _with_holes(self) -> PartialEvaluation:

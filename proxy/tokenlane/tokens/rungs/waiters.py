@@ -7,6 +7,13 @@ Invariants:
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tokenlane.runtime.clock import monotonic
+from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
+
+T = TypeVar("T")
 
 
 class Waiters:
@@ -35,6 +42,25 @@ class Waiters:
             self._left(woken)
             raise
         return True
+
+    async def attempt(
+        self, once: Callable[[], Awaitable[T]], limit_s: float, is_done: Callable[[T], bool]
+    ) -> tuple[T, float] | None:
+        """Return what an attempt gives that is done, made whenever there may be room, and how many
+        seconds it waited for that; None after limit_s."""
+        began_s = monotonic()
+        again = False
+        while True:
+            left_s = began_s + limit_s - monotonic()
+            with AWAITING[TOKENIZE_LOCAL]:
+                roomy = left_s > 0.0 and await self.wait(left_s, again=again)
+            if not roomy:
+                return None
+            waited_s = monotonic() - began_s
+            made = await once()
+            if is_done(made):
+                return made, waited_s
+            again = True
 
     def made(self) -> None:
         """Wake the first waiter, because a job is done."""

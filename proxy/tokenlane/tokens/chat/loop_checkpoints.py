@@ -1,0 +1,240 @@
+"""Where a run of a template takes up the loop over the messages in which an earlier run was.
+
+A conversation grows at its end, and a template walks through it from the start: what a loop prints
+for the messages before is the same if all that its body reads is. So a run leaves a checkpoint
+where the last turn of such a loop begins; a run for a longer conversation goes on from there.
+
+Invariants:
+- All that a loop's body may read from outside is compared, by value: it is found in the template's
+  source (`number_loops`), and handed to the loop each time.
+- What a body reads of messages behind its own, but for the next one, and how many there are, the
+  list of messages notes: then there is no checkpoint.
+- Only loops at the top of a template, which print straight to its output.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from jinja2 import nodes
+from jinja2.runtime import LoopContext, Undefined
+from jinja2.utils import Namespace
+
+from tokenlane.tokens.chat.conversation import Message
+from tokenlane.tokens.chat.holes import Text
+from tokenlane.tokens.chat.residual import Checkpoint, part_before
+from tokenlane.tokens.chat.runs import PLAIN, Backwards, FromEnd, Messages, attributes
+
+WALK: Final = "walk"
+
+
+class _Walked:
+    """A loop over messages. number: the loop's; names: the values that its body may read."""
+
+    def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
+        self.messages = messages
+        self._number = number
+        self._names = names
+        self._spaces = [one for one in names if isinstance(one, Namespace)]
+        run = self.run = messages.run
+        self._before = self._now()
+        self._entry = run.parts()
+        run.looks_ahead = False
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def _now(self) -> tuple[Any, ...]:
+        return tuple(map(self.run.frozen, self._names))
+
+    def _known(self) -> Checkpoint | None:
+        """Return where an earlier run was that came to this loop in the same way."""
+        known = self.run.known
+        found = None if known is None else known.residual.checkpoints.get(self._number)
+        if known is None or found is None or self.messages.first != found.first:
+            return None
+        printed = part_before(known.residual.parts, found.entry)
+        return found if found.names == self._before and printed == self._entry else None
+
+    def _leave(self, turn: int) -> None:
+        """Leave a checkpoint, if all that was read so far is read again by longer ones."""
+        spaces = [kept for kept in map(_kept, self._spaces) if kept is not None]
+        if self.run.looks_ahead or len(spaces) < len(self._spaces):
+            return
+        self.run.checkpoints[self._number] = Checkpoint(
+            turn, self.messages.first, self._before, _place(self._entry),
+            _place(self.run.parts()), spaces,
+        )  # fmt: skip
+
+    def _restore(self, found: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        run = self.run
+        assert run.known is not None
+        run.resume(part_before(run.known.residual.parts, found.place))
+        for space, kept in zip(self._spaces, found.spaces, strict=True):
+            for name, value in kept.items():
+                if isinstance(value, _FromEnd):
+                    value = FromEnd(run, value.more)  # noqa: PLW2901 - as this run has it
+                elif isinstance(value, tuple):
+                    value = Text(run.asked, value)  # noqa: PLW2901 - as this run has it
+                attributes(space)[name] = value
+
+
+class Walk(_Walked):
+    """A loop from the first message on."""
+
+    def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
+        super().__init__(messages, number, names)
+        known, found = self.run.known, self._known()
+        # The turns before look at the next message, too.
+        if known is None or found is None or found.first + found.turn >= known.messages:
+            self.start = 0
+        else:
+            self._restore(found)
+            self.start = found.turn
+
+    def __iter__(self) -> Iterator[Message]:
+        for turn in range(self.start, self.messages.size):
+            self.begins(turn)
+            yield self.messages.at(turn)
+
+    def items(self) -> Iterator[Message]:
+        """Yield what it walks through, without a notice of a turn that begins."""
+        return map(self.messages.at, range(self.start, self.messages.size))
+
+    def begins(self, turn: int) -> None:
+        """Notice that a turn begins."""
+        if turn == self.messages.size - 1:
+            self._leave(turn)
+
+
+class WalkBack(_Walked):
+    """A loop from the last message on. It ends where what it comes to was walked through by an
+    earlier run that began it as this one goes on."""
+
+    def __iter__(self) -> Iterator[Message]:
+        known, found = self.run.known, self._known()
+        size, entry = self.messages.size, _place(self._entry)
+        for turn in range(size - 1, -1, -1):
+            if (
+                known is not None
+                and found is not None
+                and found.first + turn == known.messages - 1 == found.first + found.turn - 1
+                and not self.run.looks_ahead
+                and self._now() == self._before
+                and _place(self.run.parts()) == entry
+            ):
+                self._restore(found)
+                break
+            yield self.messages.at(turn)
+        if _place(self.run.parts()) == entry:
+            self._leave(size)
+
+
+class WalkLoop(LoopContext):
+    """`loop` in the turns of a walk."""
+
+    def __init__(self, walk: Walk, undefined: type[Undefined]) -> None:
+        super().__init__(walk, undefined)
+        self._walk = walk
+        self._iterator: Iterator[Any] = walk.items()
+        self.index0 += walk.start
+        if walk.start:
+            self._current = walk.messages.at(walk.start - 1)
+
+    def __next__(self) -> tuple[Any, LoopContext]:
+        turn = super().__next__()
+        self._walk.begins(self.index0)
+        return turn
+
+
+class WalkBackLoop(LoopContext):
+    """`loop` in the turns of a walk back."""
+
+    def __init__(self, walk: WalkBack, undefined: type[Undefined]) -> None:
+        super().__init__(walk, undefined)
+        self._walk = walk
+
+    def part(self, name: str) -> Any:
+        """Return an attribute."""
+        run = self._walk.run
+        if name in ("index", "index0"):
+            return FromEnd(run, getattr(self, name) - run.count)
+        run.looks_ahead = True
+        return getattr(self, name)
+
+
+def loop(walked: Any, undefined: type[Undefined], *more: Any) -> LoopContext:
+    """Return `loop` of any loop, as Jinja2's."""
+    match walked:
+        case Walk():
+            return WalkLoop(walked, undefined)
+        case WalkBack():
+            return WalkBackLoop(walked, undefined)
+    return LoopContext(walked, undefined, *more)
+
+
+def walk(messages: Any, number: int, names: list[Any]) -> Any:
+    """Walk through messages, where it is those that a loop is over; its filter (`number_loops`)."""
+    match messages:
+        case Messages():
+            return Walk(messages, number, names)
+        case Backwards(messages=forward):
+            return WalkBack(forward, number, names)
+    return messages
+
+
+def number_loops(tree: nodes.Template) -> None:
+    """Hand each loop at the top its number, and the values of what its body reads."""
+    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    for number, found in enumerate(_loops(tree.body)):
+        names = _names(found.body)
+        while (
+            more := {name for one in names & macros.keys() for name in _names(macros[one].body)}
+            - names
+        ):
+            names |= more
+        values = [nodes.Name(name, "load") for name in sorted(names - {"loop"})]
+        args = [nodes.Const(number), nodes.List(values)]
+        found.iter = nodes.Filter(found.iter, WALK, args, [], None, None)
+        found.iter.set_lineno(found.lineno)
+        assert found.environment is not None
+        found.iter.set_environment(found.environment)
+
+
+def _loops(body: list[nodes.Node]) -> Iterator[nodes.For]:
+    for node in body:
+        match node:
+            case nodes.For(recursive=False, test=None, else_=[]):
+                yield node
+            case nodes.If():
+                yield from _loops([*node.body, *node.elif_, *node.else_])
+
+
+def _names(body: list[nodes.Node]) -> set[str]:
+    names = {one.name for node in body for one in node.find_all(nodes.Name)}
+    return names | {one.name for node in body for one in node.find_all(nodes.NSRef)}
+
+
+class _FromEnd(NamedTuple):
+    more: int
+
+
+def _kept(space: Namespace) -> dict[str, Any] | None:
+    """Return what a namespace holds, without the texts at hand; None where it holds other things
+    than plain ones."""
+    kept: dict[str, Any] = {}
+    for name, value in attributes(space).items():
+        if type(value) in PLAIN:
+            kept[name] = value
+        elif isinstance(value, Text):
+            kept[name] = value.parts
+        elif isinstance(value, FromEnd):
+            kept[name] = _FromEnd(value.more)
+        else:
+            return None
+    return kept
+
+
+def _place(parts: Sequence[str | int]) -> tuple[int, int]:
+    """Return where parts end: how many there are, and how long the last one is."""
+    return len(parts), len(parts[-1]) if parts and isinstance(parts[-1], str) else 0

@@ -1,0 +1,200 @@
+"""A run that goes on from an earlier one prints what a run from the start does."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tokens.chat.test_partial_evaluation import FOLLOWED, TEMPLATES
+from tokenlane.tokens.chat.forms import FORMS, TEXTS
+from tokenlane.tokens.chat.residual import Residual, Unknown, base_of
+from tokenlane.tokens.chat.runs import Known
+from tokenlane.tokens.chat.template import Template
+
+BODY = "<{{ m.role }}>{{ m.content }}"
+
+
+def looped(body: str = BODY, before: str = "", over: str = "messages") -> str:
+    return f"{before}{{% for m in {over} %}}{body}{{% endfor %}}{{{{ messages | length }}}}."
+
+
+def back(body: str) -> str:
+    """As Qwen3's: what is found from the last message on."""
+    return (
+        "{% set ns = namespace(open=true, at=messages | length - 1) %}"
+        "{% for m in messages[::-1] %}{% set index = (messages | length - 1) - loop.index0 %}"
+        + body
+        + "{% endfor %}"
+        + looped("{% if loop.index0 > ns.at %}+{% endif %}" + BODY)
+    )
+
+
+# A loop whose turns say something of messages that come later, or of what was set before.
+AHEAD = {
+    "length": looped("{{ loop.length }}" + BODY),
+    "from the end": looped("{{ loop.revindex }}" + BODY),
+    "count": looped("{{ messages | length }}" + BODY),
+    "count, asked": looped("{{ '!' if loop.index == messages | length - 1 }}" + BODY),
+    "the last one": looped("{{ messages[-1].role }}" + BODY),
+    "all": looped("{% for o in messages %}{{ o.role }}{% endfor %}" + BODY),
+    "the next but one": looped(
+        "{{ (messages[loop.index0 + 2] | default({'role': '-'})).role }}" + BODY
+    ),
+    "a slice": looped("{% for o in messages[loop.index:] %}{{ o.role }}{% endfor %}" + BODY),
+    "the rest": looped("{{ messages[loop.index:] | length }}" + BODY),
+    "reversed": looped("{{ (messages | reverse | first).role }}" + BODY),
+    "as JSON": looped("{{ messages | tojson }}" + BODY),
+    "in": looped("{{ messages[0] in messages }}{{ {} in messages }}" + BODY),
+    "some": looped("{{ messages | selectattr('role', 'equalto', 'user') | list | length }}" + BODY),
+    "set before": looped("{{ n }}" + BODY, "{% set n = messages | length %}"),
+    "set before, in a namespace": looped(
+        "{{ ns.n }}{% set ns.n = ns.n + 1 %}" + BODY,
+        "{% set ns = namespace(n=messages | length) %}",
+    ),
+    "set before, in a macro": looped(
+        "{{ f() }}" + BODY,
+        "{% set n = messages | length %}{% macro g() %}{{ n }}{% endmacro %}"
+        "{% macro f() %}{{ g() }}{% endmacro %}",
+    ),
+    "printed before": looped(before="{{ messages | length }}"),
+    "last found": looped(
+        "{{ '*' if loop.index0 > ns.at }}" + BODY,
+        "{% set ns = namespace(at=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
+        "{% set ns.at = loop.index0 %}{% endif %}{% endfor %}",
+    ),
+    "from one on": looped(over="messages[1:]"),
+    "from two on": looped(over="messages[1:][1:]"),
+    "but the last": looped(over="messages[:-1]"),
+    "some kept": looped(over="(messages if messages[0].role == 'user' else messages[1:])"),
+    "filtered": "{% for m in messages if m.role != 'system' %}" + BODY + "{% endfor %}",
+    "from the last one": looped(over="messages[::-1]"),
+    "back, first": back("{% if loop.first %}{% set ns.at = index %}{% endif %}"),
+    "back, last": back("{% if loop.last %}{% set ns.at = index %}{% endif %}"),
+    "back, counted": back("{% set ns.at = ns.at + 1 %}"),
+    "back, its number": back("{% if m.role == 'user' %}{% set ns.at = loop.index0 %}{% endif %}"),
+    "back, as another": back("{% if loop.index == 2 %}{% set ns.at = index %}{% endif %}"),
+    "back, next": back("{% if loop.nextitem.role == 'user' %}{% set ns.at = 0 %}{% endif %}"),
+    "back, by number": back(
+        "{% if messages[index].role == 'user' %}{% set ns.at = 0 %}{% endif %}"
+    ),
+    "back, left": back("{% if m.role == 'user' %}{% set ns.at = 1 %}{% break %}{% endif %}"),
+    "back, printed": back("{{ m.role }}"),
+    "back, the number of all": back("{% set ns.at = messages | length %}"),
+    "back, else": "{% for m in messages[::-1] %}{{ m.role }}{% else %}-{% endfor %}" + looped(),
+    "never found": back("{% if m.role == 'nobody' %}{% set ns.at = index %}{% endif %}"),
+    "numbers from the end": looped(
+        "{% set n = messages | length %}{{ n - 1 }}{{ n + 1 > 2 }}{{ 1 - n }}{{ n * 2 }}{{ -n }}"
+        "{{ n == 3 }}{{ 3 == n }}{{ n % 2 }}{{ n // 2 }}{{ n / 2 }}{{ n | tojson }}{{ n ~ '' }}"
+        "{{ n - n }}{{ n is number }}{{ n is string }}{{ not n }}{{ range(n) | list | length }}"
+        + BODY
+    ),
+}
+# A loop whose turns say nothing of messages behind the next one.
+ALONG = {
+    "alone": looped(),
+    "first and last": looped("{{ loop.first }}{{ loop.last }}{{ loop.index }}" + BODY),
+    "neighbours": looped(
+        "{{ loop.previtem.role if not loop.first }}{{ loop.nextitem.role if not loop.last }}" + BODY
+    ),
+    "neighbours by number": looped(
+        "{% if loop.index0 %}{{ messages[loop.index0 - 1].role }}{% endif %}"
+        "{{ messages[loop.index0 + 1].role if not loop.last }}" + BODY
+    ),
+    "counted": looped(
+        "{% if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{% endif %}{{ ns.n }}" + BODY,
+        "{% set ns = namespace(n=0, text='') %}",
+    ),
+    "a text kept": looped(
+        "{{ ns.text }}{% set ns.text = m.content %}" + BODY, "{% set ns = namespace(text='') %}"
+    ),
+    "a macro": looped(
+        "{{ f(m) }}", "{% macro f(m) %}" + BODY + "{{ ns.n }}{% endmacro %}"
+        "{% set ns = namespace(n=0) %}",
+    ),
+    "without its number": "{% for m in messages %}" + BODY + "{% endfor %}",
+    "left": looped("{% if m.role == 'tool' %}{% break %}{% endif %}" + BODY),
+    "passed over": looped("{% if m.role == 'tool' %}{% continue %}{% endif %}" + BODY),
+    "in a branch": "{% if tools %}T{{ messages | length }}{% else %}" + looped() + "{% endif %}",
+    "two": looped() + looped("{{ loop.index }}"),
+    "set in it": looped("{% set x = m.content %}{{ x }}{{ y }}{% set y = 1 %}{{ y }}"),
+    "found": back(
+        "{% if ns.open and m.role == 'user' and not m.content.startswith('b') %}"
+        "{% set ns.at = index %}{% set ns.open = false %}{% endif %}"
+    ),
+    "asked": looped("{{ '?' if m.content.startswith('a') }}{{ '!' if 'b' in m.content }}" + BODY),
+}  # fmt: skip
+SOURCES = (
+    TEMPLATES | AHEAD | ALONG | {f"followed {at}": source for at, source in enumerate(FOLLOWED)}
+)
+COMPILED = {name: Template(source) for name, source in SOURCES.items()}
+
+forms_lists = st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=7)
+VARIABLES: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "<s>"}
+
+
+def texts_for(forms: list[str]) -> list[str]:
+    words = ("a", "b", "", " a", "{}", "text 0")
+    return [words[at % len(words)] for at in range(sum([TEXTS[name] for name in forms]))]
+
+
+def made(
+    template: Template, forms: list[str], texts: list[str], known: Known | None = None
+) -> Residual | None:
+    try:
+        return template.residual(tuple(forms), texts, VARIABLES, known)
+    except Unknown:
+        return None
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+@settings(max_examples=25, deadline=None)
+@given(
+    forms=forms_lists,
+    more=st.lists(st.lists(st.sampled_from(sorted(FORMS)), max_size=3), min_size=1, max_size=3),
+    lost=st.integers(0, 2),
+)
+def test_what_goes_on_prints_what_a_whole_run_does(
+    name: str, forms: list[str], more: list[list[str]], lost: int
+) -> None:
+    """Also where the last messages are other ones."""
+    template = COMPILED[name]
+    residual = made(template, forms, texts_for(forms))
+    for new in more:
+        if residual is None:
+            return
+        kept = max(0, len(forms) - lost)
+        forms = forms[:kept] + new
+        if not forms:
+            return
+        texts = texts_for(forms)
+        first = sum([TEXTS[one] for one in forms[:kept]])
+        residual = made(template, forms, texts[first:], Known(residual, kept))
+        whole = made(template, forms, texts)
+        if residual is None:
+            continue
+        assert whole is not None
+        assert residual.parts == whole.parts
+        assert residual.fits(texts)
+        asked = {(*guard[:3], number) for guard in residual.guards for number in guard.texts}
+        # All that a whole run asks, and of known texts what was asked before.
+        wanted = {(*guard[:3], number) for guard in whole.guards for number in guard.texts}
+        assert wanted <= asked
+        assert all(base_of(number) < first for *_, number in asked - wanted)
+
+
+def turns_of(count: int) -> list[set[tuple[int, int]]]:
+    """Where loops over so many messages leave checkpoints: forward ones, and one back."""
+    return [{(count - 1, 0)}, {(count - 1, 0), (count, 0)}]
+
+
+@pytest.mark.parametrize("name", sorted(ALONG))
+def test_a_turn_is_run_once_more_and_no_other(name: str) -> None:
+    template, forms = COMPILED[name], ["system", "user", "assistant", "user", "assistant"]
+    before = made(template, forms, texts_for(forms))
+    assert before is not None
+    assert {(one.turn, one.first) for one in before.checkpoints.values()} in turns_of(5)
+    more = [*forms, "user", "assistant"]
+    after = made(template, more, texts_for(more)[5:], Known(before, 5))
+    assert after is not None
+    assert {(one.turn, one.first) for one in after.checkpoints.values()} in turns_of(7)
