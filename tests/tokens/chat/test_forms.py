@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tokenlane.tokens.chat.conversation import ContentFormat, conversation
 from tokenlane.tokens.chat.forms import FORMS, TEXTS, forms_of, owners, texts_of, with_holes
-from tokenlane.tokens.chat.holes import Asked, Json, Text
+from tokenlane.tokens.chat.holes import Asked, Text
+from tokenlane.tokens.chat.json_holes import Json
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 short = st.text(max_size=5)

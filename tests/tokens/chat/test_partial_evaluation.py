@@ -310,8 +310,16 @@ FOLLOWED = [
     "{{ messages[0] == messages[0] }}{{ messages[0] in messages }}",
     "{% filter trim %} {{ messages[0].role }} {% endfilter %}",
     "{% set loop_messages = messages[1:] %}{% for m in loop_messages %}{{ m.content }}{% endfor %}",
+    "{{ ('<t>' ~ messages[0].content).strip() }}{{ (messages[0].content ~ '</t> ') | trim }}",
+    "{{ ('<t>' ~ messages[0].content ~ ' . ').rstrip() }}",
+    "{{ ('  <t>' ~ messages[0].content).lstrip() }}",
+    "{{ '<t>' in ('<t>' ~ messages[0].content) }}",
+    "{{ ['2', 1] | map('int') | max }}",
 ]
 NOT_FOLLOWED = [
+    "{{ (' ' ~ messages[0].content).strip() }}",
+    "{{ ('<t> ' ~ messages[0].content).strip() }}",
+    "{{ 'q' in ('<t>' ~ messages[0].content) }}",
     "{{ messages[0].content | length > 1 }}",
     "{{ messages[0].content | length == messages[1].content | length }}",
     "{{ messages[0].content.split('xt')[0] }}",
@@ -461,6 +469,19 @@ def test_what_a_guard_asks_is_asked_once() -> None:
 
 CALL = "messages[1].tool_calls[0]"
 ARGUMENTS = f"{CALL}.function.arguments"
+# As templates show a value.
+VALUE = "{{ v if v is string else v | tojson(ensure_ascii=False) }}{{ v if v is not iterable }};"
+GIVEN = [
+    '{"a": 1}', "{}", '{"a": 2}', '{"a": "t"}', '{"a": " x\\n"}', '{"a": 0}', '{"a": -7, "b": "é"}',
+    '{"b": {"c": "é <"}}', '{"a":1,"b":[null,1e9]}', '{"a": true}', '{"a": null}', '{"a": 1.50}',
+    '{"a": 1e400}', '{"a": []}', '{"a": {}}', '{"a": 1, "a": "again"}', '{"": ""}', "no JSON",
+    "[1]", '{"\\ud800": "\\ud800"}',
+]  # fmt: skip
+
+
+def walked(body: str) -> str:
+    """As templates walk through arguments."""
+    return f"{{% for k, v in {ARGUMENTS}.items() %}}<{{{{ k }}}}>{body}{{% endfor %}}"
 
 
 def called(texts: list[str]) -> list[dict[str, Any]]:
@@ -487,17 +508,36 @@ def called(texts: list[str]) -> list[dict[str, Any]]:
         f"{{{{ ({ARGUMENTS} | tojson) ~ '.' }}}}",
         f"{{{{ {CALL} | tojson }}}}{{{{ {CALL}.function | tojson }}}}",
         "{{ messages[1].tool_calls | tojson }}{{ messages[1:] | tojson }}",
+        walked(VALUE),
+        f"{{% for k, v in {ARGUMENTS} | items %}}<{{{{ k }}}}>{VALUE}{{% endfor %}}",
+        f"{{% for k, v in {ARGUMENTS} | dictsort %}}<{{{{ k }}}}>{VALUE}{{% endfor %}}",
+        f"{{% for k in {ARGUMENTS} %}}{{% set v = {ARGUMENTS}[k] %}}{VALUE}{{% endfor %}}",
+        f"{{% for k in {ARGUMENTS}.keys() | list %}}{{{{ k }}}}{{% endfor %}}",
+        f"{{{{ {ARGUMENTS}.a }}}}{{{{ {ARGUMENTS}['b'] | default('d') }}}}{{{{ {ARGUMENTS}.zz }}}}",
+        f"{{{{ {ARGUMENTS}.get('a', 'none') }}}}{{{{ 'a' in {ARGUMENTS} }}}}",
+        f"{{{{ {ARGUMENTS} | length }}}}{{{{ {ARGUMENTS} | list }}}}",
+        walked(
+            "{{ v is string }}{{ v is mapping }}{{ v is number }}{{ v is integer }}"
+            "{{ v is float }}{{ v is boolean }}{{ v is none }}{{ v is true }}{{ v is sequence }}"
+        ),
+        walked("{{ v.strip() if v is string else '-' }}{{ 'x' in v if v is string }}"),
+        walked("{{ v | length > 0 if v is string }}{{ 1 if v is not float and v else 0 }}"),
     ],
 )
-def test_what_is_followed_of_a_call(source: str) -> None:
-    template, texts = Template(source), ["ask", "say", "1", "f", '{"a": 1}', "so", "1"]
-    forms = ("user", "assistant, text, 1 called", "tool, answering")
-    made = template.residual(forms, texts, {})
-    for arguments in ('{"a": 1}', "{}", '{"b": {"c": "é <"}}', '{"a":1,"b":[null,1e9]}', "no JSON"):
+@pytest.mark.parametrize("at_hand", GIVEN)
+def test_what_is_followed_of_a_call(source: str, at_hand: str) -> None:
+    template, forms = Template(source), ("user", "assistant, text, 1 called", "tool, answering")
+    texts = texts_of(called(["ask", "say", "1", "f", at_hand, "so", "1"]), forms)
+    try:
+        made = template.residual(forms, texts, {})
+    except Unknown:
+        assert at_hand != GIVEN[0]
+        return
+    assert made.fits(texts)
+    for arguments in GIVEN:
         messages = called(["", "x", "id", "g", arguments, "", "id"])
         assert forms_of(messages) == forms
         others = texts_of(messages, forms)
-        assert made.fits(texts)
         if made.fits(others):
             expected = template.render(
                 conversation(messages, template.content_format),
@@ -511,18 +551,18 @@ def test_what_is_followed_of_a_call(source: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        ARGUMENTS, f"{ARGUMENTS} | tojson(indent=2)", f"{ARGUMENTS}.items()",
-        f"{ARGUMENTS} | items",
-        f"{ARGUMENTS}.a", f"{ARGUMENTS}['a']", CALL, f"{ARGUMENTS} | string",
-        f"{ARGUMENTS} | length",
-        f"{ARGUMENTS} == {{}}", f"'a' in {ARGUMENTS}", f"{ARGUMENTS} | list",
-        f"{ARGUMENTS} ~ ''",
-        f"{CALL}.id == messages[2].tool_call_id", f"({ARGUMENTS} | tojson)[1:]", f"[{ARGUMENTS}]",
-        f"{ARGUMENTS} | default('d', true)", f"{ARGUMENTS} | tojson | length",
+        ARGUMENTS, f"{ARGUMENTS} | tojson(indent=2)", f"{ARGUMENTS}.items()", CALL,
+        f"{ARGUMENTS} | string", f"{ARGUMENTS} == {{}}", f"{ARGUMENTS} ~ ''", f"[{ARGUMENTS}]",
+        f"{CALL}.id == messages[2].tool_call_id", f"({ARGUMENTS} | tojson)[1:]",
+        f"{ARGUMENTS} | default('d', true)", f"{ARGUMENTS} | tojson | length > 1",
+        f"{ARGUMENTS}.values()", f"{ARGUMENTS}.pop('a')", f"{ARGUMENTS}.d.e", f"{ARGUMENTS}.d",
+        f"{ARGUMENTS}.l[0]", f"{ARGUMENTS}.l | length", f"{ARGUMENTS}.a + 1", f"{ARGUMENTS}.a > 0",
+        f"{ARGUMENTS}.s | tojson", f"not {ARGUMENTS}.f",
     ],
 )  # fmt: skip
 def test_what_is_not_followed_of_a_call(value: str) -> None:
     template = Template(f"{{% for key in [1] %}}{{{{ {value} }}}}{{% endfor %}}")
-    texts = ["ask", "say", "1", "f", '{"a": 1}', "so", "1"]
+    arguments = '{"a": 1, "d": {"e": "f"}, "l": [1], "s": "t", "f": 0.5}'
+    texts = ["ask", "say", "1", "f", arguments, "so", "1"]
     with pytest.raises(Unknown):
         template.residual(("user", "assistant, text, 1 called", "tool, answering"), texts, {})

@@ -18,7 +18,8 @@ from tokenlane.tokens.chat.conversation import (
     is_plain,
     plain,
 )
-from tokenlane.tokens.chat.holes import Asked, Json, Text
+from tokenlane.tokens.chat.holes import Asked, Text
+from tokenlane.tokens.chat.json_holes import Json
 from tokenlane.tokens.chat.template_json import to_json
 
 _MOST_CALLS: Final = 8

@@ -7,33 +7,50 @@ Invariants:
   answer, the template goes the same way.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn
 
+from tokenlane.tokens.chat.call_arguments import (
+    FLOAT,
+    INTEGER,
+    LIST,
+    OBJECT,
+    STRING,
+    structure,
+)
 from tokenlane.tokens.chat.residual import Guard, Unknown, base_of, made_of, says, text_at
-from tokenlane.tokens.chat.template_json import to_json
 
 # What Jinja2's tests say of anything else.
-OTHER_TESTS: Final = dict.fromkeys(
+_OTHERS: Final = dict.fromkeys(
     "undefined none mapping string number boolean integer float true false callable".split(), False
 ) | dict.fromkeys(("defined", "iterable", "sequence"), True)
-NUMBER_TESTS: Final = OTHER_TESTS | {
-    "integer": True, "iterable": False, "number": True, "sequence": False,
-}  # fmt: skip
+_NUMBERS: Final = _OTHERS | {"iterable": False, "number": True, "sequence": False}
+TESTS: Final = {
+    STRING: _OTHERS | {"string": True},
+    INTEGER: _NUMBERS | {"integer": True},
+    FLOAT: _NUMBERS | {"float": True},
+    OBJECT: _OTHERS | {"mapping": True},
+    LIST: _OTHERS,
+}
+NUMBER_TESTS: Final = TESTS[INTEGER]
 _METHODS: Final = frozenset(
     "endswith lower lstrip replace rstrip split startswith strip upper".split()
 )
 
 
 class Hole:
-    """A value that is not known. TESTS: what Jinja2's tests say of it."""
+    """A value that is not known. tests: what Jinja2's say of it."""
 
     __slots__ = ()
-    TESTS: ClassVar[dict[str, bool]]
+    tests: dict[str, bool]
 
     def method(self, name: str) -> Callable[..., Any]:
         """Return a method of it, as a template calls it. Raise Unknown."""
         raise Unknown(f"the part {name} of what is not known")
+
+    def printed(self) -> "str | Text":
+        """Return what is printed of it. Raise Unknown."""
+        raise Unknown("what is printed of what is not known")
 
     def json(self) -> "str | Text":
         """Return what `tojson` writes of it. Raise Unknown."""
@@ -52,7 +69,7 @@ class Text(Hole):
     """Text with holes. parts: strings, and numbers of texts. asked: whom to ask about those."""
 
     __slots__ = ("asked", "parts")
-    TESTS = OTHER_TESTS | {"string": True}
+    tests = TESTS[STRING]
 
     def __init__(self, asked: "Asked", parts: tuple[str | int, ...]) -> None:
         self.asked = asked
@@ -62,15 +79,17 @@ class Text(Hole):
         # A string among the parts is not empty.
         if any(isinstance(part, str) for part in self.parts):
             return True
-        return self.asked.says(self._number(), "__bool__", ())
+        return self.asked.says(self.number(), "__bool__", ())
 
     def __contains__(self, word: object) -> bool:
-        return self.asked.says(self._number(), "__contains__", _words(word))
+        if any(isinstance(part, str) and _words(word)[0] in part for part in self.parts):
+            return True
+        return self.asked.says(self.number(), "__contains__", _words(word))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str | Hole):
             return False
-        return self.asked.says(self._number(), "__eq__", _words(other))
+        return self.asked.says(self.number(), "__eq__", _words(other))
 
     __hash__ = Hole.__hash__
 
@@ -89,11 +108,11 @@ class Text(Hole):
 
     def startswith(self, word: object) -> bool:
         """As str's."""
-        return self.asked.says(self._number(), "startswith", _words(word))
+        return self.asked.says(self.number(), "startswith", _words(word))
 
     def endswith(self, word: object) -> bool:
         """As str's."""
-        return self.asked.says(self._number(), "endswith", _words(word))
+        return self.asked.says(self.number(), "endswith", _words(word))
 
     def lower(self) -> "Text":
         """As str's."""
@@ -125,9 +144,13 @@ class Text(Hole):
             raise Unknown("a text that is split")
         return [self]
 
+    def printed(self) -> "Text":
+        """Return what is printed of it."""
+        return self
+
     def json(self) -> "Text":
         """Return what `tojson` writes of it. Raise Unknown."""
-        return Text(self.asked, (made_of(self._number(), "tojson", ()),))
+        return Text(self.asked, (made_of(self.number(), "tojson", ()),))
 
     def _sum(self, *both: object) -> "Text":
         if not all(isinstance(one, str | Text) for one in both):
@@ -135,14 +158,36 @@ class Text(Hole):
         return Text(self.asked, merged(both))
 
     def _made(self, name: str, given: tuple[object, ...]) -> "Text":
-        number, words = self._number(), _words(*given)
+        words = _words(*given)
+        if len(self.parts) > 1 and name in ("lstrip", "rstrip", "strip"):
+            first, *between, last = self.parts
+            if name != "rstrip":
+                first = self._stripped("lstrip", words, first, [*between, last][0])
+            if name != "lstrip":
+                last = self._stripped("rstrip", words, last, [first, *between][-1])
+            return Text(self.asked, (first, *between, last))
+        number = self.number()
         if base_of(number) == number:
             return Text(self.asked, (made_of(number, name, words),))
         if not self.asked.says(number, name, words):
             raise Unknown("a text that changes")
         return self
 
-    def _number(self) -> int:
+    def _stripped(
+        self, name: str, words: tuple[str, ...], end: str | int, inner: str | int
+    ) -> str | int:
+        """Return what is left of the first or last part. inner: the next one, which is stripped,
+        too, where nothing is left."""
+        if isinstance(end, str):
+            left: str = getattr(end, name)(*words)
+            if left:
+                return left
+        elif isinstance(inner, str) and getattr(inner, name)(*words) == inner:
+            return made_of(end, name, words)
+        raise Unknown("more than one part is stripped")
+
+    def number(self) -> int:
+        """Return the number of the one text that it is. Raise Unknown."""
         if len(self.parts) != 1 or not isinstance(self.parts[0], int):
             raise Unknown("a question to more than one text")
         return self.parts[0]
@@ -152,7 +197,7 @@ class Length(Hole):
     """How long a text is: at least whether it is empty."""
 
     __slots__ = ("_text",)
-    TESTS = NUMBER_TESTS
+    tests = NUMBER_TESTS
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -169,23 +214,6 @@ class Length(Hole):
         return bool(self._text)
 
     __hash__ = Hole.__hash__
-
-
-class Json(Hole):
-    """A JSON object. text: what `tojson` writes of it."""
-
-    __slots__ = ("text",)
-    TESTS = OTHER_TESTS | {"mapping": True}
-
-    def __init__(self, text: Text) -> None:
-        self.text = text
-
-    def json(self) -> Text:
-        """Return what `tojson` writes of it."""
-        return self.text
-
-    def __bool__(self) -> bool:
-        return not self.text == "{}"  # noqa: SIM201 - a hole answers no other comparison
 
 
 class Asked:
@@ -212,15 +240,31 @@ class Asked:
             for answer in (True, False):
                 if number in self._asked.get((name, words, answer), ()):
                     return answer
-            raise Unknown("a question to a text that is not at hand")
-        answer = says(text_at(self._texts, number, self._first), name, words)
+        answer = says(self._text(number), name, words)
         self._asked.setdefault((name, words, answer), {})[number] = None
         return answer
 
+    def structure(self, number: int) -> str:
+        """Return the structure of the arguments that are the text of this number. Raise
+        Unknown."""
+        for (name, words, answer), numbers in self._asked.items():
+            if name == "structure" and answer and number in numbers:
+                return words[0]
+        words = (structure(self._text(number)),)
+        if not words[0]:
+            raise Unknown("arguments that are not taken apart")
+        self._asked.setdefault(("structure", words, True), {})[number] = None
+        return words[0]
+
+    def _text(self, number: int) -> str:
+        if base_of(number) < self._first:
+            raise Unknown("a question to a text that is not at hand")
+        return text_at(self._texts, number, self._first)
+
 
 def shown(value: Any) -> str | Text:
-    """Return a value as a template prints it."""
-    return value if isinstance(value, str | Text) else str(value)
+    """Return a value as a template prints it. Raise Unknown."""
+    return value.printed() if isinstance(value, Hole) else str(value)
 
 
 def merged(values: Sequence[Any]) -> tuple[str | int, ...]:
@@ -244,28 +288,6 @@ def joined(values: Sequence[Any]) -> str | Text:
         if isinstance(value, Text):
             return Text(value.asked, merged(values))
     return "".join(map(str, values))
-
-
-def json(value: Any) -> str | Text:
-    """Return what `tojson` writes of any value. Raise Unknown."""
-    try:
-        return to_json(value)
-    except TypeError:
-        pass  # a hole is in it
-    match value:
-        case Hole():
-            return value.json()
-        case dict() if all(type(key) is str for key in value):
-            pairs = [(f"{to_json(key)}: ", json(one)) for key, one in value.items()]
-            return joined(["{", *_between(pairs), "}"])
-        case Sequence():
-            return joined(["[", *_between([(json(one),) for one in value]), "]"])
-    raise Unknown("JSON of what is not known")
-
-
-def _between(groups: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-    for number, group in enumerate(groups):
-        yield from (", ", *group) if number else group
 
 
 def _joined(run: list[str]) -> Sequence[str]:

@@ -24,7 +24,8 @@ from jinja2.utils import Namespace, missing
 
 from tokenlane.tokens.chat.constructs import DICT_NAMES, METHODS
 from tokenlane.tokens.chat.conversation import Message
-from tokenlane.tokens.chat.holes import Asked, Hole, Length, Text, joined, json, shown
+from tokenlane.tokens.chat.holes import Asked, Hole, Length, Text, joined, shown
+from tokenlane.tokens.chat.json_holes import Json, json
 from tokenlane.tokens.chat.loop_checkpoints import (
     WALK,
     WalkBackLoop,
@@ -38,7 +39,7 @@ from tokenlane.tokens.chat.runs import Backwards, FromEnd, Known, Messages, Run
 from tokenlane.tokens.chat.template_json import to_json
 
 # These fail at a hole somewhere in a value, or are refused for one that is the value.
-_FILTERS: Final = frozenset("dictsort first items last list reverse".split())
+_FILTERS: Final = frozenset("dictsort first indent int items last list max min reverse".split())
 # These ask a value for its truth, or for what other filters and tests say of it.
 _FILTERS_OF_ALL: Final = frozenset("d default map reject rejectattr select selectattr".split())
 _FILTERS_BY_METHOD: Final = {
@@ -87,6 +88,8 @@ class HoleEnvironment(ImmutableSandboxedEnvironment):
         if kind in (LoopContext, WalkLoop, Namespace) and attribute[0] != "_":
             found = getattr(obj, attribute, missing)
             return self.undefined(obj=obj, name=attribute) if found is missing else found
+        if isinstance(obj, Json):
+            return self.getattr(obj.opened(), attribute)
         if isinstance(obj, Hole):
             return obj.method(attribute)
         if kind is WalkBackLoop:
@@ -99,6 +102,8 @@ class HoleEnvironment(ImmutableSandboxedEnvironment):
         """Return an item or an attribute. Raise Unknown for a hole's."""
         if isinstance(argument, FromEnd):
             argument = argument.looked_at()
+        if isinstance(obj, Json):
+            obj = obj.opened()
         if isinstance(obj, Hole) or isinstance(argument, Hole):
             raise Unknown("a part of what is not known")
         return super().getitem(obj, argument)
@@ -172,7 +177,7 @@ def _filters(known: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
 def _tests(known: Mapping[str, Any]) -> dict[str, Callable[..., Any]]:
     """Return tests by name. known: Jinja2's."""
     passed = {name: known[name] for name in _TESTS}
-    others = {name: _knowing_holes(name, known[name]) for name in Text.TESTS}
+    others = {name: _knowing_holes(name, known[name]) for name in Text.tests}
     return dict.fromkeys(known, _refused) | passed | others | {"sameas": _is_same}
 
 
@@ -183,16 +188,17 @@ def _refused(*_: Any, **__: Any) -> NoReturn:
 def _without_holes(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def called(*args: Any, **words: Any) -> Any:
-        if any(isinstance(one, Hole) for one in args):
+        opened = [one.opened() if isinstance(one, Json) else one for one in args]
+        if any(isinstance(one, Hole) for one in opened):
             raise Unknown(f"the filter {function.__name__}")
-        return function(*args, **words)
+        return function(*opened, **words)
 
     return called
 
 
 def _knowing_holes(name: str, test: Callable[..., Any]) -> Callable[..., Any]:
     def asked(value: Any) -> Any:
-        return value.TESTS[name] if isinstance(value, Hole) else test(value)
+        return value.tests[name] if isinstance(value, Hole) else test(value)
 
     return asked
 
@@ -223,4 +229,6 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _tojson(value: Any, *args: Any, **words: Any) -> str | Text:
-    return to_json(value, *args, **words) if args or words else json(value)
+    if args or words not in ({}, {"ensure_ascii": False}):
+        return to_json(value, *args, **words)
+    return json(value)

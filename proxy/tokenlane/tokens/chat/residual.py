@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tokenlane.tokens.chat.call_arguments import structure, value_text
 from tokenlane.tokens.chat.template_json import to_json
 
 # Of these, whose memory is outside all accounts, 3 MB at most: 2 of residuals, which are counted in
@@ -36,7 +37,8 @@ class Unknown(Exception):
     """The rendering follows from a text in a way that is not followed here."""
 
 
-# How a text is made of another: by a method of str, with its words, or by `tojson`.
+# How a text is made of another: by a method of str, with its words; by `tojson`; as the value at a
+# place of a call's arguments.
 _Way = tuple[str, tuple[str, ...]]
 # Written without a lock: a way is known by its number before anybody gets the number.
 _ways: dict[int, _Way] = {}
@@ -70,12 +72,15 @@ def text_at(texts: Sequence[str], number: int, first: int = 0) -> str:
         return texts[number - first]
     by, words = _ways[number // _STRIDE]
     text = texts[number % _STRIDE - first]
-    return to_json(text) if by == "tojson" else str(getattr(text, by)(*words))
+    if by == "tojson":
+        return to_json(text)
+    return value_text(text, int(words[0])) if by == "value" else str(getattr(text, by)(*words))
 
 
 class Guard(NamedTuple):
     """A condition on texts, or what is made of them. asks: a method of str, which returns `holds`
-    for each of these (by number), given these words; one that makes a text leaves it unchanged."""
+    for each of these (by number), given these words; one that makes a text leaves it unchanged; or
+    `structure`, whether that is the arguments' (`tokenlane.tokens.chat.call_arguments`)."""
 
     asks: str
     words: tuple[str, ...]
@@ -228,4 +233,6 @@ def says(text: str, asks: str, words: tuple[str, ...]) -> bool:
         return text.startswith(words[0])
     if asks == "endswith":
         return text.endswith(words[0])
+    if asks == "structure":
+        return structure(text) == words[0]
     return bool(getattr(text, asks)(*words) == text)

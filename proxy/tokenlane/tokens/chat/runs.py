@@ -14,7 +14,8 @@ from jinja2.runtime import Macro, Undefined
 from jinja2.utils import Namespace
 
 from tokenlane.tokens.chat.conversation import Message
-from tokenlane.tokens.chat.holes import NUMBER_TESTS, Asked, Hole, Json, Text, merged
+from tokenlane.tokens.chat.holes import NUMBER_TESTS, Asked, Hole, Text, merged
+from tokenlane.tokens.chat.json_holes import Json
 from tokenlane.tokens.chat.residual import Checkpoint, Residual, Unknown
 
 PLAIN: Final = (str, int, float, bool, type(None))
@@ -87,7 +88,7 @@ class FromEnd(Hole):
     """A number that counts from the end: the number of all messages, and so many more."""
 
     __slots__ = ("_run", "more")
-    TESTS = NUMBER_TESTS
+    tests = NUMBER_TESTS
 
     def __init__(self, run: Run, more: int) -> None:
         self._run = run
@@ -111,6 +112,10 @@ class FromEnd(Hole):
         if isinstance(other, FromEnd):
             return self.more - other.more
         return self + -_number(other)
+
+    def printed(self) -> str:
+        """Return what is printed of it."""
+        return str(self)
 
     def json(self) -> str:
         """Return what `tojson` writes of it."""
