@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -45,6 +45,33 @@ def conversation(tokens: int, turns: int, seed: int) -> list[dict[str, str]]:
     ]
 
 
+def agent(tokens: int, turns: int, seed: int) -> list[list[dict[str, Any]]]:
+    """The messages of each turn of an agent: a question, then one to three calls and their answers,
+    of about so many tokens in all. Which calls in which turn, no other seed has alike."""
+    rng, chars = random.Random(seed), int(tokens * CHARS_PER_TOKEN / turns)
+    told: list[list[dict[str, Any]]] = [
+        [
+            {"role": "system", "content": f"{seed} {workload.code(chars, seed)}"},
+            {"role": "user", "content": f"Mend it, {seed}."},
+        ]
+    ]
+    for turn in range(1, turns):
+        text = workload.code(chars, seed + turn)
+        said = rng.choice((text[: chars // 8], "", None))
+        names = [f"call-{seed}-{turn}-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
+        arguments = json.dumps({"path": text[:40], "line": turn})
+        called = [
+            {"id": name, "type": "function", "function": {"name": "read", "arguments": arguments}}
+            for name in names
+        ]
+        answers = [
+            {"role": "tool", "tool_call_id": name, "content": text[chars // 8 :][at :: len(names)]}
+            for at, name in enumerate(names)
+        ]
+        told.append([{"role": "assistant", "content": said, "tool_calls": called}, *answers])
+    return told
+
+
 def renewed(messages: list[dict[str, str]]) -> Callable[[], bytes]:
     """Makes bodies of this conversation that have no message in common."""
     mark = "@" * workload.NUMBER_DIGITS
@@ -53,7 +80,7 @@ def renewed(messages: list[dict[str, str]]) -> Callable[[], bytes]:
     return lambda: body.replace(mark.encode(), b"%0*d" % (workload.NUMBER_DIGITS, next(numbers)))
 
 
-def raw(messages: list[dict[str, str]]) -> bytes:
+def raw(messages: Sequence[dict[str, Any]]) -> bytes:
     """The body of a chat request."""
     return json.dumps({"model": "m", "messages": messages}).encode()
 

@@ -9,7 +9,8 @@ one core, as for a worker that has one:
 
 - price: CPU per request on the loop and off it, for a prompt never seen, the same again, and the
   next turn of its conversation (101 messages of about a hundredth of the length each, then two
-  more of that length);
+  more of that length); likewise for an agent whose turns are calls of tools in a sequence that
+  no other has, the last of 102 turns;
 - load: prompts of 16k tokens, each new, offered at a share of what the threads do at most, with
   short prompts beside them: which rungs took them, and how long the short ones waited;
 - lateness of the loop while prompts of 100k tokens are fed back to back, beside inline `encode`.

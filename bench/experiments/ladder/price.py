@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench.loads.prompts import BLOCK_TOKENS, TURNS, conversation, ids_of, ladder, raw
+from bench.loads.prompts import BLOCK_TOKENS, TURNS, agent, conversation, ids_of, ladder, raw
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.fleet_state import FleetState, ReplicaState
 from tokenlane.routing.decision import Query
@@ -43,6 +43,9 @@ async def prices(
                 "repeated": raw(messages),
                 "next turn": raw(messages + longer[TURNS:]),
             }
+            told = agent(tokens, TURNS + 1, 1000 * tokens + repeat)
+            asked["agent"] = raw([one for turn in told[:-1] for one in turn])
+            asked["agent's next turn"] = raw([one for turn in told for one in turn])
             for kind, body in asked.items():
                 cost = await cost_us(service, body)
                 if repeat:  # the first one warms the encoder

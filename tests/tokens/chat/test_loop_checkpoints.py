@@ -30,6 +30,7 @@ def back(body: str) -> str:
     )
 
 
+ROLES = "{% set roles = messages | map(attribute='role') | list %}"
 # A loop whose turns say something of messages that come later, or of what was set before.
 AHEAD = {
     "length": looped("{{ loop.length }}" + BODY),
@@ -56,6 +57,21 @@ AHEAD = {
         "{{ f() }}" + BODY,
         "{% set n = messages | length %}{% macro g() %}{{ n }}{% endmacro %}"
         "{% macro f() %}{{ g() }}{% endmacro %}",
+    ),
+    "a namespace within": looped(
+        "{% set x = d.ns %}{{ x.n }}{% set x.n = x.n + 1 %}" + BODY,
+        "{% set d = {'ns': namespace(n=0)} %}",
+    ),
+    "a namespace within another": looped(
+        "{% set x = o.ns %}{{ x.n }}{% set x.n = x.n + 1 %}" + BODY,
+        "{% set o = namespace(ns=namespace(n=0)) %}",
+    ),
+    "an iterator": looped(
+        "{{ roles | first }}" + BODY, "{% set roles = messages | map(attribute='role') %}"
+    ),
+    "a list": looped("{{ roles | length }}{{ roles[-1] }}" + BODY, ROLES),
+    "a part of a call": looped(
+        "{{ a }}" + BODY, "{% set a = (messages[0].tool_calls | default([{}]))[0].id %}"
     ),
     "printed before": looped(before="{{ messages | length }}"),
     "last found": looped(

@@ -107,9 +107,19 @@ class Checkpoint(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The memory it takes, without strings: those are the template's, mostly."""
+        """The memory it takes."""
         named = _NAME_BYTES * len(self.names) + _SPACE_BYTES * len(self.spaces)
-        return _CHECKPOINT_BYTES + named
+        return _CHECKPOINT_BYTES + named + _long_strings_bytes(self.names)
+
+
+def _long_strings_bytes(frozen: tuple[Any, ...]) -> int:
+    size_bytes = 0
+    for one in frozen:
+        if isinstance(one, tuple):
+            size_bytes += _long_strings_bytes(one)
+        elif isinstance(one, str) and len(one) > _NAME_BYTES:
+            size_bytes += getsizeof(one)
+    return size_bytes
 
 
 class Residual(msgspec.Struct):
@@ -206,15 +216,13 @@ def continuation(
         behind = (said[within:], *behind[1:])
     if any(isinstance(one, int) and base_of(one) < known for one in behind):
         return None
+    asked = {one[:3]: one.texts for one in old.guards}
     guards = []
     for guard in new.guards:
         fresh = tuple([number for number in guard.texts if base_of(number) >= known])
         if len(fresh) < len(guard.texts):
-            asked: set[int] = set()
-            for one in old.guards:
-                if one[:3] == guard[:3]:
-                    asked.update(one.texts)
-            if not asked.issuperset([one for one in guard.texts if base_of(one) < known]):
+            before = asked.get(guard[:3], ())
+            if not set(before).issuperset([one for one in guard.texts if base_of(one) < known]):
                 return None
         if fresh:
             guards.append(Guard(guard.asks, guard.words, guard.holds, fresh))

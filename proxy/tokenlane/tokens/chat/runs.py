@@ -8,6 +8,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from jinja2.runtime import Macro, Undefined
@@ -57,17 +58,20 @@ class Run:
         """Go on where these parts were printed."""
         self._before, self.shown = parts, []
 
-    def frozen(self, value: Any) -> Any:
-        """Return what is equal for values that a template takes for the same."""
+    def frozen(self, value: Any, *, inner: bool = False) -> tuple[Any, ...]:
+        """Return what is equal for values that a template takes for the same, and holds none of the
+        texts. inner: it is within another value."""
         kind = type(value)
         if kind in PLAIN:
             return kind.__name__, value
         if id(value) in self._given:
             return "given", self._given[id(value)]
         match value:
-            case Text(parts=parts) | Json(text=Text(parts=parts)):
-                return kind.__name__, parts
-            case Namespace():
+            case Text(parts=parts):
+                return "text", parts
+            case Json(kind=name, text=Text(parts=parts)):
+                return "JSON", name, parts
+            case Namespace() if not inner:  # what is in others, nobody puts back
                 return "namespace", self.frozen(attributes(value))
             case Messages() | Backwards():
                 return kind.__name__, value.first
@@ -76,12 +80,15 @@ class Run:
             case Macro(name=name):
                 return "macro", name
             case dict():
-                return "dict", tuple([(key, self.frozen(one)) for key, one in value.items()])
+                pairs = [(key, self.frozen(one, inner=True)) for key, one in value.items()]
+                return "dict", tuple(pairs)
             case list() | tuple():
-                return kind.__name__, tuple([self.frozen(one) for one in value])
+                return kind.__name__, tuple([self.frozen(one, inner=True) for one in value])
             case Undefined():
                 return ("undefined",)
-        return "is", value
+            case FunctionType() | type():
+                return "function", value
+        return "other", object()
 
 
 class FromEnd(Hole):
