@@ -10,7 +10,7 @@ Invariants:
 """
 
 import logging
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,7 @@ class Tokenizer:
 
     def __init__(self, model: str, read: folder.Folder) -> None:
         self.model = model
+        self._least_effort = ""
         self.encoder = Encoder(read.backend)
         self.max_model_tokens = read.max_model_tokens
         self.doubts = read.doubts
@@ -239,18 +240,19 @@ class Tokenizer:
         if isinstance(request, ResponsesFields):
             return openai_responses.as_chat(request)
         return anthropic_messages.as_chat(
-            request, system_first=self._system_first, effort_of_none=lambda: self._effort_of_none
+            request, system_first=self._system_first, effort_of_none=self._effort_of_none
         )
 
-    @cached_property
+    @property
     def _system_first(self) -> bool:
         templates = {self._template(with_tools=with_tools) for with_tools in (False, True)}
         return any(template.system_first for template in templates)
 
-    @cached_property
     def _effort_of_none(self) -> str:
-        """What vLLM takes for thinking switched off: the least effort where the template refuses
-        `none`, or takes it for one of the others."""
+        """Return what vLLM takes for thinking switched off: the least effort where the template
+        refuses `none`, or takes it for one of the others."""
+        if self._least_effort:
+            return self._least_effort
 
         def shown(effort: str) -> str | None:
             hi = anthropic_messages.encoded([{"role": "user", "content": "Hi"}])
@@ -262,7 +264,8 @@ class Tokenizer:
 
         none = shown("none")
         same = none is None or any(shown(effort) == none for effort in anthropic_messages.EFFORTS)
-        return anthropic_messages.EFFORTS[0] if same else "none"
+        self._least_effort = anthropic_messages.EFFORTS[0] if same else "none"
+        return self._least_effort
 
     def chat_ids(self, request: Conversation) -> bytes:
         """Return packed ids of a chat request: `chat_text`, encoded, truncated."""

@@ -10,7 +10,7 @@ Invariants:
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from functools import cached_property
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
@@ -35,6 +35,8 @@ from tokenlane.tokens.chat.template_json import to_json
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
 # transformers' own mark: the template, and a message that quotes it, must see the same.
 CONTINUE_MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
+
+_TEMPLATES_KEPT: Final = 64
 
 Kind = TypeVar("Kind", bound=ImmutableSandboxedEnvironment)
 
@@ -111,19 +113,11 @@ class Template:
         self.knows_developer = '"developer"' in source or "'developer'" in source
         self.volatile = "strftime_now" in self.variables
 
-    @cached_property
+    @property
     def system_first(self) -> bool:
         """Whether it refuses a system message behind others, as vLLM finds out: with less than
         what a template is rendered with, so that it may refuse for other reasons too."""
-        bare = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-        )
-        messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
-        try:
-            bare.from_string(self.source).render(messages=messages, add_generation_prompt=False)
-        except Exception:  # noqa: BLE001 - a template can raise anything, see the head
-            return True
-        return False
+        return _wants_system_first(self.source)
 
     def render(
         self,
@@ -170,11 +164,8 @@ class Template:
                 made[at] = with_holes(forms[at], starts[at], self.content_format, asked)
             return made[at]
 
-        return self._with_holes.residual(message, len(forms), variables, asked, known)
-
-    @cached_property
-    def _with_holes(self) -> PartialEvaluation:
-        return PartialEvaluation(self.source, _environment(HoleEnvironment))
+        run = _partial_evaluation(self.source)
+        return run.residual(message, len(forms), variables, asked, known)
 
     def _render(
         self, messages: list[Message], variables: dict[str, Any], fast: FastTemplate | None
@@ -221,6 +212,25 @@ class Template:
             return rendered[:at]
         # The template stripped the message, and the mark's space with it.
         return rendered[:at].rstrip()
+
+
+# A cached property of a compiled class is none: it is made each time.
+@lru_cache(_TEMPLATES_KEPT)
+def _wants_system_first(source: str) -> bool:
+    bare = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    messages = [{"role": role, "content": "t"} for role in ("system", "user") * 2]
+    try:
+        bare.from_string(source).render(messages=messages, add_generation_prompt=False)
+    except Exception:  # noqa: BLE001 - a template can raise anything, see the head
+        return True
+    return False
+
+
+@lru_cache(_TEMPLATES_KEPT)
+def _partial_evaluation(source: str) -> PartialEvaluation:
+    return PartialEvaluation(source, _environment(HoleEnvironment))
 
 
 def _literals(tree: nodes.Template) -> Iterator[str]:
