@@ -186,7 +186,8 @@ def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[R
     if run_s(turn) > limit_s:
         return
     try:
-        before = Known(known.residual, turn.mark.messages)
+        messages = turn.mark.messages
+        before = Known(known.residual, messages, messages == len(known.forms))
         residual = model.tokenizer.residual(turn.request, forms, turn.texts, before)
     except (RequestError, Unknown, Unrenderable):
         return

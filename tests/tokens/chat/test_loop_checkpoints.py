@@ -179,13 +179,13 @@ def test_what_goes_on_prints_what_a_whole_run_does(
     for new in more:
         if residual is None:
             return
-        kept = max(0, len(forms) - lost)
+        before, kept = len(forms), max(0, len(forms) - lost)
         forms = forms[:kept] + new
         if not forms:
             return
         texts = texts_for(forms)
         first = sum([TEXTS[one] for one in forms[:kept]])
-        residual = made(template, forms, texts[first:], Known(residual, kept))
+        residual = made(template, forms, texts[first:], Known(residual, kept, kept == before))
         whole = made(template, forms, texts)
         if residual is None:
             continue
@@ -211,6 +211,6 @@ def test_a_turn_is_run_once_more_and_no_other(name: str) -> None:
     assert before is not None
     assert {(one.turn, one.first) for one in before.checkpoints.values()} in turns_of(5)
     more = [*forms, "user", "assistant"]
-    after = made(template, more, texts_for(more)[5:], Known(before, 5))
+    after = made(template, more, texts_for(more)[5:], Known(before, 5, True))
     assert after is not None
     assert {(one.turn, one.first) for one in after.checkpoints.values()} in turns_of(7)

@@ -224,8 +224,7 @@ class Asked:
         self._texts = texts
         self._first = first
         self._asked: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {
-            guard[:3]: dict.fromkeys([one for one in guard.texts if base_of(one) < first])
-            for guard in known
+            guard[:3]: dict.fromkeys(guard.texts) for guard in known
         }
 
     @property

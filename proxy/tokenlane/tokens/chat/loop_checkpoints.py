@@ -70,6 +70,7 @@ class _Walked:
         run = self.run
         assert run.known is not None
         run.resume(part_before(run.known.residual.parts, found.place))
+        run.kept = max(run.kept, found.place[0] - 1)
         for space, kept in zip(self._spaces, found.spaces, strict=True):
             for name, value in kept.items():
                 if isinstance(value, _FromEnd):

@@ -152,6 +152,8 @@ class PartialEvaluation:
             raise
         except Exception as error:  # noqa: BLE001 - a template can raise anything; rendering it says better
             raise Unknown(type(error).__name__) from None
+        if known is not None and run.kept:
+            return known.residual.grown(parts, asked.guards, run.checkpoints, run.kept)
         # Repeated strings are kept once.
         once = {part: part for part in parts}
         return Residual(tuple([once[part] for part in parts]), asked.guards, run.checkpoints)

@@ -22,6 +22,8 @@ from tokenlane.tokens.chat.template_json import to_json
 # full although some may be in a cache, too, and the answers, which share their text.
 _ANSWERS_KEPT: Final = 64
 _RESIDUALS_LIMIT_BYTES: Final = 2_000_000
+# Parts before the last ones in which the same strings are looked for.
+_SEEN_AGAIN: Final = 64
 _CHECKPOINT_BYTES: Final = 300
 _NAME_BYTES: Final = 60
 _SPACE_BYTES: Final = 250
@@ -124,7 +126,7 @@ def _long_strings_bytes(frozen: tuple[Any, ...]) -> int:
 
 class Residual(msgspec.Struct):
     """parts: text, and the numbers of texts, or of what is made of them, that stand in between.
-    checkpoints: by the loop's number. size_bytes: the memory it takes."""
+    checkpoints: by the loop's number. size_bytes: the memory it takes, if it is known before."""
 
     parts: tuple[str | int, ...]
     guards: tuple[Guard, ...] = ()
@@ -132,10 +134,26 @@ class Residual(msgspec.Struct):
     size_bytes: int = 0
 
     def __post_init__(self) -> None:
+        if self.size_bytes:
+            return
         listed = len(self.parts) + sum([len(guard.texts) for guard in self.guards])
         strings = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
         kept = sum([one.size_bytes for one in self.checkpoints.values()]) + 120 * len(self.guards)
         self.size_bytes = sum(strings.values()) + 8 * listed + kept + 60
+
+    def grown(
+        self,
+        parts: tuple[str | int, ...],
+        guards: tuple[Guard, ...],
+        checkpoints: dict[int, Checkpoint],
+        kept: int,
+    ) -> "Residual":
+        """Return the residual of a longer conversation, of whose parts so many are of this one."""
+        more = Residual(parts[kept:], guards[len(self.guards) :], checkpoints)
+        last = {part: part for part in parts[max(0, kept - _SEEN_AGAIN) : kept]}
+        once = [last.setdefault(part, part) for part in more.parts]
+        size_bytes = self.size_bytes + more.size_bytes
+        return Residual((*parts[:kept], *once), guards, checkpoints, size_bytes)
 
     def fits(self, texts: Sequence[str]) -> bool:
         """Return whether it is the template's rendering for messages of these texts."""
@@ -160,6 +178,16 @@ def part_before(parts: tuple[str | int, ...], place: Place) -> tuple[str | int, 
     last = parts[count - 1]
     assert isinstance(last, str)
     return (*parts[: count - 1], last[:chars])
+
+
+def guards_before(guards: tuple[Guard, ...], first: int) -> tuple[Guard, ...]:
+    """Return the guards on texts before a number, as far as they are."""
+    return tuple(
+        [
+            Guard(*guard[:3], tuple([one for one in guard.texts if base_of(one) < first]))
+            for guard in guards
+        ]
+    )
 
 
 class Continuation(NamedTuple):

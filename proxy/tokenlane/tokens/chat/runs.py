@@ -23,15 +23,17 @@ PLAIN: Final = (str, int, float, bool, type(None))
 
 
 class Known(NamedTuple):
-    """An earlier run. messages: how many of its messages, from the first on, are these, too."""
+    """An earlier run. messages: how many of its messages, from the first on, are these, too; whole:
+    all of them."""
 
     residual: Residual
     messages: int
+    whole: bool
 
 
 class Run:
-    """One run of a template, for so many messages. shown: what it printed last. checkpoints: those
-    it leaves, by the loop's number."""
+    """One run of a template, for so many messages. shown: what it printed last. kept: how many
+    parts before are an earlier run's. checkpoints: those it leaves, by the loop's number."""
 
     def __init__(
         self, count: int, variables: dict[str, Any], asked: Asked, known: Known | None
@@ -40,6 +42,7 @@ class Run:
         self.asked = asked
         self.known = known
         self.shown: list[Any] = []
+        self.kept = 0
         self._before: tuple[str | int, ...] = ()
         self.checkpoints: dict[int, Checkpoint] = {}
         self.looks_ahead = False

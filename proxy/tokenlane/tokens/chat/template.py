@@ -28,7 +28,7 @@ from tokenlane.tokens.chat.forms import TEXTS, with_holes
 from tokenlane.tokens.chat.holes import Asked
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.partial_evaluation import HoleEnvironment, PartialEvaluation
-from tokenlane.tokens.chat.residual import Residual
+from tokenlane.tokens.chat.residual import Guard, Residual, guards_before
 from tokenlane.tokens.chat.runs import Known
 from tokenlane.tokens.chat.template_json import to_json
 
@@ -154,9 +154,11 @@ class Template:
         `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. known: an
         earlier one, of messages whose texts are not given again. Raises Unknown."""
         starts = list(accumulate([TEXTS[name] for name in forms], initial=0))
-        first, guards = (
-            (0, ()) if known is None else (starts[known.messages], known.residual.guards)
-        )
+        first = 0
+        guards: tuple[Guard, ...] = ()
+        if known is not None:
+            first, guards = starts[known.messages], known.residual.guards
+            guards = guards if known.whole else guards_before(guards, first)
         asked, made = Asked(texts, first, guards), dict[int, Message]()
 
         def message(at: int) -> Message:
