@@ -45,9 +45,10 @@ def conversation(tokens: int, turns: int, seed: int) -> list[dict[str, str]]:
     ]
 
 
-def agent(tokens: int, turns: int, seed: int) -> list[list[dict[str, Any]]]:
-    """The messages of each turn of an agent: a question, then one to three calls and their answers,
-    of about so many tokens in all. Which calls in which turn, no other seed has alike."""
+def agent(tokens: int, turns: int, seed: int, *, mixed: bool = True) -> list[list[dict[str, Any]]]:
+    """The messages of each turn of an agent: a question, then calls and their answers, of about so
+    many tokens in all. mixed: one to three calls, in a sequence that no other seed has; else one a
+    turn."""
     rng, chars = random.Random(seed), int(tokens * CHARS_PER_TOKEN / turns)
     told: list[list[dict[str, Any]]] = [
         [
@@ -57,8 +58,9 @@ def agent(tokens: int, turns: int, seed: int) -> list[list[dict[str, Any]]]:
     ]
     for turn in range(1, turns):
         text = workload.code(chars, seed + turn)
-        said = rng.choice((text[: chars // 8], "", None))
-        names = [f"call-{seed}-{turn}-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
+        said = rng.choice((text[: chars // 8], "", None)) if mixed else text[: chars // 8]
+        calls = rng.choice((1, 1, 2, 3)) if mixed else 1
+        names = [f"call-{seed}-{turn}-{number}" for number in range(calls)]
         arguments = json.dumps({"path": text[:40], "line": turn})
         called = [
             {"id": name, "type": "function", "function": {"name": "read", "arguments": arguments}}
