@@ -381,6 +381,19 @@ async def test_what_bodies_have_in_common_is_in_memory_once() -> None:
     assert list(map(id, held[2])) == list(map(id, held[1]))
 
 
+async def test_bodies_that_end_alike_are_each_known() -> None:
+    """As what tools answer does."""
+    own, write = service("demo"), written(0, {})
+    ending = {"role": "user", "content": "exit code 0\n" * NAME_BYTES}
+    talks = [[{"role": "system", "content": PAD + "f" * number}, ending] for number in range(3)]
+    for talk in talks:
+        await read(own, write(talk))
+    more = [{"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]
+    turns = [own.begun(write(talk + more)) for talk in talks]
+    own.close()
+    assert [turn and turn.mark.messages for turn in turns] == [2, 2, 2]
+
+
 async def test_ids_are_kept_where_somebody_gets_them() -> None:
     own, write, hits = service("demo"), written(0, {}), []
     document = {"role": "system", "content": PAD}

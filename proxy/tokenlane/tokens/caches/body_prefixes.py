@@ -73,14 +73,19 @@ class KnownBody(MarkedEntry):
         listed = named + _FORM_BYTES * len(self.forms)
         return kept + listed + self.residual.size_bytes + _ENTRY_BYTES
 
-    def names(self) -> list[bytes]:
-        """Return the bytes before each mark, and before the end of each whole part."""
+    def names(self) -> list[tuple[int, bytes]]:
+        """Return the place of each mark, and of the end of each whole part, and the bytes before:
+        what tools answer often ends alike."""
         parts = self.parts
-        found = [part[-NAME_BYTES:] for part in parts if len(part) == BODY_PART_BYTES]
+        found = [
+            (BODY_PART_BYTES * number, part[-NAME_BYTES:])
+            for number, part in enumerate(parts, 1)
+            if len(part) == BODY_PART_BYTES
+        ]
         for mark in self.marks:
             number, at = divmod(mark.at, BODY_PART_BYTES)
             part = parts[number] if at else b""
-            found.append(_name(parts[number - 1] if number else b"", part, at))
+            found.append((mark.at, _name(parts[number - 1] if number else b"", part, at)))
         return found
 
     def has_place_for(self, mark: BodyMark, more_bytes: int) -> bool:
@@ -110,7 +115,7 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
 
     def part(self, name: bytes, number: int) -> bytes | None:
         """Return the whole part of that number of a known body, of which a part ends so."""
-        known = self._named.get(name)
+        known = self._named.get((BODY_PART_BYTES * (number + 1), name))
         if known is None or number >= len(known.parts):
             return None
         part = known.parts[number]
@@ -169,10 +174,11 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         return found
 
     def _at(self, body: BodyParts, at: int) -> tuple[KnownBody, BodyMark, bytes] | None:
-        known = self._named.get(_name(body.same[-1] if body.same else b"", body.rest, at))
+        size_bytes = BODY_PART_BYTES * len(body.same) + at
+        name = _name(body.same[-1] if body.same else b"", body.rest, at)
+        known = self._named.get((size_bytes, name))
         if known is None:
             return None
-        size_bytes = BODY_PART_BYTES * len(body.same) + at
         for mark in reversed(known.marks):
             if mark.at == size_bytes:
                 return (known, mark, body.rest[at:]) if known.begins(body, size_bytes) else None
