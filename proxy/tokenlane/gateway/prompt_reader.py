@@ -111,7 +111,7 @@ class PromptReader:
                 known,
                 limit_tokens=limit_tokens,
                 tenant=tenant,
-                raw=b"" if plan.body.fields is not None else plan.body.raw,
+                raw=b"" if plan.body.fields is not None or plan.turn is not None else plan.body.raw,
                 turn=plan.turn,
                 keeps_ids=keeps_ids,
             )

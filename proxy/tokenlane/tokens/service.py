@@ -13,7 +13,7 @@ from typing import Final
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
-from tokenlane.parts import RawBody
+from tokenlane.parts import RawBody, whole
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import ChatBody, Prompted, is_ids
@@ -113,8 +113,7 @@ class TokenService:
 
     def cache_counts(self) -> dict[str, CacheCounts]:
         """Return the counts by kind of cache, all models together."""
-        by_kind = self.budgets.by_kind()
-        return {kind: CacheCounts.of(budget.caches) for kind, budget in by_kind.items()}
+        return {kind: CacheCounts.of(one.caches) for kind, one in self.budgets.by_kind().items()}
 
     def close(self) -> None:
         """End the threads and the processes."""
@@ -189,21 +188,21 @@ class TokenService:
     ) -> Outcome:
         """Return the ids of a request, by one of the rungs below the cache. limit_tokens: of the
         context; what may be longer waits for its ids where the ladder is full. tenant: whose it is.
-        raw: the body it was read of, if others may begin as it does; turn, keeps_ids: as in
-        `known`. Raise RequestError where vLLM would refuse the prompt, and where ids that are
-        needed cannot be had in time."""
+        raw: the body it was read of, if others may begin as it does; turn, keeps_ids: as `known`'s.
+        Raise RequestError where vLLM would refuse the prompt, and where ids that are needed cannot
+        be had in time."""
+        own = self._tokenizers.own(model)
+        if turn is not None:
+            outcome = None if key else await self._turned(model, turn, tenant, keeps_ids)
+            if outcome is not None:
+                return outcome
+            turn.complete()
+            key, raw = key or token_key(model, own, body), whole(turn.body)
         if has_long_options(body):
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
             return await self._asked(model, body, key)
-        own = self._tokenizers.own(model)
         loaded = self.models[own]
-        if turn is not None and not key:
-            outcome = await self._turned(model, loaded, turn, tenant, keeps_ids)
-            if outcome is not None:
-                return outcome
-            turn.complete()
-            key = token_key(model, own, body)
         tokenizer, speed = loaded.tokenizer, loaded.speed
         size_bytes = prompt_size_bytes(body)
         job = TokenJob(
@@ -239,10 +238,11 @@ class TokenService:
         return outcome
 
     async def _turned(
-        self, model: str, loaded: LoadedModel, turn: NextTurn, tenant: str, keeps_ids: bool
+        self, model: str, turn: NextTurn, tenant: str, keeps_ids: bool
     ) -> Outcome | None:
         """Return the ids of a turn that goes on from a known body, made in a thread; None where all
         of the body has to be read, or there is no room."""
+        loaded = self.models[turn.known.model]
         source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
         job = turn_job(turn, loaded, source, salt(model, turn.request), self._block_tokens, tenant)
         total_s = run_s(turn) + loaded.speed.encode_s(job.size_bytes)
