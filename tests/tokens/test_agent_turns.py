@@ -91,7 +91,8 @@ async def test_a_step_of_an_agent_is_known(name: str, how: str) -> None:
 async def test_a_step_that_nobody_took_before_is_known(name: str) -> None:
     """In the first conversation, from its second body on."""
     own, cold, write = service(name), service(name, 0), written(0, {"tools": TOOLS})
-    hows = [how for how in HOWS if how != "named"] * 3
+    # A new question sends some templates back to the start, which is too dear for short messages.
+    hows = [how for how in HOWS if how not in ("named", "answer", "part")] * 4
     steps = [(how, f"say {at}", f"so {at}", ARGUMENTS[0]) for at, how in enumerate(hows)]
     hits = []
     for messages in talk(steps):

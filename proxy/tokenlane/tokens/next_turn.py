@@ -47,6 +47,8 @@ _BLANK: Final = b" \t\r\n"
 # where it was run before.
 _RUN_S_PER_MESSAGE: Final = 20e-6
 _COPY_S_PER_MESSAGE: Final = 1e-6
+# What it takes to read all of a body, and to render it.
+_READ_S_PER_BYTE: Final = 14e-9
 
 NO_LIMIT_S: Final = float("inf")
 
@@ -183,11 +185,12 @@ def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[R
         yield known.residual
     name = (options_digest(turn.request, b""), forms)
     yield from shapes.known(name)
-    if run_s(turn) > limit_s:
+    whole_s, messages = len(turn.body) * _READ_S_PER_BYTE, turn.mark.messages
+    if run_s(turn) > min(limit_s, whole_s):
         return
+    may_begin = len(forms) * _RUN_S_PER_MESSAGE <= whole_s
+    before = Known(known.residual, messages, messages == len(known.forms), may_begin)
     try:
-        messages = turn.mark.messages
-        before = Known(known.residual, messages, messages == len(known.forms))
         residual = model.tokenizer.residual(turn.request, forms, turn.texts, before)
     except (RequestError, Unknown, Unrenderable):
         return

@@ -70,6 +70,20 @@ def other_texts(draw: random.Random, body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "messages": messages}
 
 
+@pytest.mark.parametrize(
+    ("chars", "at_once", "known"), [(400, True, True), (300, True, False), (400, False, False)]
+)
+def test_what_others_go_on_from_is_learned_at_once_unless_it_is_dear(
+    chars: int, at_once: bool, known: bool
+) -> None:
+    tokenizer, cache = Tokenizer.load("m", demo_folder()), ShapeCache(ROOM)
+    talk = asked(*[("user", "a" * chars), ("assistant", "b" * chars)] * 30)
+    made = tokenizer.rendering(talk, cache, continues=at_once)
+    assert (made.residual is not None) == known
+    # What comes a second time is learned in any case.
+    assert tokenizer.rendering(talk, cache).residual is not None
+
+
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("name", ["demo", "qwen3"])
 def test_texts_are_those_without_it(name: str, fast: bool) -> None:

@@ -27,6 +27,9 @@ from tokenlane.tokens.keys import options_digest
 # 20 us a message, in bytecode: a thread has that time, the loop for a few messages only.
 _MOST_MESSAGES: Final = 512
 _FEW_MESSAGES: Final = 16
+# Of each message, where others may go on: learned from shorter ones, it would take more than four
+# times as long as to read and render them.
+_LEAST_CHARS: Final = 350
 # Attempts to learn one shape.
 _MOST_TRIES: Final = 4
 _ENTRY_BYTES: Final = 240
@@ -111,7 +114,8 @@ class ShapeCache(BoundedCache[Name, _Known]):
         self, shape: Shape, text: str, make: MakeResidual, *, hasty: bool, at_once: bool = False
     ) -> Residual | None:
         """Learn from a rendered conversation of this shape; return its residual. hasty: there is no
-        time for a long one. at_once: also from the first one."""
+        time for a long one. at_once: also from the first one, unless its messages are short."""
+        at_once = at_once and len(text) >= _LEAST_CHARS * len(shape.name[1])
         with self._lock:
             known = self._seen(shape.name)
             if known is None and not at_once:

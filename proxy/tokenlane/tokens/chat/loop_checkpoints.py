@@ -21,7 +21,7 @@ from jinja2.utils import Namespace
 
 from tokenlane.tokens.chat.conversation import Message
 from tokenlane.tokens.chat.holes import Text
-from tokenlane.tokens.chat.residual import Checkpoint, part_before
+from tokenlane.tokens.chat.residual import Checkpoint, Unknown, part_before
 from tokenlane.tokens.chat.runs import PLAIN, Backwards, FromEnd, Messages, attributes
 
 WALK: Final = "walk"
@@ -88,6 +88,8 @@ class Walk(_Walked):
         known, found = self.run.known, self._known()
         # The turns before look at the next message, too.
         if known is None or found is None or found.first + found.turn >= known.messages:
+            if known is not None and not known.may_begin:
+                raise Unknown("a loop from its start")
             self.start = 0
         else:
             self._restore(found)

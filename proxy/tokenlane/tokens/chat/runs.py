@@ -24,11 +24,12 @@ PLAIN: Final = (str, int, float, bool, type(None))
 
 class Known(NamedTuple):
     """An earlier run. messages: how many of its messages, from the first on, are these, too; whole:
-    all of them."""
+    all of them. may_begin: a loop over all of them may be run from its start."""
 
     residual: Residual
     messages: int
     whole: bool
+    may_begin: bool = True
 
 
 class Run:
