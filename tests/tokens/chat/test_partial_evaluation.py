@@ -1,5 +1,6 @@
 """A residual is its template's rendering for every conversation that its guards let through."""
 
+import json
 import os
 import subprocess
 import sys
@@ -445,9 +446,9 @@ def test_there_are_few_ways_to_make_a_text_of_one() -> None:
     """Words may come with requests. In a process of its own, whose ways nobody else needs."""
     said = (
         "from tokenlane.tokens.chat.residual import Unknown, made_of\n"
-        "for number in range(64): made_of(0, 'strip', (str(number),))\n"
+        "for number in range(128): made_of(0, 'strip', (str(number),))\n"
         "made_of(0, 'strip', ('7',))\n"
-        "try: made_of(0, 'strip', ('64',))\n"
+        "try: made_of(0, 'strip', ('128',))\n"
         "except Unknown: print('unknown')\n"
     )
     path = os.pathsep.join(sys.path)
@@ -566,3 +567,15 @@ def test_what_is_not_followed_of_a_call(value: str) -> None:
     texts = ["ask", "say", "1", "f", arguments, "so", "1"]
     with pytest.raises(Unknown):
         template.residual(("user", "assistant, text, 1 called", "tool, answering"), texts, {})
+
+
+@pytest.mark.parametrize(
+    "arguments", [{f"k{number}": "" for number in range(25)}, {"k" * 1001: ""}, {"a": 1e400}]
+)
+def test_arguments_that_are_not_taken_apart(arguments: dict[str, Any]) -> None:
+    """Structures are kept, and the ways to make a text of one are few."""
+    texts = ["ask", "say", "1", "f", json.dumps(arguments), "so", "1"]
+    with pytest.raises(Unknown):
+        Template(walked(VALUE)).residual(
+            ("user", "assistant, text, 1 called", "tool, answering"), texts, {}
+        )

@@ -19,6 +19,10 @@ OBJECT: Final = "o"
 LIST: Final = "l"
 _KINDS: Final = {str: STRING, int: INTEGER, float: FLOAT, dict: OBJECT, list: LIST}
 
+# A structure is kept with what was learned.
+_MOST_VALUES: Final = 24
+_MOST_CHARS: Final = 1_000
+
 # A key, and the kind of its value; or that value, where it is true, false or null.
 Structure = list[tuple[str, Any]]
 
@@ -27,11 +31,13 @@ _last: tuple[str, dict[str, Any]] = ("{}", {})
 
 
 def structure(arguments: str) -> str:
-    """Return the structure, as JSON; "" of what cannot be taken apart."""
-    values = _values(arguments).values()
-    if not all(math.isfinite(value) for value in values if type(value) is float):
+    """Return the structure, as JSON; "" of what is not taken apart."""
+    values = _values(arguments)
+    if len(values) > _MOST_VALUES or sum(map(len, values)) > _MOST_CHARS:
         return ""
-    return to_json([(key, _KINDS.get(type(one), one)) for key, one in _values(arguments).items()])
+    if not all(math.isfinite(one) for one in values.values() if type(one) is float):
+        return ""
+    return to_json([(key, _KINDS.get(type(one), one)) for key, one in values.items()])
 
 
 def value_text(arguments: str, place: int) -> str:

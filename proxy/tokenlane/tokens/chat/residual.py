@@ -32,7 +32,7 @@ _SPACE_BYTES: Final = 250
 # A number is of a text, or of what is made of one: the text's, and so many of these for what it is.
 _STRIDE: Final = 1 << 20
 # Words may come from requests.
-_MOST_MADE: Final = 64
+_MOST_MADE: Final = 128
 
 
 class Unknown(Exception):
@@ -139,6 +139,7 @@ class Residual(msgspec.Struct):
         listed = len(self.parts) + sum([len(guard.texts) for guard in self.guards])
         strings = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
         kept = sum([one.size_bytes for one in self.checkpoints.values()]) + 120 * len(self.guards)
+        kept += sum([len(word) for guard in self.guards for word in guard.words])
         self.size_bytes = sum(strings.values()) + 8 * listed + kept + 60
 
     def grown(
