@@ -73,6 +73,15 @@ AHEAD = {
     "a part of a call": looped(
         "{{ a }}" + BODY, "{% set a = (messages[0].tool_calls | default([{}]))[0].id %}"
     ),
+    "one of two macros": looped(
+        "{{ f() }}" + BODY,
+        "{% if messages | length > 3 %}{% macro f() %}M{% endmacro %}"
+        "{% else %}{% macro f() %}F{% endmacro %}{% endif %}",
+    ),
+    "a macro's default": looped(
+        "{{ f() }}" + BODY,
+        "{% set n = messages | length %}{% macro f(x=n) %}{{ x }}{% endmacro %}",
+    ),
     "printed before": looped(before="{{ messages | length }}"),
     "last found": looped(
         "{{ '*' if loop.index0 > ns.at }}" + BODY,

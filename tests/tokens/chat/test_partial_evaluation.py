@@ -579,3 +579,18 @@ def test_arguments_that_are_not_taken_apart(arguments: dict[str, Any]) -> None:
         Template(walked(VALUE)).residual(
             ("user", "assistant, text, 1 called", "tool, answering"), texts, {}
         )
+
+
+def test_a_guard_may_ask_for_a_value_that_other_arguments_do_not_have() -> None:
+    """Questions alike are one guard, which may stand before the one on the arguments' keys."""
+    template = Template(
+        "{% for m in messages %}{% for call in m.tool_calls or [] %}"
+        "{% for k, v in call.function.arguments.items() %}{{ 'x' in v }}{% endfor %}"
+        "{% endfor %}{% endfor %}"
+    )
+    forms = ("user", "assistant, null, 1 called", "assistant, null, 1 called")
+    texts = ["a", "1", "f", '{"a": "y"}', "2", "f", '{"b": "y", "c": "y"}']
+    made = template.residual(forms, texts, {})
+    assert made.fits(texts)
+    assert not made.fits([*texts[:-1], "{}"])
+    assert not made.fits([*texts[:-1], '{"b": "y"}'])

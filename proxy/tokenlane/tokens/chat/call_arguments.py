@@ -41,8 +41,9 @@ def structure(arguments: str) -> str:
 
 
 def value_text(arguments: str, place: int) -> str:
-    """Return the text of the value at this place."""
-    value = list(_values(arguments).values())[place]
+    """Return the text of the value at this place; "" of other arguments, that have fewer."""
+    values = list(_values(arguments).values())
+    value = values[place] if place < len(values) else ""
     return value if type(value) is str else to_json(value)
 
 

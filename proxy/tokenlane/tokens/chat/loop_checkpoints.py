@@ -188,13 +188,12 @@ def walk(messages: Any, number: int, names: list[Any]) -> Any:
 
 def number_loops(tree: nodes.Template) -> None:
     """Hand each loop at the top its number, and the values of what its body reads."""
-    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    macros: dict[str, set[str]] = {}
+    for macro in tree.find_all(nodes.Macro):
+        macros.setdefault(macro.name, set()).update(_names([macro]))
     for number, found in enumerate(_loops(tree.body)):
         names = _names(found.body)
-        while (
-            more := {name for one in names & macros.keys() for name in _names(macros[one].body)}
-            - names
-        ):
+        while more := set().union(*[macros[one] for one in names & macros.keys()]) - names:
             names |= more
         values = [nodes.Name(name, "load") for name in sorted(names - {"loop"})]
         args = [nodes.Const(number), nodes.List(values)]

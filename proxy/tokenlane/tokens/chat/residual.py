@@ -111,7 +111,8 @@ class Checkpoint(NamedTuple):
     def size_bytes(self) -> int:
         """The memory it takes."""
         named = _NAME_BYTES * len(self.names) + _SPACE_BYTES * len(self.spaces)
-        return _CHECKPOINT_BYTES + named + _long_strings_bytes(self.names)
+        held = [tuple(space.values()) for space in self.spaces]
+        return _CHECKPOINT_BYTES + named + _long_strings_bytes((self.names, *held))
 
 
 def _long_strings_bytes(frozen: tuple[Any, ...]) -> int:

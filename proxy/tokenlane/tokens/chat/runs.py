@@ -81,8 +81,8 @@ class Run:
                 return kind.__name__, value.first
             case FromEnd(more=more):
                 return "from end", more
-            case Macro(name=name):
-                return "macro", name
+            case Macro():
+                return "macro", value._func.__code__  # noqa: SLF001 - two may have one name
             case dict():
                 pairs = [(key, self.frozen(one, inner=True)) for key, one in value.items()]
                 return "dict", tuple(pairs)

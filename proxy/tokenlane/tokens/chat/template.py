@@ -97,7 +97,7 @@ class Template:
         """Raises ConfigError if the template does not compile."""
         made = environment()
         try:
-            tree = self._tree = made.parse(source)
+            tree = made.parse(source)
             self._compiled = made.from_string(source)
             # Without our globals: a request may overrule even those, by the same name.
             bare = _bare_environment(ImmutableSandboxedEnvironment).parse(source)
