@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import many
 from tests.tokens.chat.test_partial_evaluation import FOLLOWED, TEMPLATES
 from tokenlane.tokens.chat.forms import FORMS, TEXTS
 from tokenlane.tokens.chat.residual import Residual, Unknown, base_of
@@ -154,6 +155,7 @@ SOURCES = (
 )
 COMPILED = {name: Template(source) for name, source in SOURCES.items()}
 
+SOME = ["system", "user", "assistant", "tool", "assistant, null, 1 called", "tool, answering"]
 forms_lists = st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=7)
 VARIABLES: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "<s>"}
 
@@ -223,3 +225,72 @@ def test_a_turn_is_run_once_more_and_no_other(name: str) -> None:
     after = made(template, more, texts_for(more)[5:], Known(before, 5, True))
     assert after is not None
     assert {(one.turn, one.first) for one in after.checkpoints.values()} in turns_of(7)
+
+
+# What a template may be made of: values, in the words of a loop's body where `m` is its message.
+VALUES = st.sampled_from(
+    "m.role m.content messages|length messages[0].role messages[-1].role "
+    "messages[loop.index0].role loop.index loop.index0 loop.first loop.last loop.length "
+    "loop.revindex0 ns.n ns.t n t f() g(1) "
+    "(messages|length)-loop.index0 (messages|length-1)-loop.index0 messages[1:]|length "
+    "(loop.nextitem|default(m)).role (loop.previtem|default(m)).role m.content|trim "
+    "(m.tool_calls|default([]))|length".split()
+)
+CONDITIONS = st.builds(
+    "{} {} {}".format, VALUES, st.sampled_from(("==", "!=")), VALUES | st.sampled_from(("1", "'a'"))
+) | st.sampled_from(
+    "m.role=='user' m.role=='tool' loop.last loop.first ns.n>1 loop.index0>ns.n n>3 "
+    "m.content".split()
+)
+STATEMENTS = (
+    st.builds("{{{{ {} }}}}".format, VALUES)
+    | st.builds("{{% set ns.n = {} %}}".format, VALUES)
+    | st.builds("{{% set ns.t = {} %}}".format, VALUES)
+    | st.builds("{{% set n = {} %}}".format, VALUES)
+    | st.sampled_from(
+        ("{% break %}", "{% continue %}", "{% set ns.n = ns.n + 1 %}", "<{{ ns.t }}>")
+    )
+)
+BRANCHES = st.builds("{{% if {} %}}{}{{% endif %}}".format, CONDITIONS, STATEMENTS) | STATEMENTS
+LOOPS = st.builds(
+    "{{% for m in {} %}}{}{{% endfor %}}|".format,
+    st.sampled_from(("messages", "messages", "messages[1:]", "messages[::-1]", "later", "back")),
+    st.lists(BRANCHES, min_size=1, max_size=4).map("".join),
+)
+BEFORE = (
+    "{% set ns = namespace(n=0, t='') %}{% set n = 2 %}{% set later = messages[1:] %}"
+    "{% set back = messages[::-1] %}{% macro f() %}{{ ns.n }}{{ n }}{% endmacro %}"
+    "{% macro g(x) %}{{ x }}{{ messages[0].role }}{% endmacro %}"
+)
+FIRST = st.sampled_from(
+    (
+        "", "{% set n = messages | length %}", "{% set ns.n = messages | length - 1 %}",
+        "{{ messages | length }}", "{% set n = (messages | last).role %}",
+        "{% set later = messages if n else [] %}", "{% set t = namespace(x=messages[0].role).x %}",
+    )
+)  # fmt: skip
+
+
+@settings(max_examples=many(250), deadline=None)
+@given(
+    first=FIRST,
+    loops=st.lists(LOOPS, min_size=1, max_size=3).map("".join),
+    forms=st.lists(st.sampled_from(SOME), min_size=1, max_size=6),
+    more=st.lists(st.lists(st.sampled_from(SOME), max_size=3), min_size=1, max_size=2),
+)
+def test_no_template_tells_that_a_run_went_on(
+    first: str, loops: str, forms: list[str], more: list[list[str]]
+) -> None:
+    template = Template(BEFORE + first + loops)
+    residual = made(template, forms, texts_for(forms))
+    for new in more:
+        if residual is None:
+            return
+        kept, forms = len(forms), forms + new
+        texts = texts_for(forms)
+        at_hand = texts[sum([TEXTS[one] for one in forms[:kept]]) :]
+        residual = made(template, forms, at_hand, Known(residual, kept, whole=True))
+        whole = made(template, forms, texts)
+        if residual is not None:
+            assert whole is not None
+            assert residual.parts == whole.parts
