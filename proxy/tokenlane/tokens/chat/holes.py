@@ -8,6 +8,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from tokenlane.tokens.chat.call_arguments import (
@@ -33,9 +34,9 @@ TESTS: Final = {
     LIST: _OTHERS,
 }
 NUMBER_TESTS: Final = TESTS[INTEGER]
-_METHODS: Final = frozenset(
-    "endswith lower lstrip replace rstrip split startswith strip upper".split()
-)
+# Methods of str: those that make a text of one, and those that say something of it.
+_MAKING: Final = frozenset("lower lstrip replace rstrip strip upper".split())
+_ASKING: Final = frozenset(("endswith", "startswith"))
 
 
 class Hole:
@@ -84,12 +85,12 @@ class Text(Hole):
     def __contains__(self, word: object) -> bool:
         if any(isinstance(part, str) and _words(word)[0] in part for part in self.parts):
             return True
-        return self.asked.says(self.number(), "__contains__", _words(word))
+        return self._says("__contains__", word)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, str | Hole):
             return False
-        return self.asked.says(self.number(), "__eq__", _words(other))
+        return self._says("__eq__", other)
 
     __hash__ = Hole.__hash__
 
@@ -100,43 +101,13 @@ class Text(Hole):
         return self._sum(other, self)
 
     def method(self, name: str) -> Callable[..., Any]:
-        """Return a method of str that is known here."""
-        if name not in _METHODS:
-            raise Unknown(f"the method {name}")
-        found: Callable[..., Any] = getattr(self, name)
-        return found
-
-    def startswith(self, word: object) -> bool:
-        """As str's."""
-        return self.asked.says(self.number(), "startswith", _words(word))
-
-    def endswith(self, word: object) -> bool:
-        """As str's."""
-        return self.asked.says(self.number(), "endswith", _words(word))
-
-    def lower(self) -> "Text":
-        """As str's."""
-        return self._made("lower", ())
-
-    def upper(self) -> "Text":
-        """As str's."""
-        return self._made("upper", ())
-
-    def strip(self, *chars: object) -> "Text":
-        """As str's."""
-        return self._made("strip", chars)
-
-    def lstrip(self, *chars: object) -> "Text":
-        """As str's."""
-        return self._made("lstrip", chars)
-
-    def rstrip(self, *chars: object) -> "Text":
-        """As str's."""
-        return self._made("rstrip", chars)
-
-    def replace(self, old: object, new: object) -> "Text":
-        """As str's."""
-        return self._made("replace", (old, new))
+        """Return what is called for a method of str. Raise Unknown for others than are known
+        here."""
+        if name in _MAKING:
+            return partial(self._made, name)
+        if name in _ASKING:
+            return partial(self._says, name)
+        return self.split if name == "split" else super().method(name)
 
     def split(self, by: object) -> list["Text"]:
         """As str's, of a text without that word. Raise Unknown."""
@@ -157,7 +128,10 @@ class Text(Hole):
             raise Unknown("a sum")
         return Text(self.asked, merged(both))
 
-    def _made(self, name: str, given: tuple[object, ...]) -> "Text":
+    def _says(self, name: str, word: object) -> bool:
+        return self.asked.says(self.number(), name, _words(word))
+
+    def _made(self, name: str, *given: object) -> "Text":
         words = _words(*given)
         if len(self.parts) > 1 and name in ("lstrip", "rstrip", "strip"):
             first, *between, last = self.parts

@@ -12,7 +12,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, NoReturn
 
 from jinja2 import Template, nodes
@@ -160,7 +160,7 @@ class PartialEvaluation:
 
 
 def _is_method(obj: Any) -> bool:
-    owner = getattr(obj, "__self__", None)
+    owner = getattr(obj.func if isinstance(obj, partial) else obj, "__self__", None)
     if isinstance(owner, str | dict | list):
         return obj.__name__ in METHODS
     return isinstance(owner, Text | Extension)
@@ -225,7 +225,9 @@ def _length(value: Any) -> int | Length | FromEnd:
 
 def _method(name: str) -> Callable[..., Any]:
     def called(value: Any, *words: Any) -> Any:
-        return getattr(shown(value), name)(*words)
+        given = shown(value)
+        method = given.method(name) if isinstance(given, Text) else getattr(given, name)
+        return method(*words)
 
     return called
 
