@@ -26,6 +26,7 @@ from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked, 
 from tokenlane.tokens.caches.segments import stretches
 from tokenlane.tokens.encode.word_cuts import PART_CHARS
 from tokenlane.tokens.keys import render_size_bytes
+from tokenlane.tokens.ladder import IDS_GIL_S_PER_BYTE, NO_LIMIT_S, JobView
 from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.tokenizer import Rendering
 
@@ -35,7 +36,6 @@ Steps = Generator[None, None, Prompt]
 
 # Shorter texts are not kept as prefixes: encoding them again costs no more than looking for them.
 _PREFIX_CHARS = 1024
-_NO_LIMIT_S = float("inf")
 # Blocks hashed per step: about 1 ms.
 _STEP_BLOCKS = 8192
 
@@ -109,7 +109,17 @@ class TokenJob:
     def __post_init__(self) -> None:
         self.render_bytes = render_size_bytes(self.body, self.size_bytes)
 
-    def steps(self, piece_limit_s: float = _NO_LIMIT_S) -> Steps:
+    def view(self, loop_late_s: float) -> JobView:
+        """Return it as the ladder sees it. loop_late_s: how late the loop is."""
+        size_bytes, speed = self.size_bytes, self.model.speed
+        render_s = speed.render_s(self.render_bytes)
+        # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
+        cuts = self.model.tokenizer.encoder.cuts
+        ids_gil_s = 0.0 if cuts else size_bytes * IDS_GIL_S_PER_BYTE
+        total_s = render_s + speed.encode_s(size_bytes)
+        return JobView(size_bytes, render_s, total_s, max(render_s, ids_gil_s), loop_late_s)
+
+    def steps(self, piece_limit_s: float = NO_LIMIT_S) -> Steps:
         """Do a step per `next` and return the prompt. Raise RequestError as vLLM would, and
         Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
         body = self.body
@@ -132,7 +142,7 @@ class TokenJob:
 
     def run(self) -> Tokenized:
         """Return all steps at once."""
-        result = self.advance(_NO_LIMIT_S)
+        result = self.advance(NO_LIMIT_S)
         assert result is not None
         return result
 
@@ -165,7 +175,7 @@ class TokenJob:
         text = self.text
         if text is None:
             began_s = time.thread_time()
-            text = self.rendered(body, hasty=limit_s != _NO_LIMIT_S)
+            text = self.rendered(body, hasty=limit_s != NO_LIMIT_S)
             self._render_s = time.thread_time() - began_s
         yield
         return (yield from self._sequence(text, special, limit_s))

@@ -86,6 +86,8 @@ class PoolView(NamedTuple):
     process_bytes: int = 0
 
 
+NO_LIMIT_S: Final = float("inf")
+
 # A callable, because reading it costs as much as a small job's render.
 Look = Callable[[], PoolView]
 

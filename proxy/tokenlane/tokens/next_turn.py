@@ -36,10 +36,11 @@ from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, Kno
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
 from tokenlane.tokens.chat.residual import Continuations, Residual, Unknown, says, text_at
-from tokenlane.tokens.chat.runs import Known
+from tokenlane.tokens.chat.runs import EarlierRun
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS, PART_CHARS
 from tokenlane.tokens.keys import options_digest
+from tokenlane.tokens.ladder import NO_LIMIT_S
 from tokenlane.tokens.model_tokenizers import LoadedModel
 
 _BLANK: Final = b" \t\r\n"
@@ -49,8 +50,6 @@ _RUN_S_PER_MESSAGE: Final = 20e-6
 _COPY_S_PER_MESSAGE: Final = 1e-6
 # What it takes to read all of a body, and to render it.
 _READ_S_PER_BYTE: Final = 14e-9
-
-NO_LIMIT_S: Final = float("inf")
 
 _continuations = Continuations()
 
@@ -189,7 +188,7 @@ def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[R
     if run_s(turn) > min(limit_s, whole_s):
         return
     may_begin = len(forms) * _RUN_S_PER_MESSAGE <= whole_s
-    before = Known(known.residual, messages, messages == len(known.forms), may_begin)
+    before = EarlierRun(known.residual, messages, messages == len(known.forms), may_begin)
     try:
         residual = model.tokenizer.residual(turn.request, forms, turn.texts, before)
     except (RequestError, Unknown, Unrenderable):

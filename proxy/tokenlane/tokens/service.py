@@ -31,7 +31,7 @@ from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.model_tokenizers import LoadedModel, ModelTokenizers
-from tokenlane.tokens.next_turn import NextTurn, begun, continued, run_s
+from tokenlane.tokens.next_turn import NextTurn, begun, continued
 from tokenlane.tokens.rungs import local, short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
@@ -203,12 +203,11 @@ class TokenService:
         if self.asks(model, body):
             return await self._asked(model, body, key)
         loaded = self.models[own]
-        tokenizer, speed = loaded.tokenizer, loaded.speed
         size_bytes = prompt_size_bytes(body)
         job = TokenJob(
             loaded,
             body,
-            key=b"" if tokenizer.volatile else key,
+            key=b"" if loaded.tokenizer.volatile else key,
             size_bytes=size_bytes,
             block_tokens=self._block_tokens,
             salt=salt(model, body),
@@ -218,12 +217,7 @@ class TokenService:
             if len(raw) >= LEAST_BYTES
             else None,
         )
-        render_s = speed.render_s(job.render_bytes)
-        total_s = render_s + speed.encode_s(size_bytes)
-        # Text that can be cut is encoded stretch by stretch, and no call holds the GIL for long.
-        ids_gil_s = 0.0 if tokenizer.encoder.cuts else size_bytes * ladder.IDS_GIL_S_PER_BYTE
-        gil_s = max(render_s, ids_gil_s)
-        view = JobView(size_bytes, render_s, total_s, gil_s, self.threads.loop_late_s)
+        view = job.view(self.threads.loop_late_s)
         outcome = await self._climb(job, view)
         # A prompt with fewer bytes than the context has tokens fits; others have to be counted.
         if size_bytes > limit_tokens and outcome.reason == _FULL:
@@ -245,12 +239,12 @@ class TokenService:
         loaded = self.models[turn.known.model]
         source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
         job = turn_job(turn, loaded, source, salt(model, turn.request), self._block_tokens, tenant)
-        total_s = run_s(turn) + loaded.speed.encode_s(job.size_bytes)
-        view, look = JobView(job.size_bytes, 0.0, total_s), partial(self._pool, total_s, False)
+        view = job.view(self.threads.loop_late_s)
+        look = partial(self._pool, view.total_s, False)
         rung = ladder.choose(view, look, self._settings, begun=True)
         if rung is Rung.THREADS and not self._has_its_share(job):
             with AWAITING[TOKENIZE_LOCAL]:
-                made = await self.threads.submit(job, total_s, short=False)
+                made = await self.threads.submit(job, view.total_s, short=False)
             if made.prompt is not None:
                 self.bodies.hits += 1
                 return _outcome(made, rung)

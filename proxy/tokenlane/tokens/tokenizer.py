@@ -28,7 +28,7 @@ from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shap
 from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.residual import Residual, Unknown
-from tokenlane.tokens.chat.runs import Known
+from tokenlane.tokens.chat.runs import EarlierRun
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.chat.template_variables import template_variables
 from tokenlane.tokens.completion_prompts import completion_prompts
@@ -214,7 +214,7 @@ class Tokenizer:
         request: ChatFields,
         forms: tuple[str, ...],
         texts: list[str],
-        known: Known,
+        known: EarlierRun,
     ) -> Residual:
         """Return how a conversation renders that goes on from a known one. request: without its
         messages, whose forms are given. texts: of those behind the known ones. Raise Unknown, and

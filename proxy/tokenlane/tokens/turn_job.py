@@ -8,8 +8,9 @@ from time import perf_counter
 
 from tokenlane.tokens.body_marks import BodySource
 from tokenlane.tokens.job import Tokenized, TokenJob
+from tokenlane.tokens.ladder import NO_LIMIT_S, JobView
 from tokenlane.tokens.model_tokenizers import LoadedModel
-from tokenlane.tokens.next_turn import NO_LIMIT_S, NextTurn, continued
+from tokenlane.tokens.next_turn import NextTurn, continued, run_s
 
 
 @dataclass(slots=True, eq=False)
@@ -17,6 +18,11 @@ class TurnJob(TokenJob):
     """source: where the body is kept, not None."""
 
     turn: NextTurn = field(kw_only=True)
+
+    def view(self, loop_late_s: float) -> JobView:
+        """Return it as the ladder sees it: what holds the GIL is short."""
+        total_s = run_s(self.turn) + self.model.speed.encode_s(self.size_bytes)
+        return JobView(self.size_bytes, 0.0, total_s, 0.0, loop_late_s)
 
     def advance(self, slice_s: float) -> Tokenized:
         """Make the prompt, in one go: it takes about a millisecond."""

@@ -10,7 +10,7 @@ from tests.examples import many
 from tests.tokens.chat.test_partial_evaluation import FOLLOWED, TEMPLATES
 from tokenlane.tokens.chat.forms import FORMS, TEXTS
 from tokenlane.tokens.chat.residual import Residual, Unknown, base_of
-from tokenlane.tokens.chat.runs import Known
+from tokenlane.tokens.chat.runs import EarlierRun
 from tokenlane.tokens.chat.template import Template
 
 BODY = "<{{ m.role }}>{{ m.content }}"
@@ -166,7 +166,7 @@ def texts_for(forms: list[str]) -> list[str]:
 
 
 def made(
-    template: Template, forms: list[str], texts: list[str], known: Known | None = None
+    template: Template, forms: list[str], texts: list[str], known: EarlierRun | None = None
 ) -> Residual | None:
     try:
         return template.residual(tuple(forms), texts, VARIABLES, known)
@@ -196,7 +196,7 @@ def test_what_goes_on_prints_what_a_whole_run_does(
             return
         texts = texts_for(forms)
         first = sum([TEXTS[one] for one in forms[:kept]])
-        residual = made(template, forms, texts[first:], Known(residual, kept, kept == before))
+        residual = made(template, forms, texts[first:], EarlierRun(residual, kept, kept == before))
         whole = made(template, forms, texts)
         if residual is None:
             continue
@@ -222,7 +222,7 @@ def test_a_turn_is_run_once_more_and_no_other(name: str) -> None:
     assert before is not None
     assert {(one.turn, one.first) for one in before.checkpoints.values()} in turns_of(5)
     more = [*forms, "user", "assistant"]
-    after = made(template, more, texts_for(more)[5:], Known(before, 5, True))
+    after = made(template, more, texts_for(more)[5:], EarlierRun(before, 5, True))
     assert after is not None
     assert {(one.turn, one.first) for one in after.checkpoints.values()} in turns_of(7)
 
@@ -289,7 +289,7 @@ def test_no_template_tells_that_a_run_went_on(
         kept, forms = len(forms), forms + new
         texts = texts_for(forms)
         at_hand = texts[sum([TEXTS[one] for one in forms[:kept]]) :]
-        residual = made(template, forms, at_hand, Known(residual, kept, whole=True))
+        residual = made(template, forms, at_hand, EarlierRun(residual, kept, whole=True))
         whole = made(template, forms, texts)
         if residual is not None:
             assert whole is not None

@@ -35,7 +35,7 @@ from tokenlane.tokens.chat.loop_checkpoints import (
     walk,
 )
 from tokenlane.tokens.chat.residual import Residual, Unknown
-from tokenlane.tokens.chat.runs import Backwards, FromEnd, Known, Messages, Run
+from tokenlane.tokens.chat.runs import Backwards, EarlierRun, FromEnd, Messages, Run
 from tokenlane.tokens.chat.template_json import to_json
 
 # These fail at a hole somewhere in a value, or are refused for one that is the value.
@@ -138,7 +138,7 @@ class PartialEvaluation:
         count: int,
         variables: dict[str, Any],
         asked: Asked,
-        known: Known | None,
+        known: EarlierRun | None,
     ) -> Residual:
         """Return what the template makes of so many messages and these variables. asked: whose
         texts are in them. known: an earlier run, for a beginning of the messages. Raise Unknown."""

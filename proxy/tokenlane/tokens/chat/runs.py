@@ -22,7 +22,7 @@ from tokenlane.tokens.chat.residual import Checkpoint, Residual, Unknown
 PLAIN: Final = (str, int, float, bool, type(None))
 
 
-class Known(NamedTuple):
+class EarlierRun(NamedTuple):
     """An earlier run. messages: how many of its messages, from the first on, are these, too; whole:
     all of them. may_begin: a loop over all of them may be run from its start."""
 
@@ -37,7 +37,7 @@ class Run:
     parts before are an earlier run's. checkpoints: those it leaves, by the loop's number."""
 
     def __init__(
-        self, count: int, variables: dict[str, Any], asked: Asked, known: Known | None
+        self, count: int, variables: dict[str, Any], asked: Asked, known: EarlierRun | None
     ) -> None:
         self.count = count
         self.asked = asked

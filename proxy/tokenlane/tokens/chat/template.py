@@ -29,7 +29,7 @@ from tokenlane.tokens.chat.holes import Asked
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.partial_evaluation import HoleEnvironment, PartialEvaluation
 from tokenlane.tokens.chat.residual import Guard, Residual, guards_before
-from tokenlane.tokens.chat.runs import Known
+from tokenlane.tokens.chat.runs import EarlierRun
 from tokenlane.tokens.chat.template_json import to_json
 
 # Put behind the final message's text, looked up in the rendering, cut off with all after it.
@@ -148,7 +148,7 @@ class Template:
         forms: tuple[str, ...],
         texts: list[str],
         variables: dict[str, Any],
-        known: Known | None = None,
+        known: EarlierRun | None = None,
     ) -> Residual:
         """Return what it makes of messages of these forms, whatever their texts; see
         `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. known: an
