@@ -3,8 +3,9 @@
     python -m bench beside_text [--quick | --full]
 
 Closed loop, chats of 4,400 tokens that the engine's cache knows, one token out. All four ways of
-`barrier` follow each other in each round, in reversed order every other round, and medians of the
-rounds are compared: the best of a few runs says what a machine can do, and medians what it does.
+`barrier` follow each other in each round, in reversed order every other round. Two ways are compared
+round by round, and the median of those ratios is what counts: a machine that slows down for a
+minute slows both.
 """
 
 from typing import Any
@@ -16,9 +17,9 @@ from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
 from bench.tools import machine
 from bench.tools.command_line import Options, main
-from bench.tools.finding import Finding, Plot, Series, Table, times
+from bench.tools.finding import Finding, Plot, Series, Table
 from bench.tools.processes import say
-from bench.tools.statistics import Cell, median
+from bench.tools.statistics import Cell, cell, median, quantile, ratio
 from bench.tools.vllm_server import vllm_server
 
 CLIENTS = 32
@@ -27,7 +28,7 @@ CLIENTS = 32
 def run(options: Options) -> Finding:
     """Measure all ways in turns."""
     facts = machine.facts()
-    rounds, seconds_s = options.pick(1, 9, 15), options.pick(0.5, 5.0, 10.0)
+    rounds, seconds_s = options.pick(1, 9, 30), options.pick(0.5, 5.0, 5.0)
     got: dict[str, list[Served]] = {}
     with vllm_server() as server, ways(server, options) as all_ways:
         prompts = EnginePrompts()
@@ -46,12 +47,10 @@ def run(options: Options) -> Finding:
 
 
 def finding(facts: dict[str, Any], got: dict[str, list[Served]], about: str) -> Finding:
-    """Return the medians, how far they scatter, and the two ratios that matter."""
+    """Return the medians, how far they scatter, and the ratios that matter."""
     rates = {name: [one.per_s for one in runs if one.per_s] for name, runs in got.items()}
-    rate = {name: median(values) for name, values in rates.items()}
-    straight, through = rate[IDS], rate[GATEWAY_IDS]
     rows: list[list[Cell]] = [
-        [name, rate[name], min(rates[name], default=None), max(rates[name], default=None),
+        [name, median(rates[name]), min(rates[name], default=None), max(rates[name], default=None),
          median([one.p99_ms for one in runs if one.p99_ms]), sum(one.failed for one in runs),
          *(median([one.cores[part] for one in runs if part in one.cores])
            for part in ("front end", "engine", "gateway", "load"))]
@@ -80,13 +79,21 @@ def finding(facts: dict[str, Any], got: dict[str, list[Served]], about: str) -> 
             )
         ],
         remarks=[
-            f"ids over text, straight to the server: {times(straight, rate[TEXT])}",
-            f"ids over text, through the gateway: {times(through, rate[GATEWAY_TEXT])}",
-            f"ids, through the gateway over straight: {times(through, straight)}",
+            f"ids over text, straight to the server: {compared(got[IDS], got[TEXT])}",
+            f"ids over text, through the gateway: {compared(got[GATEWAY_IDS], got[GATEWAY_TEXT])}",
+            f"ids, through the gateway over straight: {compared(got[GATEWAY_IDS], got[IDS])}",
             others_remark(one for runs in got.values() for one in runs),
             about,
         ],
     )  # fmt: skip
+
+
+def compared(ours: list[Served], others: list[Served]) -> str:
+    """Return the median of the rounds' ratios, and the middle half of them."""
+    ratios = [ratio(our.per_s, other.per_s) for our, other in zip(ours, others, strict=True)]
+    known = [one for one in ratios if one is not None]
+    low, high = quantile(known, 0.25), quantile(known, 0.75)
+    return f"{cell(median(known))} x (half of the rounds within {cell(low)} to {cell(high)})"
 
 
 if __name__ == "__main__":

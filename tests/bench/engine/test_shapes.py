@@ -65,7 +65,7 @@ def test_the_barrier_breaks_by_a_third() -> None:
     assert "2.00 times the requests" in answer
 
 
-def test_rounds_are_judged_by_their_medians() -> None:
+def test_ways_are_compared_round_by_round() -> None:
     rates = {
         barrier.TEXT: (100.0, 110.0, 90.0),
         barrier.IDS: (240.0, 900.0, 200.0),
@@ -75,7 +75,11 @@ def test_rounds_are_judged_by_their_medians() -> None:
     got = {name: [served(rate, 10.0) for rate in rounds] for name, rounds in rates.items()}
     found = beside_text.finding(FACTS, got, "")
     assert found.tables[0].rows[1][1:4] == [240.0, 200.0, 900.0]
-    assert [one.rpartition(": ")[2] for one in found.remarks[:3]] == ["2.40 x", "2.20 x", "0.917 x"]
+    assert [one.rpartition(": ")[2] for one in found.remarks[:3]] == [
+        "2.40 x (half of the rounds within 2.22 to 8.18)",
+        "2.09 x (half of the rounds within 1.00 to 2.44)",
+        "0.917 x (half of the rounds within 0.111 to 1.15)",
+    ]
     assert markdown(found)
 
 
