@@ -66,6 +66,7 @@ COMPILED = [
     "proxy/tokenlane/routing/cost.py",
     "proxy/tokenlane/routing/decision.py",
     "proxy/tokenlane/routing/generation.py",
+    "proxy/tokenlane/routing/hash_store.py",
     "proxy/tokenlane/routing/hashset.py",
     "proxy/tokenlane/routing/health.py",
     "proxy/tokenlane/routing/index.py",

@@ -3,9 +3,9 @@
     python -m bench beside_text [--quick | --full]
 
 Closed loop, chats of 4,400 tokens that the engine's cache knows, one token out. All four ways of
-`barrier` follow each other in each round, in reversed order every other round. Two ways are compared
-round by round, and the median of those ratios is what counts: a machine that slows down for a
-minute slows both.
+`barrier` follow each other in each round, in reversed order every other round. Two ways are
+compared round by round, and the median of those ratios is what counts: a machine that slows down
+for a minute slows both.
 """
 
 from typing import Any

@@ -31,7 +31,15 @@ from bench.tools.canned import Canned
 from bench.tools.client import fetch
 from bench.tools.command_line import Options, main
 from bench.tools.finding import Finding, Table, bars
-from bench.tools.processes import core_used_s, free_ports, need_tools, others_remark, say, two_cores
+from bench.tools.processes import (
+    core_used_s,
+    free_ports,
+    need_tools,
+    others_remark,
+    pause,
+    say,
+    two_cores,
+)
 from bench.tools.scrape import difference, samples
 from bench.tools.statistics import Cell, median, ratio
 from bench.tools.systems import Proxy, aiohttp_proxy, gateway, pipe, router, routers
@@ -42,6 +50,8 @@ BUSY_SHARE = 0.85
 MIB = 1024 * 1024
 HALVED = ("300 B", "16 KiB code")
 THIRDS = 3
+# A gateway without load takes a little more memory in its first seconds: readings to show.
+SETTLED_S = 15.0
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -153,6 +163,7 @@ def memory_mib(proxy: Proxy) -> tuple[float, float]:
 
 def sustained(runs: Wrk, load: Load, ours: Proxy, seconds_s: int) -> dict[str, Any]:
     """A load for longer: the first and the last third of its time, and memory."""
+    pause(SETTLED_S)
     idle_mib, _ = memory_mib(ours)
     thirds = [
         summary(ours.name, [runs.run(load, ours, max(1, seconds_s // THIRDS))])

@@ -9,38 +9,47 @@ Invariants:
 
 Why runs: about 15 bytes a block instead of the 100 of a set of ints, an insertion of
 6,250 blocks makes 196 entries, and tables stay small enough that rehashing one while it grows,
-or freeing it, is no stall. Where prompts part ways within a run, as behind a system prompt that
-many share, it becomes a small radix tree: one entry for each that goes on differently, however
-many blocks follow. All prompts part ways after "nothing", so run 0 is a set from the start: the
-prompts of a single run, which are the most, are looked up with one or two probes.
+or freeing it, is no stall. A run that is held up to its end lies in a `HashStore`; the end of a
+prompt, from which a longer one goes on, is a bytes object. Where prompts part ways within a run, as
+behind a system prompt that many share, it becomes a small radix tree: one entry for each that goes
+on differently, however many blocks follow. All prompts part ways after "nothing", so run 0 is a set
+from the start: the prompts of a single run, which are the most, are looked up with one or two
+probes.
 """
 
 import sys
 from typing import Final
 
+from tokenlane.routing.hash_store import PIECE_BYTES, HashStore, part, place
+
 RUN_BLOCKS: Final = 32
 _RUN_BYTES: Final = 8 * RUN_BLOCKS
+_PIECE_BLOCKS: Final = PIECE_BYTES // 8
 
-# What CPython pays for a hash as an int object; around a packed run: the bytes object's head, what
-# the allocator rounds up by, and the key; for each way on behind a fork: its key, its place in the
-# dict, mostly a bytes object.
+# What CPython pays for a hash as an int object; for an entry: its key and a place; for the end of a
+# prompt: the bytes object's head, and what the allocator rounds up by; for each way on behind a
+# fork: its key, its place in the dict, and what it leads to.
 _HASH_BYTES: Final = 48
-_RUN_OVERHEAD_BYTES: Final = 33 + 15 + _HASH_BYTES
+_ENTRY_BYTES: Final = _HASH_BYTES + 32
+_END_BYTES: Final = 33 + 15
 _WAY_BYTES: Final = 100
+
+# Packed hashes: the end of a prompt, or a place in the store.
+Stretch = bytes | int
 
 
 class Fork:
-    """Where prompts part ways within a run. head: the packed hashes they share; ways: by the hash
-    that follows (8 bytes), what comes after that one."""
+    """Where prompts part ways within a run. head: the hashes they share; ways: by the hash that
+    follows (8 bytes), what comes after that one."""
 
     __slots__ = ("head", "ways")
 
-    def __init__(self, head: bytes, ways: "dict[bytes, Runs]") -> None:
+    def __init__(self, head: Stretch, ways: "dict[bytes, Runs]") -> None:
         self.head = head
         self.ways = ways
 
 
-Runs = bytes | Fork
+Runs = Stretch | Fork
 
 
 def _common(left: bytes, right: bytes) -> int:
@@ -68,45 +77,11 @@ def _held(known: set[int], hashes: memoryview, low: int, high: int) -> int:
     return low
 
 
-def _shared(runs: Runs, packed: bytes) -> int:
-    """Blocks of the start of `packed` that `runs` hold."""
-    at = 0
-    while isinstance(runs, Fork):
-        common = _common(runs.head, packed[at:])
-        at += common
-        if common < len(runs.head):
-            return at // 8
-        way = runs.ways.get(packed[at : at + 8])
-        if way is None:
-            return at // 8
-        at += 8
-        runs = way
-    return (at + _common(runs, packed[at:])) // 8
-
-
-def _joined(runs: Runs | None, packed: bytes) -> Runs:
-    """`runs` with `packed` among them; what `packed` continues is replaced by it."""
-    if runs is None:
-        return packed
-    if isinstance(runs, bytes):
-        if packed.startswith(runs):
-            return packed
-        at = _common(runs, packed)
-        below: Runs = runs[at + 8 :]
-        head = runs
-    else:
-        at = _common(runs.head, packed)
-        if at == len(runs.head):
-            key = packed[at : at + 8]
-            if key:
-                runs.ways[key] = _joined(runs.ways.get(key), packed[at + 8 :])
-            return runs
-        below = Fork(runs.head[at + 8 :], runs.ways)
-        head = runs.head
-    if at == len(packed):
-        return runs
-    own = packed[at + 8 :]
-    return Fork(packed[:at], {head[at : at + 8]: below, packed[at : at + 8]: own})
+def _part(stretch: Stretch, low: int, high: int) -> Stretch:
+    """Return some of the hashes of a stretch."""
+    if isinstance(stretch, int):
+        return part(stretch, low, high)
+    return stretch[8 * low : 8 * high]
 
 
 class Generation:
@@ -115,10 +90,12 @@ class Generation:
     roots: hashes of every prompt's first run. blocks: hashes held in all.
     """
 
-    __slots__ = ("_forked", "_runs", "blocks", "roots")
+    __slots__ = ("_ends_bytes", "_forked", "_runs", "_store", "blocks", "roots")
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
+        self._store = HashStore()
+        self._ends_bytes = 0
         self._forked = 0  # insertions that met a fork or made one
         self.roots: set[int] = set()
         self.blocks = 0
@@ -154,7 +131,7 @@ class Generation:
             return _held(self.roots, hashes, 1, min(len(hashes), RUN_BLOCKS))
         start = run * RUN_BLOCKS
         packed = blocks[8 * start : 8 * start + _RUN_BYTES]
-        return start + _shared(self._runs[hashes[start - 1]], packed)
+        return start + self._shared(self._runs[hashes[start - 1]], packed)
 
     def insert(self, blocks: bytes, hashes: memoryview, matched: int) -> None:
         """Add all of `blocks`, of which this generation holds `matched` (as `match` says)."""
@@ -168,7 +145,8 @@ class Generation:
             self.roots.update(hashes[matched:RUN_BLOCKS])
         else:
             known = runs.get(hashes[start - 1])
-            joined = _joined(known, blocks[8 * start : 8 * start + _RUN_BYTES])
+            run = blocks[8 * start : 8 * start + _RUN_BYTES]
+            joined = self._joined(known, run, whole=len(run) == _RUN_BYTES)
             if joined is not known:
                 runs[hashes[start - 1]] = joined
             if isinstance(joined, Fork):
@@ -177,21 +155,74 @@ class Generation:
         if start >= count:
             return
         # What follows is new to this generation, so no key below can be there already.
-        runs.update(
-            zip(
-                hashes[start - 1 : count - 1 : RUN_BLOCKS],
-                [blocks[at : at + _RUN_BYTES] for at in range(8 * start, 8 * count, _RUN_BYTES)],
-                strict=True,
-            )
-        )
+        end = count - (count - start) % RUN_BLOCKS
+        for low in range(start, end, _PIECE_BLOCKS):
+            high = min(low + _PIECE_BLOCKS, end)
+            number = self._store.add(blocks[8 * low : 8 * high]) - low
+            for at in range(low, high, RUN_BLOCKS):
+                runs[hashes[at - 1]] = place(number + at, RUN_BLOCKS)
+        if end < count:
+            runs[hashes[end - 1]] = self._kept(blocks[8 * end :], whole=False)
+
+    def _kept(self, packed: bytes, *, whole: bool) -> Stretch:
+        """Keep hashes. whole: up to the end of a run."""
+        if whole:
+            return place(self._store.add(packed), len(packed) // 8)
+        if packed:
+            self._ends_bytes += len(packed) + _END_BYTES
+        return packed
+
+    def _packed(self, stretch: Stretch) -> bytes:
+        return self._store.packed(stretch) if isinstance(stretch, int) else stretch
+
+    def _shared(self, runs: Runs, packed: bytes) -> int:
+        """Return how many blocks of the start of `packed` `runs` hold."""
+        at = 0
+        while isinstance(runs, Fork):
+            head = self._packed(runs.head)
+            common = _common(head, packed[at:])
+            at += common
+            if common < len(head):
+                return at // 8
+            way = runs.ways.get(packed[at : at + 8])
+            if way is None:
+                return at // 8
+            at += 8
+            runs = way
+        return (at + _common(self._packed(runs), packed[at:])) // 8
+
+    def _joined(self, runs: Runs | None, packed: bytes, *, whole: bool) -> Runs:
+        """Return `runs` with `packed` among them; what `packed` goes on from is replaced by it.
+        whole: it goes up to the end of the run."""
+        if runs is None:
+            return self._kept(packed, whole=whole)
+        first = runs.head if isinstance(runs, Fork) else runs
+        head = self._packed(first)
+        at = _common(head, packed)
+        if at == len(packed):
+            return runs
+        key, own = packed[at : at + 8], packed[at + 8 :]
+        if at < len(head):
+            low = at // 8
+            rest = _part(first, low + 1, len(head) // 8)
+            below = Fork(rest, runs.ways) if isinstance(runs, Fork) else rest
+            ways: dict[bytes, Runs] = {head[at : at + 8]: below}
+            runs = Fork(_part(first, 0, low), ways)
+        if isinstance(runs, Fork):
+            runs.ways[key] = self._joined(runs.ways.get(key), own, whole=whole)
+            return runs
+        if isinstance(runs, bytes) and runs:
+            self._ends_bytes -= len(runs) + _END_BYTES
+        return self._kept(packed, whole=whole)
 
     @property
     def size_bytes(self) -> int:
         """Memory held, estimated from the layout."""
         return (
-            sys.getsizeof(self._runs)
-            + _RUN_OVERHEAD_BYTES * len(self._runs)
-            + 8 * (self.blocks - len(self.roots))
+            self._store.size_bytes
+            + sys.getsizeof(self._runs)
+            + _ENTRY_BYTES * len(self._runs)
+            + self._ends_bytes
             + _WAY_BYTES * self._forked
             + sys.getsizeof(self.roots)
             + _HASH_BYTES * len(self.roots)
