@@ -4,8 +4,9 @@
 
 Agents whose conversations grow to a hundred turns, sent one behind the other as they grow, 16 at a
 time, none of which was ever seen before; CPU per request of the proxy's whole process tree, rounds
-alternated, the first body of each agent aside. Two kinds: one call in each turn, as all agents do
-it here; and one to three calls, with something said or nothing, in a sequence that no other has.
+alternated, the first body of each agent aside. Three kinds: one call in each turn, as all agents do
+it here; one to three calls, with something said or nothing, in a sequence that no other has; and
+those with as many tools, and as long, as a coding agent has.
 `throughput` sends the same last turns again and again: there every sequence is known soon.
 """
 
@@ -13,6 +14,7 @@ import argparse
 import http.client
 from contextlib import ExitStack
 from http import HTTPStatus
+from typing import Any, NamedTuple
 
 from bench.loads import workload
 from bench.loads.prompts import agent
@@ -25,14 +27,48 @@ from bench.tools.statistics import Cell, median, ratio, table
 from bench.tools.systems import Proxy, aiohttp_proxy, gateway
 
 AGENTS, TURNS, SENT = 16, 100, 25
-KINDS = {"one call a turn": False, "a sequence nobody had": True}
+# 20 tools, 20 KB.
+TOOLS, DESCRIBED_BYTES, ARGUMENTS, ARGUMENT_BYTES = 20, 400, 5, 60
 
 
-def bodies(tokens: int, seed: int, *, mixed: bool) -> list[bytes]:
+class Kind(NamedTuple):
+    """Of agents. mixed: they call one to three tools in a turn; tools: those they may call."""
+
+    mixed: bool
+    tools: list[dict[str, Any]]
+
+
+def tool(number: int) -> dict[str, Any]:
+    """A tool as coding agents describe them."""
+    arguments = {
+        f"argument_{at}": {
+            "type": "string",
+            "description": workload.text(ARGUMENT_BYTES, ARGUMENTS * number + at),
+        }
+        for at in range(ARGUMENTS)
+    }
+    return {
+        "type": "function",
+        "function": {
+            "name": f"tool_{number}",
+            "description": workload.text(DESCRIBED_BYTES, number),
+            "parameters": {"type": "object", "properties": arguments, "required": ["argument_0"]},
+        },
+    }
+
+
+KINDS = {
+    "one call a turn": Kind(False, workload.TOOLS),
+    "a sequence nobody had": Kind(True, workload.TOOLS),
+    "the same, with 20 tools": Kind(True, [tool(number) for number in range(TOOLS)]),
+}
+
+
+def bodies(tokens: int, seed: int, kind: Kind) -> list[bytes]:
     """The last turns of agents as they grow: the first of all, then the next of all."""
-    told = [agent(tokens, TURNS, seed + number, mixed=mixed) for number in range(AGENTS)]
+    told = [agent(tokens, TURNS, seed + number, mixed=kind.mixed) for number in range(AGENTS)]
     return [
-        workload.body_of([one for turn in turns[: TURNS - left] for one in turn])
+        workload.body_of([one for turn in turns[: TURNS - left] for one in turn], tools=kind.tools)
         for left in reversed(range(SENT))
         for turns in told
     ]
@@ -68,8 +104,8 @@ def measured(rounds: int, tokens: int) -> dict[str, dict[str, list[float]]]:
             stack.enter_context(aiohttp_proxy(canned.urls, core)),
         ]
         for number in range(rounds):
-            for kind, mixed in KINDS.items():
-                sent = bodies(tokens, 1_000_000 * (number + 1) + 1000 * mixed, mixed=mixed)
+            for place, (kind, agents) in enumerate(KINDS.items()):
+                sent = bodies(tokens, 1_000_000 * (number + 1) + 1000 * place, agents)
                 counts = prompt_tokens(sent)
                 for proxy in proxies if number % 2 else proxies[::-1]:
                     cost = cpu_us(proxy, sent, counts)

@@ -8,7 +8,7 @@ Invariants:
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.tools.demo_model import MODEL
@@ -116,11 +116,17 @@ def chat(messages: list[tuple[str, str]], *, stream: bool = False, max_tokens: i
     return body_of(said(messages), stream=stream, max_tokens=max_tokens)
 
 
-def body_of(messages: list[Message], *, stream: bool = False, max_tokens: int = 16) -> bytes:
-    """As `chat`, of whole messages; with the tools that they call."""
+def body_of(
+    messages: list[Message],
+    *,
+    stream: bool = False,
+    max_tokens: int = 16,
+    tools: Sequence[dict[str, Any]] = TOOLS,
+) -> bytes:
+    """As `chat`, of whole messages; with the tools that they call, if they call any."""
     body = {"model": MODEL, "messages": messages, "max_tokens": max_tokens, "stream": stream}
     if any("tool_calls" in message for message in messages):
-        body["tools"] = TOOLS
+        body["tools"] = tools
     return json.dumps(body, ensure_ascii=False).encode()
 
 

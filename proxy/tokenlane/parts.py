@@ -12,6 +12,8 @@ from typing import Final
 BODY_PART_BYTES: Final = 32 * 1024
 # The last bytes of a part, or before a place in a body, which name it.
 NAME_BYTES: Final = 96
+# What a bytes object has before its bytes, and behind them.
+_HEAD_BYTES: Final = 33
 
 
 def in_parts(data: bytes, part_bytes: int) -> list[bytes]:
@@ -25,6 +27,13 @@ def parts_until(known: list[bytes], size_bytes: int, more: bytes, part_bytes: in
     if rest_bytes:
         more = known[count][:rest_bytes] + more
     return known[:count] + in_parts(more, part_bytes)
+
+
+def size_of_parts(parts: list[bytes], part_bytes: int) -> int:
+    """Return the memory that parts take."""
+    if not parts:
+        return 0
+    return part_bytes * (len(parts) - 1) + len(parts[-1]) + _HEAD_BYTES * len(parts)
 
 
 class BodyParts:

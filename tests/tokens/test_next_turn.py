@@ -22,7 +22,7 @@ from tokenlane.errors import RequestError
 from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, whole
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
-from tokenlane.tokens.body_marks import message_ends
+from tokenlane.tokens.body_marks import is_plain, message_ends
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
@@ -89,7 +89,7 @@ TEXTS = [
     "a", "", "stop", "so", " spaces ", "<|im_end|>", "<|im_start|>user\nb", "x</think>y", "é🧵",
     'code = {"role": "user"}, {', '"}, {"role": "user", "content": "', "\\u0061", "line\nline",
 ]  # fmt: skip
-TOOLS = [{"type": "function", "function": {"name": "f", "description": 'the "messages" it has'}}]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": 'its "messages" — all'}}]
 MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 
 
@@ -170,6 +170,13 @@ def written(style: int, fields: dict[str, Any]) -> Writer:
     return write
 
 
+def spelled(at: int) -> bytes:
+    """The name of the messages, one of its letters as an escape."""
+    name, place = "messages", at % 8
+    digits = f"{ord(name[place]):04X}" if at & 8 else f"{ord(name[place]):04x}"
+    return f'"{name[:place]}\\u{digits}{name[place + 1 :]}"'.encode()
+
+
 def damaged(raw: bytes, how: int, at: int, last: bytes) -> bytes:
     """What a body may also look like. last: its last messages, as a list of their own."""
     match how:
@@ -178,7 +185,7 @@ def damaged(raw: bytes, how: int, at: int, last: bytes) -> bytes:
         case 2:
             return raw[:-1] + b', "messages": ' + last + b"}"
         case 3:
-            return raw[:-1] + b', "\\u006dessages": ' + last + b"}"
+            return raw[:-1] + b", " + spelled(at) + b": " + last + b"}"
         case 4:
             said = last[1:-1].strip()
             end = raw.index(b"]", raw.rindex(said) + len(said))
@@ -186,7 +193,7 @@ def damaged(raw: bytes, how: int, at: int, last: bytes) -> bytes:
         case 5:
             return raw + b" x"
         case 6:
-            return raw.replace(b'"messages"', b'"\\u006dessages"')
+            return raw.replace(b'"messages"', spelled(at))
         case 7:
             place = len(raw) - at % 900
             return raw[:place] + bytes([at % 256]) + raw[place:]
@@ -288,6 +295,16 @@ def test_nothing_tells_that_a_body_was_known(
         cold.close()
 
     asyncio.run(told())
+
+
+def test_escapes_that_name_no_messages() -> None:
+    for at in range(16):
+        assert not is_plain(b"{" + spelled(at))
+        request = inspect(Kind.CHAT, b"{" + spelled(at) + b':[1],"model":"m"}')
+        assert isinstance(request, ChatBody)
+        assert bytes(request.messages) == b"[1]"
+    assert not is_plain(b'{"messages"')
+    assert is_plain(json.dumps({"tools": '— é \x00 my "messages"'}).encode())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Invariants:
 - A body is kept only where the fields around its messages cannot name messages.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -20,13 +21,14 @@ from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.forms import TEXTS, owners
 from tokenlane.tokens.chat.residual import base_of, text_at
-from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK: Final = b" \t\r\n"
+_BETWEEN: Final = b", \t\r\n"
 _NAME: Final = b'"messages"'
-# JSON names can be spelled with escapes, and only with these.
-_ESCAPE: Final = b"\\u"
+# A name that is spelled otherwise has an escape for a letter of it.
+_ESCAPE: Final = b"\\u00"
+_ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:6[157dD]|73)")
 # The fields around the messages are read again in every turn, and kept for nothing else.
 _AROUND_LIMIT_BYTES: Final = 64 * 1024
 # Marks kept: of a system prompt that others share, and of the last turns.
@@ -46,9 +48,9 @@ class BodySource(NamedTuple):
     keeps_ids: bool
 
 
-def root_of(request: ChatBody, salt: bytes, block_tokens: int) -> bytes:
-    """Return all that decides a chat's ids and hashes beside its messages."""
-    options = options_digest(request, b"")
+def root_of(options: bytes, salt: bytes, block_tokens: int) -> bytes:
+    """Return all that decides a chat's ids and hashes beside its messages. options: a digest of its
+    other fields."""
     return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
 
 
@@ -104,7 +106,7 @@ def learn(
                     last[-1:],
                 )
             )  # fmt: skip
-    root = root_of(request, salt, block_tokens)
+    root = root_of(shape.name[0], salt, block_tokens)
     source.cache.put(
         KnownBody(
             source.cache.in_parts(body), body[: start + 1], source.model, root, forms, residual,
@@ -148,14 +150,17 @@ def message_ends(
 
 def is_plain(around: bytes) -> bool:
     """Return whether this part of a body, beside its messages, names no messages."""
-    return _NAME not in around and _ESCAPE not in around
+    if _NAME in around:
+        return False
+    return _ESCAPE not in around or _ESCAPED_LETTER.search(around) is None
 
 
 def ends_in_body(messages: bytes, start: int) -> list[int]:
     """Return where each message of a list ends, which begins at `start` of its body."""
     ends, at = [], 1
     for raw in _raws(messages):
-        one = bytes(raw)
-        at = messages.index(one, at) + len(one)
+        while messages[at] in _BETWEEN:
+            at += 1
+        at += memoryview(raw).nbytes
         ends.append(start + at)
     return ends

@@ -57,8 +57,8 @@ _continuations = Continuations()
 class NextTurn(NamedTuple):
     """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
-    which are the new ones until `complete`. forms, texts: of the new messages. ends: where each of
-    them ends in the body."""
+    which are the new ones until `complete`. options: a digest of all of it but those. forms, texts:
+    of the new messages. ends: where each of them ends in the body."""
 
     known: KnownBody
     mark: BodyMark
@@ -66,6 +66,7 @@ class NextTurn(NamedTuple):
     tail: bytes
     behind_bytes: int
     request: ChatBody
+    options: bytes
     forms: tuple[str, ...]
     texts: list[str]
     ends: list[int]
@@ -123,7 +124,10 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
         ends = ends_in_body(messages, mark.at + len(tail) - behind_bytes - len(messages))
     elif messages[1:-1].strip(_BLANK):
         return None
-    return NextTurn(known, mark, body, tail, behind_bytes, request, forms or (), texts, ends)
+    options = options_digest(request, b"")
+    return NextTurn(
+        known, mark, body, tail, behind_bytes, request, options, forms or (), texts, ends
+    )
 
 
 def continued(
@@ -140,7 +144,7 @@ def continued(
     if keeps_ids and not known.ids:
         return None
     encoder, speed = model.tokenizer.encoder, model.speed
-    if known.root != root_of(request, salt, block_tokens) or not encoder.cuts_anywhere:
+    if known.root != root_of(turn.options, salt, block_tokens) or not encoder.cuts_anywhere:
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
     affixes = encoder.affixes if special else (b"", b"")
@@ -182,7 +186,7 @@ def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[R
     known, shapes, forms = turn.known, model.caches.shapes, turn.all_forms
     if forms == known.forms:
         yield known.residual
-    name = (options_digest(turn.request, b""), forms)
+    name = (turn.options, forms)
     yield from shapes.known(name)
     whole_s, messages = len(turn.body) * _READ_S_PER_BYTE, turn.mark.messages
     if run_s(turn) > min(limit_s, whole_s):
@@ -190,7 +194,7 @@ def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[R
     may_begin = len(forms) * _RUN_S_PER_MESSAGE <= whole_s
     before = EarlierRun(known.residual, messages, messages == len(known.forms), may_begin)
     try:
-        residual = model.tokenizer.residual(turn.request, forms, turn.texts, before)
+        residual = model.tokenizer.residual(turn.request, turn.options, forms, turn.texts, before)
     except (RequestError, Unknown, Unrenderable):
         return
     shapes.grown(name, residual)

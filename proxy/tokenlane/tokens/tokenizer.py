@@ -1,7 +1,8 @@
 """A model's tokenizer: the ids of its requests, exactly as vLLM 0.32 makes them.
 
 Invariants:
-- Loaded once, off the request path; afterwards nothing in it changes, so threads share it.
+- Loaded once, off the request path; afterwards nothing in it changes but what it remembers of
+  requests' tools and options, so threads share it.
 - Exact or silent: what is not known to equal vLLM's ids raises Unrenderable, and the request is
   routed without ids. See `tokenlane.tokens.folder` for what a folder's files do not decide.
 - Per request: fields -> conversation -> text (`chat_text`) -> pieces -> ids. Each step can run
@@ -24,6 +25,7 @@ from tokenlane.protocols.prompt_fields import (
     Unrenderable,
 )
 from tokenlane.tokens import folder, probe
+from tokenlane.tokens.caches.options import Options, OptionsCache
 from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
@@ -85,6 +87,7 @@ class Tokenizer:
         self.encoder.read_spec(line_cuts.marks(literals, self.encoder.added))
         self.fast = FastPaths()
         self._fast_templates: dict[Template, FastTemplate] = {}
+        self._options = OptionsCache()
 
     @classmethod
     def load(
@@ -176,21 +179,21 @@ class Tokenizer:
         converted = request is not asked
         shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
-            return Rendering(self._rendered(asked, request, given)[0])
+            return Rendering(self._rendered(asked, request, given, None)[0])
         residual = shapes.residual(shape)
         if residual is not None:
             return Rendering(residual.filled(shape.texts), shape, residual)
-        text, make = self._rendered(asked, request, given)
+        text, make = self._rendered(asked, request, given, shape.name[0])
         if make is not None:
             residual = shapes.learn(shape, text, make, hasty=hasty, at_once=continues)
         return Rendering(text, shape, residual)
 
     def _rendered(
-        self, asked: Conversation, request: ChatFields, given: Any
+        self, asked: Conversation, request: ChatFields, given: Any, digest: bytes | None
     ) -> tuple[str, MakeResidual | None]:
         """Return the text of these messages, and what makes the residual of it, where there can be
-        one. request: the chat that was made of what was asked."""
-        template, variables = self._setting(request, converted=request is not asked)
+        one. request: the chat that was made of what was asked. digest: as `_options_of`'s."""
+        template, variables = self._options_of(request, digest, converted=request is not asked)
         turns = conversation.conversation(given, template.content_format)
         if isinstance(asked, ResponsesFields):
             turns = openai_responses.names_first(turns)
@@ -212,26 +215,34 @@ class Tokenizer:
     def residual(
         self,
         request: ChatFields,
+        digest: bytes,
         forms: tuple[str, ...],
         texts: list[str],
         known: EarlierRun,
     ) -> Residual:
         """Return how a conversation renders that goes on from a known one. request: without its
-        messages, whose forms are given. texts: of those behind the known ones. Raise Unknown, and
-        what `rendering` does."""
+        messages, whose forms are given. digest: of its other fields. texts: of those behind the
+        known ones. Raise Unknown, and what `rendering` does."""
         if prompt_fields.flag(request.continue_final_message, False):
             raise Unknown("a message that is continued")
-        template, variables = self._setting(request, converted=False)
+        template, variables = self._options_of(request, digest, converted=False)
         begun = prompt_fields.flag(request.add_generation_prompt, True)
         seen = {**variables, "add_generation_prompt": begun}
         return template.residual(forms, texts, seen, known)
 
-    def _setting(self, request: ChatFields, *, converted: bool) -> tuple[Template, dict[str, Any]]:
-        """Return the template of a request, and what it sees beside the messages."""
+    def _options_of(self, request: ChatFields, digest: bytes | None, *, converted: bool) -> Options:
+        """Return the template of a request, and what it sees beside the messages. digest: of all
+        fields but those, and whether it was converted; None: not made."""
+        known = None if digest is None else self._options.get(digest)
+        if known is not None:
+            return known
         prompt_fields.refuse_overrides(request)
         tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
-        return template, template_variables(request, template.variables, tools, self.specials)
+        made = template, template_variables(request, template.variables, tools, self.specials)
+        if digest is not None:
+            self._options.put(digest, request, made)
+        return made
 
     def as_chat(self, request: Conversation) -> ChatFields:
         """Return a request of any dialect as the chat that vLLM makes of it. Raise Unrenderable."""

@@ -141,7 +141,7 @@ ALONG = {
     "without its number": "{% for m in messages %}" + BODY + "{% endfor %}",
     "left": looped("{% if m.role == 'tool' %}{% break %}{% endif %}" + BODY),
     "passed over": looped("{% if m.role == 'tool' %}{% continue %}{% endif %}" + BODY),
-    "in a branch": "{% if tools %}T{{ messages | length }}{% else %}" + looped() + "{% endif %}",
+    "in a branch": "{% if absent %}T{{ messages | length }}{% else %}" + looped() + "{% endif %}",
     "two": looped() + looped("{{ loop.index }}"),
     "set in it": looped("{% set x = m.content %}{{ x }}{{ y }}{% set y = 1 %}{{ y }}"),
     "found": back(
@@ -150,14 +150,64 @@ ALONG = {
     ),
     "asked": looped("{{ '?' if m.content.startswith('a') }}{{ '!' if 'b' in m.content }}" + BODY),
 }  # fmt: skip
+
+
+def told(body: str = "{{ t | tojson }}", before: str = "", over: str = "tools") -> str:
+    return looped(before=f"{before}{{% for t in {over} %}}{body}{{% endfor %}}")
+
+
+# A loop over the tools, before that over the messages.
+GIVEN = {
+    "tools": told(),
+    "tools, numbered": told("{{ loop.index }}/{{ loop.length }}{{ t.function.name }}"),
+    "tools, the last one": told("{{ t.function.name }}{{ ', ' if not loop.last else '.' }}"),
+    "tools, neighbours": told("{{ loop.previtem is defined }}{{ loop.nextitem is defined }}"),
+    "tools, counted": told(
+        "{% set ns.n = ns.n + 1 %}{{ ns.n }}", "{% set ns = namespace(n=0) %}"
+    )
+    + "{{ ns.n }}",
+    "tools, behind the system's": told(before="{{ messages[0].content }}"),
+    "tools, and a message": told("{{ messages[0].role }}"),
+    "tools, and a message's text": told(
+        "{{ 'a' in messages[0].content }}{{ messages[0].content }}"
+    ),
+    "tools, and another message": told("{{ (messages[2] | default({'role': '-'})).role }}"),
+    "tools, and the last message": told("{{ messages[-1].role }}"),
+    "tools, and how many messages": told("{{ messages | length }}"),
+    "tools, and all messages": told("{% for m in messages %}{{ m.role }}{% endfor %}"),
+    "tools, by a macro": told("{{ f(t) }}", "{% macro f(t) %}{{ t | tojson }}{% endmacro %}"),
+    "tools, left": told("{{ loop.index }}{% break %}"),
+    "tools, passed over": told("{% if loop.first %}{% continue %}{% endif %}{{ loop.index }}"),
+    "tools, or others": told(over="(tools if messages | length > 3 else documents)"),
+    "tools, or none": told(over="tools or []"),
+    "tools, by a name": told(before="{% set all = tools %}", over="all"),
+    "tools, twice": told(before="{% for t in tools %}{{ t.type }}{% endfor %}"),
+    "tools, behind the messages": looped() + told(),
+    "tools, in a branch": "{% if messages[0].role == 'system' %}" + told() + "{% endif %}" + told(),
+}  # fmt: skip
+ONCE = (
+    "tools", "tools, numbered", "tools, the last one", "tools, neighbours", "tools, counted",
+    "tools, behind the system's", "tools, and a message", "tools, and a message's text",
+    "tools, by a macro", "tools, passed over", "tools, or none", "tools, by a name",
+)  # fmt: skip
 SOURCES = (
-    TEMPLATES | AHEAD | ALONG | {f"followed {at}": source for at, source in enumerate(FOLLOWED)}
+    TEMPLATES
+    | AHEAD
+    | ALONG
+    | GIVEN
+    | {f"followed {at}": source for at, source in enumerate(FOLLOWED)}
 )
 COMPILED = {name: Template(source) for name, source in SOURCES.items()}
 
 SOME = ["system", "user", "assistant", "tool", "assistant, null, 1 called", "tool, answering"]
 forms_lists = st.lists(st.sampled_from(sorted(FORMS)), min_size=1, max_size=7)
-VARIABLES: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "<s>"}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "", "parameters": {}}}
+    for name in "fg"
+]
+VARIABLES: dict[str, Any] = {
+    "add_generation_prompt": True, "bos_token": "<s>", "tools": TOOLS, "documents": TOOLS[:1],
+}  # fmt: skip
 
 
 def texts_for(forms: list[str]) -> list[str]:
@@ -227,6 +277,18 @@ def test_a_turn_is_run_once_more_and_no_other(name: str) -> None:
     assert {(one.turn, one.first) for one in after.checkpoints.values()} in turns_of(7)
 
 
+@pytest.mark.parametrize("name", ONCE)
+def test_tools_are_walked_through_once(name: str) -> None:
+    template, forms = COMPILED[name], ["system", "user", "assistant"]
+    before = made(template, forms, texts_for(forms))
+    assert before is not None
+    more = [*forms, "user"]
+    after = made(template, more, texts_for(more)[3:], EarlierRun(before, 3, True))
+    assert after is not None
+    assert after.checkpoints[0] is before.checkpoints[0]
+    assert after.parts == made(template, more, texts_for(more)).parts  # type: ignore[union-attr]  # it was made before
+
+
 # What a template may be made of: values, in the words of a loop's body where `m` is its message.
 VALUES = st.sampled_from(
     "m.role m.content messages|length messages[0].role messages[-1].role "
@@ -254,7 +316,9 @@ STATEMENTS = (
 BRANCHES = st.builds("{{% if {} %}}{}{{% endif %}}".format, CONDITIONS, STATEMENTS) | STATEMENTS
 LOOPS = st.builds(
     "{{% for m in {} %}}{}{{% endfor %}}|".format,
-    st.sampled_from(("messages", "messages", "messages[1:]", "messages[::-1]", "later", "back")),
+    st.sampled_from(
+        "messages messages messages[1:] messages[::-1] later back tools documents".split()
+    ),
     st.lists(BRANCHES, min_size=1, max_size=4).map("".join),
 )
 BEFORE = (

@@ -12,10 +12,17 @@ Invariants:
 - Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
-from sys import getsizeof
 from typing import Final, NamedTuple
 
-from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, in_parts
+from tokenlane.parts import (
+    BODY_PART_BYTES,
+    NAME_BYTES,
+    BodyParts,
+    RawBody,
+    in_parts,
+    size_of_parts,
+)
+from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.chat.residual import Residual
 
@@ -67,8 +74,9 @@ class KnownBody(MarkedEntry):
     @property
     def size_bytes(self) -> int:
         """The memory it takes; its residual may have left the cache of shapes."""
-        parts_bytes = sum(map(getsizeof, self.parts)) + sum(map(getsizeof, self.ids))
-        kept = parts_bytes + len(self.front) + len(self.root) + len(self.blocks)
+        body_bytes = size_of_parts(self.parts, BODY_PART_BYTES)
+        ids_bytes = size_of_parts(self.ids, PART_BYTES)
+        kept = body_bytes + ids_bytes + len(self.front) + len(self.root) + len(self.blocks)
         named = _PART_NAME_BYTES * len(self.parts) + _MARK_BYTES * len(self.marks)
         listed = named + _FORM_BYTES * len(self.forms)
         return kept + listed + self.residual.size_bytes + _ENTRY_BYTES

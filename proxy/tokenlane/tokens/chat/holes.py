@@ -197,36 +197,38 @@ class Asked:
     def __init__(self, texts: Sequence[str], first: int = 0, known: tuple[Guard, ...] = ()) -> None:
         self._texts = texts
         self._first = first
-        self._asked: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {
-            guard[:3]: dict.fromkeys(guard.texts) for guard in known
-        }
+        self._known = {guard[:3]: guard.texts for guard in known}
+        self._new: dict[tuple[str, tuple[str, ...], bool], dict[int, None]] = {}
 
     @property
     def guards(self) -> tuple[Guard, ...]:
         """All that was asked, and the answers."""
-        return tuple([Guard(*asked, tuple(texts)) for asked, texts in self._asked.items()])
+        new = {asked: tuple(texts) for asked, texts in self._new.items()}
+        known = [Guard(*asked, texts + new.pop(asked, ())) for asked, texts in self._known.items()]
+        return (*known, *[Guard(*asked, texts) for asked, texts in new.items()])
 
     def says(self, number: int, name: str, words: tuple[str, ...]) -> bool:
         """Return what a predicate of str says of the text of this number. Raise Unknown where that
         text is not at hand, and was not asked."""
         if base_of(number) < self._first:
             for answer in (True, False):
-                if number in self._asked.get((name, words, answer), ()):
+                if number in self._known.get((name, words, answer), ()):
                     return answer
         answer = says(self._text(number), name, words)
-        self._asked.setdefault((name, words, answer), {})[number] = None
+        self._new.setdefault((name, words, answer), {})[number] = None
         return answer
 
     def structure(self, number: int) -> str:
         """Return the structure of the arguments that are the text of this number. Raise
         Unknown."""
-        for (name, words, answer), numbers in self._asked.items():
-            if name == "structure" and answer and number in numbers:
-                return words[0]
+        for asked in (self._known, self._new):
+            for (name, words, answer), numbers in asked.items():
+                if name == "structure" and answer and number in numbers:
+                    return words[0]
         words = (structure(self._text(number)),)
         if not words[0]:
             raise Unknown("arguments that are not taken apart")
-        self._asked.setdefault(("structure", words, True), {})[number] = None
+        self._new.setdefault(("structure", words, True), {})[number] = None
         return words[0]
 
     def _text(self, number: int) -> str:

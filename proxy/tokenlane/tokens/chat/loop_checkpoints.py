@@ -1,8 +1,9 @@
-"""Where a run of a template takes up the loop over the messages in which an earlier run was.
+"""Where a run of a template takes up the loops in which an earlier run was.
 
 A conversation grows at its end, and a template walks through it from the start: what a loop prints
 for the messages before is the same if all that its body reads is. So a run leaves a checkpoint
-where the last turn of such a loop begins; a run for a longer conversation goes on from there.
+where the last turn of such a loop begins; a run for a longer conversation goes on from there. A
+loop over the tools is left where it ended, and a longer conversation's goes on behind it.
 
 Invariants:
 - All that a loop's body may read from outside is compared, by value: it is found in the template's
@@ -15,33 +16,31 @@ Invariants:
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from jinja2 import nodes
-from jinja2.runtime import LoopContext, Undefined
+from jinja2 import nodes, pass_context
+from jinja2.runtime import Context, LoopContext, Undefined
 from jinja2.utils import Namespace
 
 from tokenlane.tokens.chat.conversation import Message
 from tokenlane.tokens.chat.holes import Text
 from tokenlane.tokens.chat.residual import Checkpoint, Unknown, part_before
-from tokenlane.tokens.chat.runs import PLAIN, Backwards, FromEnd, Messages, attributes
+from tokenlane.tokens.chat.runs import PLAIN, Backwards, FromEnd, Messages, Run, attributes
 
 WALK: Final = "walk"
 
 
 class _Walked:
-    """A loop over messages. number: the loop's; names: the values that its body may read."""
+    """A loop. first: the number of its first message, of those that it is over; number: the loop's;
+    names: the values that its body may read."""
 
-    def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
-        self.messages = messages
+    def __init__(self, run: Run, first: int, number: int, names: list[Any]) -> None:
+        self.run = run
+        self._first = first
         self._number = number
         self._names = names
         self._spaces = [one for one in names if isinstance(one, Namespace)]
-        run = self.run = messages.run
         self._before = self._now()
         self._entry = run.parts()
         run.looks_ahead = False
-
-    def __len__(self) -> int:
-        return len(self.messages)
 
     def _now(self) -> tuple[Any, ...]:
         return tuple(map(self.run.frozen, self._names))
@@ -50,7 +49,7 @@ class _Walked:
         """Return where an earlier run was that came to this loop in the same way."""
         known = self.run.known
         found = None if known is None else known.residual.checkpoints.get(self._number)
-        if known is None or found is None or self.messages.first != found.first:
+        if known is None or found is None or self._first != found.first:
             return None
         printed = part_before(known.residual.parts, found.entry)
         return found if found.names == self._before and printed == self._entry else None
@@ -61,7 +60,7 @@ class _Walked:
         if self.run.looks_ahead or len(spaces) < len(self._spaces):
             return
         self.run.checkpoints[self._number] = Checkpoint(
-            turn, self.messages.first, self._before, _place(self._entry),
+            turn, self._first, self._before, _place(self._entry),
             _place(self.run.parts()), spaces,
         )  # fmt: skip
 
@@ -80,7 +79,16 @@ class _Walked:
                 attributes(space)[name] = value
 
 
-class Walk(_Walked):
+class _WalkedMessages(_Walked):
+    def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
+        super().__init__(messages.run, messages.first, number, names)
+        self.messages = messages
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+
+class Walk(_WalkedMessages):
     """A loop from the first message on."""
 
     def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
@@ -110,7 +118,7 @@ class Walk(_Walked):
             self._leave(turn)
 
 
-class WalkBack(_Walked):
+class WalkBack(_WalkedMessages):
     """A loop from the last message on. It ends where what it comes to was walked through by an
     earlier run that began it as this one goes on."""
 
@@ -131,6 +139,47 @@ class WalkBack(_Walked):
             yield self.messages.at(turn)
         if _place(self.run.parts()) == entry:
             self._leave(size)
+
+
+class WalkGiven(_Walked):
+    """A loop over what comes with the messages. What it reads of those that the earlier run had, it
+    read then."""
+
+    def __init__(self, given: list[Any], run: Run, number: int, names: list[Any]) -> None:
+        super().__init__(run, 0, number, [*names, given])
+        known = run.known
+        found = None if known is None or not known.whole else self._known()
+        if found is not None:
+            self._restore(found)
+            run.checkpoints[number] = found
+        self.given = given if found is None else []
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.given
+        self.ends()
+
+    def ends(self) -> None:
+        """Notice that the last turn has ended."""
+        if self.given:
+            self._leave(len(self.given))
+
+
+class WalkGivenLoop(LoopContext):
+    """`loop` in the turns of a walk through what is given."""
+
+    def __init__(self, walk: WalkGiven, undefined: type[Undefined]) -> None:
+        super().__init__(walk.given, undefined)
+        self._walk = walk
+
+    def __next__(self) -> tuple[Any, LoopContext]:
+        try:
+            return super().__next__()
+        except StopIteration:
+            self._walk.ends()
+            raise
 
 
 class WalkLoop(LoopContext):
@@ -173,17 +222,24 @@ def loop(walked: Any, undefined: type[Undefined], *more: Any) -> LoopContext:
             return WalkLoop(walked, undefined)
         case WalkBack():
             return WalkBackLoop(walked, undefined)
+        case WalkGiven():
+            return WalkGivenLoop(walked, undefined)
     return LoopContext(walked, undefined, *more)
 
 
-def walk(messages: Any, number: int, names: list[Any]) -> Any:
-    """Walk through messages, where it is those that a loop is over; its filter (`number_loops`)."""
-    match messages:
+@pass_context
+def walk(context: Context, value: Any, number: int, names: list[Any]) -> Any:
+    """Walk through messages, or what comes with them, where a loop is over those; the filter of
+    `number_loops`."""
+    match value:
         case Messages():
-            return Walk(messages, number, names)
+            return Walk(value, number, names)
         case Backwards(messages=forward):
             return WalkBack(forward, number, names)
-    return messages
+        case list():
+            run: Run = context.parent["messages"].run
+            return WalkGiven(value, run, number, names) if run.is_given(value) else value
+    return value
 
 
 def number_loops(tree: nodes.Template) -> None:

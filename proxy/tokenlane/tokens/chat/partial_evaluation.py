@@ -29,6 +29,7 @@ from tokenlane.tokens.chat.json_holes import Json, json
 from tokenlane.tokens.chat.loop_checkpoints import (
     WALK,
     WalkBackLoop,
+    WalkGivenLoop,
     WalkLoop,
     loop,
     number_loops,
@@ -51,6 +52,9 @@ _FILTERS_BY_METHOD: Final = {
 _TESTS: Final = frozenset(
     "!= < <= == > >= divisibleby eq equalto even ge gt in le lt ne odd".split()
 )
+
+
+_PLAIN_OBJECTS: Final = (LoopContext, WalkGivenLoop, WalkLoop, Namespace)
 
 
 class _Generator(CodeGenerator):
@@ -85,7 +89,7 @@ class HoleEnvironment(ImmutableSandboxedEnvironment):
         kind = type(obj)
         if kind is dict and attribute not in DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if kind in (LoopContext, WalkLoop, Namespace) and attribute[0] != "_":
+        if kind in _PLAIN_OBJECTS and attribute[0] != "_":
             found = getattr(obj, attribute, missing)
             return self.undefined(obj=obj, name=attribute) if found is missing else found
         if isinstance(obj, Json):

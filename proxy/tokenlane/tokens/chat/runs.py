@@ -62,6 +62,10 @@ class Run:
         """Go on where these parts were printed."""
         self._before, self.shown = parts, []
 
+    def is_given(self, value: Any) -> bool:
+        """Return whether it is a value that came with the messages."""
+        return id(value) in self._given
+
     def frozen(self, value: Any, *, inner: bool = False) -> tuple[Any, ...]:
         """Return what is equal for values that a template takes for the same, and holds none of the
         texts. inner: it is within another value."""
