@@ -89,7 +89,10 @@ TEXTS = [
     "a", "", "stop", "so", " spaces ", "<|im_end|>", "<|im_start|>user\nb", "x</think>y", "é🧵",
     'code = {"role": "user"}, {', '"}, {"role": "user", "content": "', "\\u0061", "line\nline",
 ]  # fmt: skip
-TOOLS = [{"type": "function", "function": {"name": "f", "description": 'its "messages" — all'}}]
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": 'its "messages" — all'}}
+    for name in ("f", "g")
+]
 MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 
 
