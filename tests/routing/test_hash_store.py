@@ -35,6 +35,7 @@ def test_many_hashes_lie_in_several_buffers() -> None:
 
 def test_few_hashes_take_little() -> None:
     store, total_bytes = HashStore(), 0
+    assert store.packed(place(store.add(b""), 0)) == b""
     assert store.size_bytes == 0
     for count in range(1, 60):
         store.add(packed(1, count))

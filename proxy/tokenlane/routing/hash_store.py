@@ -12,17 +12,18 @@ Invariants:
 import mmap
 from typing import Final
 
+from tokenlane.prompt import HASH_BYTES
+
 BUFFER_BYTES: Final = 1024 * 1024
 # The first buffer grows up to this: most of those that are held for a tenant are never full.
 _FIRST_BYTES: Final = 64 * 1024
 _LEAST_BYTES: Final = 1024
-_HASH_BYTES: Final = 8
 # What is added at once at most: of a buffer, little more than that is left unused.
 PIECE_BYTES: Final = 32 * 1024
 # A place is the number of its first hash, and how many there are in the lowest bits.
 _COUNT_BITS: Final = 6
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
-_NUMBER_BITS: Final = (BUFFER_BYTES // _HASH_BYTES - 1).bit_length()
+_NUMBER_BITS: Final = (BUFFER_BYTES // HASH_BYTES - 1).bit_length()
 _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 
 
@@ -32,8 +33,8 @@ class HashStore:
     __slots__ = ("_buffers", "_last", "_used_bytes")
 
     def __init__(self) -> None:
-        self._buffers: list[bytearray | mmap.mmap] = []
         self._last: bytearray | mmap.mmap = bytearray()
+        self._buffers: list[bytearray | mmap.mmap] = [self._last]
         self._used_bytes = 0  # of the last one
 
     def add(self, packed: bytes) -> int:
@@ -47,20 +48,20 @@ class HashStore:
             end = at + len(packed)
         self._last[at:end] = packed
         self._used_bytes = end
-        return (len(self._buffers) - 1 << _NUMBER_BITS) + at // _HASH_BYTES
+        return (len(self._buffers) - 1 << _NUMBER_BITS) + at // HASH_BYTES
 
     def packed(self, place: int) -> bytes:
         """Return the hashes at a place."""
         number = place >> _COUNT_BITS
-        at = (number & _NUMBER_MASK) * _HASH_BYTES
-        end = at + (place & _COUNT_MASK) * _HASH_BYTES
+        at = (number & _NUMBER_MASK) * HASH_BYTES
+        end = at + (place & _COUNT_MASK) * HASH_BYTES
         return bytes(self._buffers[number >> _NUMBER_BITS][at:end])
 
     @property
     def size_bytes(self) -> int:
         """Memory held."""
-        if len(self._buffers) < 2:
-            return sum(map(len, self._buffers))
+        if len(self._buffers) == 1:
+            return len(self._last)
         pages = -(-self._used_bytes // mmap.PAGESIZE)
         between = (len(self._buffers) - 2) * BUFFER_BYTES
         return len(self._buffers[0]) + between + pages * mmap.PAGESIZE
@@ -69,14 +70,14 @@ class HashStore:
         """Make room behind the last hash."""
         buffers, used = self._buffers, self._used_bytes
         size = max(_LEAST_BYTES, 1 << (used + wanted_bytes - 1).bit_length())
-        if len(buffers) < 2 and size <= _FIRST_BYTES:
+        if len(buffers) == 1 and size <= _FIRST_BYTES:
             grown = bytearray(size)
             grown[:used] = self._last[:used]
-            buffers[:] = [grown]
+            self._last = buffers[0] = grown
         else:
-            buffers.append(_buffer())
+            self._last = _buffer()
+            buffers.append(self._last)
             self._used_bytes = 0
-        self._last = buffers[-1]
 
 
 def _buffer() -> bytearray | mmap.mmap:

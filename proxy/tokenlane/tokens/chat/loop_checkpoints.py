@@ -3,7 +3,7 @@
 A conversation grows at its end, and a template walks through it from the start: what a loop prints
 for the messages before is the same if all that its body reads is. So a run leaves a checkpoint
 where the last turn of such a loop begins; a run for a longer conversation goes on from there. A
-loop over the tools is left where it ended, and a longer conversation's goes on behind it.
+loop over the tools leaves one where it ended, and a longer conversation's run skips that loop.
 
 Invariants:
 - All that a loop's body may read from outside is compared, by value: it is found in the template's
@@ -142,8 +142,8 @@ class WalkBack(_WalkedMessages):
 
 
 class WalkGiven(_Walked):
-    """A loop over what comes with the messages. What it reads of those that the earlier run had, it
-    read then."""
+    """A loop over what comes with the messages, as tools do. It is skipped where all messages of
+    the earlier run are in this one: it would read the same of them, and print the same."""
 
     def __init__(self, given: list[Any], run: Run, number: int, names: list[Any]) -> None:
         super().__init__(run, 0, number, [*names, given])
