@@ -4,13 +4,16 @@
 
 Closed loop, straight to one vLLM server, one token out. A hit rate of 0.5 means that the first half
 of every prompt is known to the engine's cache and the rest is new. Ids are made beforehand. They
-matter where they give a third more requests: less is what the machine varies by.
+matter where they give a third more requests: less is what the machine varies by. What a slow
+machine has no time for is left out: what takes the engine longest to read comes last.
 """
 
+import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from bench.engine.barrier import MATTERS
-from bench.loads.clients import Served, Spender, better, drive, others_remark, warm
+from bench.loads.clients import Served, Spender, better, drive, in_time, others_remark, warm
 from bench.loads.closed_loop import Plan
 from bench.loads.engine_prompts import EnginePrompts
 from bench.loads.workload import CHAT
@@ -24,6 +27,8 @@ from bench.tools.vllm_server import vllm_server
 # New prompts of a run: twice as many as the fastest server seen here could answer at 250 tokens and
 # a third more at longer ones, and three a client.
 MOST_PER_S, MOST_TOKENS_PER_S = 2_500, 1_000_000
+# Nothing is begun later: a spot takes up to a minute, and a part of the laboratory has 15.
+LIMIT_S = 780.0
 
 
 class Spot(NamedTuple):
@@ -32,6 +37,15 @@ class Spot(NamedTuple):
     clients: int
     hits: float
     tokens: int
+
+    def __str__(self) -> str:
+        clients = f"{self.clients} client{'s' * (self.clients > 1)}"
+        return f"{clients}, {self.hits:.0%} hits, {self.tokens:,} tokens"
+
+    @property
+    def new_tokens(self) -> float:
+        """What the engine has to read for an answer to each client."""
+        return self.clients * self.tokens * (1 - self.hits)
 
 
 def new_count(spot: Spot, seconds_s: float) -> int:
@@ -51,8 +65,8 @@ def sent_once(spot: Spot, plan: Plan, got: Served) -> Served:
     """Return the run. Raise BenchError where prompts that were to be new were sent again."""
     if spot.hits < 1 and len(got.calls) > len(plan.bodies):
         raise BenchError(
-            f"{spot.clients} clients, {spot.hits:.0%} hits, {spot.tokens:,} tokens: "
-            f"{len(got.calls):,} requests of {len(plan.bodies):,} new prompts, so some were known"
+            f"{spot}: {len(got.calls):,} requests of {len(plan.bodies):,} new prompts, "
+            "so some were known"
         )
     return got
 
@@ -68,19 +82,21 @@ def plan_of(port: int, prompts: EnginePrompts, spot: Spot, as_ids: bool, seconds
 def run(options: Options) -> Finding:
     """Measure every spot by text and by ids."""
     facts = machine.facts()
-    spots = [
+    grid = [
         Spot(clients, hits, tokens)
         for clients in options.pick((1,), (1, 16), (1, 8, 32))
         for hits in options.pick((1.0,), (0.0, 0.5, 1.0), (0.0, 0.5, 0.9, 1.0))
         for tokens in options.pick((500,), (250, 1_000, 4_000), (250, 1_000, 4_000, 16_000))
     ]
+    spots = sorted(grid, key=lambda spot: spot.new_tokens)
+    rounds, limit_s = options.pick(1, 2, 2), options.pick(math.inf, 240.0, LIMIT_S)
     seconds_s = options.pick(0.5, 1.2, 1.5)
     prompts = EnginePrompts()
     got: dict[Spot, tuple[Served, Served]] = {}
     with vllm_server() as server:
         spenders: dict[str, Spender] = {"front end": server.front, "engine": server.engine}
-        for spot in spots * options.pick(1, 2, 2):
-            say(f"  barrier_grid, {spot.tokens:,} tokens, {spot.hits:.0%} hits, {spot.clients}")
+        for spot in in_time(spots, rounds, limit_s):
+            say(f"  barrier_grid, {spot}")
             runs = []
             for as_ids in (False, True):
                 plan = plan_of(server.port, prompts, spot, as_ids, seconds_s)
@@ -89,7 +105,7 @@ def run(options: Options) -> Finding:
             before = got.get(spot, (None, None))
             got[spot] = better(before[0], text), better(before[1], ids)
         about = server.about()
-    return finding(facts, got, about)
+    return finding(facts, got, about, [spot for spot in grid if spot not in got])
 
 
 def gains(got: dict[Spot, tuple[Served, Served]]) -> dict[Spot, float]:
@@ -120,8 +136,14 @@ def told(where: dict[tuple[int, float], int | None]) -> str:
     return f"sending ids gives {MATTERS:g} times the requests: {'; '.join(parts)}"
 
 
-def finding(facts: dict[str, Any], got: dict[Spot, tuple[Served, Served]], about: str) -> Finding:
-    """Return the grid, its curves, and from where on ids matter."""
+def finding(
+    facts: dict[str, Any],
+    measured: dict[Spot, tuple[Served, Served]],
+    about: str,
+    left: Iterable[Spot] = (),
+) -> Finding:
+    """Return the grid, its curves, and from where on ids matter. left: spots without a run."""
+    got = dict(sorted(measured.items()))
     gain = gains(got)
     rows: list[list[Cell]] = [
         [f"{spot.clients}, {spot.hits:.0%}, {spot.tokens:,}", text.per_s, ids.per_s,
@@ -162,7 +184,11 @@ def finding(facts: dict[str, Any], got: dict[Spot, tuple[Served, Served]], about
                   f"{longest:,} tokens"),
         ],
         answers=[told(from_where(gain))],
-        remarks=[others_remark(one for pair in got.values() for one in pair), about],
+        remarks=[
+            *(f"{spot}: not measured, the time was over" for spot in left),
+            others_remark(one for pair in got.values() for one in pair),
+            about,
+        ],
     )  # fmt: skip
 
 

@@ -10,14 +10,17 @@ Invariants:
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat, takewhile
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from bench.loads.closed_loop import Call, Plan, Result
 from bench.tools.processes import BenchError, machine_used_s, module
 from bench.tools.statistics import quantile
+
+Measured = TypeVar("Measured")
 
 
 class Spender(Protocol):
@@ -122,6 +125,18 @@ def better(before: Served | None, now: Served) -> Served:
         return now
     ours, theirs = ((-one.failed, one.per_s or 0.0) for one in (now, before))
     return now if ours > theirs else before
+
+
+def in_time(
+    what: Sequence[Measured],
+    rounds: int,
+    limit_s: float,
+    now_s: Callable[[], float] = time.monotonic,
+) -> Iterator[Measured]:
+    """Yield all that is to be measured so many times, but nothing later than `limit_s` after the
+    start: on a slow machine an experiment ends with what it has."""
+    until_s = now_s() + limit_s
+    return takewhile(lambda _: now_s() < until_s, chain.from_iterable(repeat(what, rounds)))
 
 
 def warm(port: int, path: str, bodies: list[bytes]) -> None:

@@ -1,10 +1,11 @@
-"""New prompts of the grid are sent once."""
+"""New prompts of the grid are sent once; what there is no time for is named."""
 
 import pytest
 
-from bench.engine.barrier_grid import Spot, new_count, sent_once
+from bench.engine.barrier_grid import Spot, finding, new_count, sent_once
 from bench.loads.clients import Served
 from bench.loads.closed_loop import Call, Plan
+from bench.tools import machine
 from bench.tools.processes import BenchError
 
 
@@ -29,3 +30,11 @@ def test_known_prompts_in_a_run_of_new_ones_are_an_error() -> None:
         sent_once(Spot(1, 0.9, 250), few, got)
     assert sent_once(Spot(1, 0.9, 250), enough, got) is got
     assert sent_once(Spot(1, 1.0, 250), few, got) is got
+
+
+def test_a_grid_cut_short_shows_what_it_has_and_names_the_rest() -> None:
+    run = Served(1.0, 1.0, 1.0, 0, {"others": 0.0}, [], settled=[])
+    last, first, left = Spot(8, 1.0, 250), Spot(1, 1.0, 250), Spot(8, 0.0, 16_000)
+    found = finding(machine.facts(), {last: (run, run), first: (run, run)}, "about", [left])
+    assert [row[0] for row in found.tables[0].rows] == ["1, 100%, 250", "8, 100%, 250"]
+    assert found.remarks[0] == "8 clients, 0% hits, 16,000 tokens: not measured, the time was over"

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 
 import pytest
 
@@ -106,3 +107,15 @@ def test_so_many_rounds(port: int) -> None:
 def test_nobody_there_is_an_error() -> None:
     with pytest.raises(ConnectionRefusedError):
         asyncio.run(Clients(Plan(1, "/", [b"1"], clients=2, seconds_s=0.0)).run())
+
+
+@pytest.mark.parametrize(
+    ("rounds", "limit_s", "measured"),
+    [(2, 10.0, "abcabc"), (2, 4.5, "abca"), (1, 10.0, "abc"), (2, 2.5, "ab"), (2, 0.0, "")],
+)
+def test_what_there_is_no_time_for_is_not_measured(
+    rounds: int, limit_s: float, measured: str
+) -> None:
+    a_second_each = count(100.0).__next__
+    found = clients.in_time("abc", rounds, limit_s, a_second_each)
+    assert "".join(found) == measured
