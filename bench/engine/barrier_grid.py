@@ -9,7 +9,7 @@ machine has no time for is left out: what takes the engine longest to read comes
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from bench.engine.barrier import MATTERS
@@ -140,11 +140,14 @@ def finding(
     facts: dict[str, Any],
     measured: dict[Spot, tuple[Served, Served]],
     about: str,
-    left: Iterable[Spot] = (),
+    left: Collection[Spot] = (),
 ) -> Finding:
-    """Return the grid, its curves, and from where on ids matter. left: spots without a run."""
+    """Return the grid, its curves, and from where on ids matter, for the numbers of clients and hit
+    rates that have all lengths. left: spots without a run."""
     got = dict(sorted(measured.items()))
     gain = gains(got)
+    cut_short = {spot[:2] for spot in left}
+    where = {key: tokens for key, tokens in from_where(gain).items() if key not in cut_short}
     rows: list[list[Cell]] = [
         [f"{spot.clients}, {spot.hits:.0%}, {spot.tokens:,}", text.per_s, ids.per_s,
          gain.get(spot), text.p50_ms, ids.p50_ms, text.failed + ids.failed]
@@ -183,7 +186,7 @@ def finding(
                   f"{times(hit, 1.0)} and {times(missed, 1.0)} for {most} clients at "
                   f"{longest:,} tokens"),
         ],
-        answers=[told(from_where(gain))],
+        answers=[told(where)] if where else [],
         remarks=[
             *(f"{spot}: not measured, the time was over" for spot in left),
             others_remark(one for pair in got.values() for one in pair),

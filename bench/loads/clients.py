@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, repeat, takewhile
+from itertools import chain, repeat
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -131,12 +131,17 @@ def in_time(
     what: Sequence[Measured],
     rounds: int,
     limit_s: float,
+    *,
+    least: int = 0,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Iterator[Measured]:
     """Yield all that is to be measured so many times, but nothing later than `limit_s` after the
-    start: on a slow machine an experiment ends with what it has."""
+    start: on a slow machine an experiment ends with what it has. least: yielded in any case."""
     until_s = now_s() + limit_s
-    return takewhile(lambda _: now_s() < until_s, chain.from_iterable(repeat(what, rounds)))
+    for done, one in enumerate(chain.from_iterable(repeat(what, rounds))):
+        if done >= least and now_s() >= until_s:
+            return
+        yield one
 
 
 def warm(port: int, path: str, bodies: list[bytes]) -> None:

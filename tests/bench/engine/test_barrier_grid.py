@@ -34,7 +34,12 @@ def test_known_prompts_in_a_run_of_new_ones_are_an_error() -> None:
 
 def test_a_grid_cut_short_shows_what_it_has_and_names_the_rest() -> None:
     run = Served(1.0, 1.0, 1.0, 0, {"others": 0.0}, [], settled=[])
-    last, first, left = Spot(8, 1.0, 250), Spot(1, 1.0, 250), Spot(8, 0.0, 16_000)
-    found = finding(machine.facts(), {last: (run, run), first: (run, run)}, "about", [left])
-    assert [row[0] for row in found.tables[0].rows] == ["1, 100%, 250", "8, 100%, 250"]
+    measured = [Spot(8, 1.0, 250), Spot(8, 0.0, 250), Spot(1, 1.0, 250)]
+    left = Spot(8, 0.0, 16_000)
+    found = finding(machine.facts(), dict.fromkeys(measured, (run, run)), "about", [left])
+    shown = [row[0] for row in found.tables[0].rows]
+    assert shown == ["1, 100%, 250", "8, 0%, 250", "8, 100%, 250"]
     assert found.remarks[0] == "8 clients, 0% hits, 16,000 tokens: not measured, the time was over"
+    (answer,) = found.answers
+    assert "1 client at 100% hits nowhere; 8 clients at 100% hits nowhere" in answer
+    assert "8 clients at 0%" not in answer

@@ -110,12 +110,13 @@ def test_nobody_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounds", "limit_s", "measured"),
-    [(2, 10.0, "abcabc"), (2, 4.5, "abca"), (1, 10.0, "abc"), (2, 2.5, "ab"), (2, 0.0, "")],
-)
+    ("rounds", "limit_s", "least", "measured"),
+    [(2, 10.0, 0, "abcabc"), (2, 4.5, 0, "abca"), (1, 10.0, 0, "abc"), (2, 2.5, 0, "ab"),
+     (2, 0.0, 0, ""), (2, 0.0, 3, "abc"), (2, 1.5, 3, "abca"), (2, 9.0, 3, "abcabc")],
+)  # fmt: skip
 def test_what_there_is_no_time_for_is_not_measured(
-    rounds: int, limit_s: float, measured: str
+    rounds: int, limit_s: float, least: int, measured: str
 ) -> None:
     a_second_each = count(100.0).__next__
-    found = clients.in_time("abc", rounds, limit_s, a_second_each)
+    found = clients.in_time("abc", rounds, limit_s, least=least, now_s=a_second_each)
     assert "".join(found) == measured
