@@ -22,7 +22,7 @@ from tokenlane.errors import RequestError
 from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, whole
 from tokenlane.protocols.bodies import ChatBody, Kind, inspect
-from tokenlane.tokens.body_marks import is_plain, message_ends
+from tokenlane.tokens.body_marks import message_ends, names_once
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
@@ -93,6 +93,8 @@ TOOLS = [
     {"type": "function", "function": {"name": name, "description": 'its "messages" — all'}}
     for name in ("f", "g")
 ]
+# A tool whose property is named as the messages are.
+SENDS = {"name": "send", "parameters": {"properties": {"messages": {"type": "array"}}}}
 MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 
 
@@ -229,7 +231,7 @@ options = st.fixed_dictionaries(
     optional={
         "stream": st.booleans(),
         "max_tokens": st.just(3),
-        "tools": st.just(TOOLS),
+        "tools": st.sampled_from([TOOLS, [*TOOLS, {"type": "function", "function": SENDS}]]),
         "cache_salt": st.sampled_from(["a", "b"]),
         "add_generation_prompt": st.booleans(),
     },
@@ -300,14 +302,47 @@ def test_nothing_tells_that_a_body_was_known(
     asyncio.run(told())
 
 
-def test_escapes_that_name_no_messages() -> None:
+SENDING = json.dumps({"tools": [SENDS]}).encode()[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("front", "behind", "once"),
+    [
+        (b'{"messages":', b"}", True),
+        (b'{"tools":"my \\u2014 \\"messages\\"", "messages" : ', b"}", True),
+        (b"{%b," % SENDING + b'"messages":', b"}", True),
+        (b'{"messages":', b",%b}" % SENDING, True),
+        (b'{"messages":', b',"messages":[]}', False),
+        (b'{"messages":', b',%b,"messages":[]}' % SENDING, False),
+        (b'{"messages":[],%b,"messages":' % SENDING, b"}", False),
+        (b'{"messages":[],"metadata":{"messages":', b"}}", False),
+        (b'{"messages":', b',"messages":7}', False),
+        (b'{"messages":', b',"metadata":{"messages":"%b"}}' % (b"x" * 65_536), False),
+        (b'{"messages":', b',"metadata":' + b'{"messages":' * 2_000 + b"1" + b"}" * 2_001, False),
+    ],
+)  # fmt: skip
+def test_whether_messages_are_named_once(front: bytes, behind: bytes, once: bool) -> None:
+    assert names_once(front, behind) == once
+
+
+def test_a_name_may_be_spelled_with_escapes() -> None:
     for at in range(16):
-        assert not is_plain(b"{" + spelled(at))
+        assert not names_once(b'{"messages":', b"," + spelled(at) + b":[1]}")
         request = inspect(Kind.CHAT, b"{" + spelled(at) + b':[1],"model":"m"}')
         assert isinstance(request, ChatBody)
         assert bytes(request.messages) == b"[1]"
-    assert not is_plain(b'{"messages"')
-    assert is_plain(json.dumps({"tools": '— é \x00 my "messages"'}).encode())
+
+
+async def test_a_tool_may_have_a_property_named_messages() -> None:
+    """Its conversation is known all the same, wherever the tools stand."""
+    tools = {"tools": [{"type": "function", "function": SENDS}]}
+    for style in (0, 2):
+        own, write = service("demo"), written(style, tools)
+        for body in (write(turns(2, "one")), b"{%b,%b" % (SENDING, write(turns(2, "two"))[1:])):
+            for _ in range(2):
+                await read(own, body)
+            assert own.begun(body) is not None
+        own.close()
 
 
 @pytest.mark.parametrize(
@@ -537,7 +572,7 @@ def test_answers_about_residuals_are_bounded() -> None:
     [
         ', "messages": [{"role": "user", "content": "new"}]}',
         ', "\\u006dessages": [{"role": "user", "content": "new"}]}',
-        ', "user": "\\u0061"}',
+        ', "metadata": {"messages": []}, "messages": [{"role": "user", "content": "new"}]}',
         ', "stream": NaN}',
         ', "stream": true',
     ],

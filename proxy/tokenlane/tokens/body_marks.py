@@ -4,9 +4,10 @@ Invariants:
 - A mark stands at the first cut behind the last text of its message, and before the first text of
   the next one: what the template says in between may depend on what follows, and is compared.
 - Behind a mark no text from before it is shown, and before it none from behind it.
-- A body is kept only where the fields around its messages cannot name messages.
+- A body is kept only where no field around its messages names messages: a tool's property may.
 """
 
+import json
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from tokenlane.tokens.tokenizer import Rendering
 _BLANK: Final = b" \t\r\n"
 _BETWEEN: Final = b", \t\r\n"
 _NAME: Final = b'"messages"'
+# Stands for a body's messages where the rest of it is read: no list, as others of the name may be.
+_PLACE: Final = b"7"
 # A name that is spelled otherwise has an escape for a letter of it.
 _ESCAPE: Final = b"\\u00"
 _ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:6[157dD]|73)")
@@ -66,19 +69,13 @@ def learn(
     shape, residual = rendering.shape, rendering.residual
     if shape is None or residual is None or not isinstance(request, ChatBody):
         return
-    body = source.body
-    at = body.find(_NAME)
-    messages = memoryview(request.messages)
-    start = body.find(b"[", at) if at >= 0 else -1
+    body, messages = source.body, memoryview(request.messages)
     around_bytes = len(body) - messages.nbytes
-    if start < 0 or around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
+    if around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
         return
+    start = _start(body, messages)
     end = start + messages.nbytes
-    front, behind = body[:at], body[end:]
-    between = body[at + len(_NAME) : start]
-    if between.strip(_BLANK) != b":" or not (is_plain(front) and is_plain(behind)):
-        return
-    if not body.startswith(messages, start):
+    if start < 0 or not names_once(body[:start], body[end:]):
         return
     forms, texts, parts = shape.name[1], shape.texts, residual.parts
     ends = ends_in_body(bytes(messages), start)
@@ -148,11 +145,36 @@ def message_ends(
     return found
 
 
-def is_plain(around: bytes) -> bool:
-    """Return whether this part of a body, beside its messages, names no messages."""
-    if _NAME in around:
+def names_once(front: bytes, behind: bytes) -> bool:
+    """Return whether a body names its messages once. front, behind: what stands around them."""
+    at = front.rfind(_NAME)
+    if at >= 0 and not (_may_name(front[:at]) or _may_name(behind)):
+        return front[at + len(_NAME) :].strip(_BLANK) == b":"
+    if len(front) + len(behind) > _AROUND_LIMIT_BYTES:
         return False
-    return _ESCAPE not in around or _ESCAPED_LETTER.search(around) is None
+    try:
+        named = json.loads(front + _PLACE + behind, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return False
+    return [said for name, said in named if name == "messages"] == [int(_PLACE)]
+
+
+def _may_name(around: bytes) -> bool:
+    """Return whether messages may be named in this part of a body, be it within another field."""
+    if _NAME in around:
+        return True
+    return _ESCAPE in around and _ESCAPED_LETTER.search(around) is not None
+
+
+def _start(body: bytes, messages: memoryview) -> int:
+    """Return where a body has its messages; -1 where they do not stand behind their name."""
+    at = body.find(_NAME)
+    while at >= 0:
+        start = body.find(b"[", at)
+        if start >= 0 and body.startswith(messages, start):
+            return start
+        at = body.find(_NAME, at + 1)
+    return -1
 
 
 def ends_in_body(messages: bytes, start: int) -> list[int]:

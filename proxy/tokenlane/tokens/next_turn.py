@@ -27,9 +27,9 @@ from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.body_marks import (
     BodySource,
     ends_in_body,
-    is_plain,
     kept,
     message_ends,
+    names_once,
     root_of,
 )
 from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
@@ -116,7 +116,7 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
     except (RequestError, Unrenderable):
         return None
     end = start + len(messages)
-    if short[start:end] != messages or not is_plain(short[end:]):
+    if short[start:end] != messages or not names_once(short[:start], short[end:]):
         return None
     behind_bytes = len(short) - end
     ends: list[int] = []
