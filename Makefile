@@ -14,7 +14,7 @@ STAMP_DEV  := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 # Every target with a line of help is a task, not a file.
-.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
+.PHONY: build-compiled build-newest $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,18 +42,23 @@ test-other-pythons:
 
 # The sources' folder is not in the path: only bench and tests are found beside the build, which is
 # optimized less here than what is installed: it is made in half the time.
-test-compiled: export MYPYC_OPT_LEVEL = 1
-test-compiled: $(STAMP_DEV) ## the tests on the compiled build (see setup.py)
+build-compiled test-compiled: export MYPYC_OPT_LEVEL = 1
+build-compiled: $(STAMP_DEV)
 	$(BIN)/python -m bench build
+
+test-compiled: build-compiled ## the tests on the compiled build (see setup.py)
 	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) $(BIN)/python -m pytest -n $(JOBS) \
 		-o pythonpath="build/compiled ." $(ARGS)
 
+# What is named -newest here is what is named -compiled above, on another Python.
+build-newest:
 test-newest: ## the same on the newest of VERSIONS at hand
+build-newest test-newest:
 	@sh scripts/pythons.sh $(VERSIONS) | tail -1 | { \
 		read -r version python && echo "== Python $$version, compiled: $$python" || python="$(PYTHON)"; \
 		own=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		venv="$(VENV)"; [ "$${version:-$$own}" = "$$own" ] || venv=".venv-$$version"; \
-		$(MAKE) --no-print-directory test-compiled PYTHON="$$python" VENV="$$venv" </dev/null; \
+		$(MAKE) --no-print-directory $(@:-newest=-compiled) PYTHON="$$python" VENV="$$venv" </dev/null; \
 	}
 
 reliability: $(STAMP_DEV) ## the failures to survive: docs/reliability.md (LONG=--long: in full)
