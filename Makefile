@@ -51,7 +51,6 @@ test-compiled: build-compiled ## the tests on the compiled build (see setup.py)
 		-o pythonpath="build/compiled ." $(ARGS)
 
 # What is named -newest here is what is named -compiled above, on another Python.
-build-newest:
 test-newest: ## the same on the newest of VERSIONS at hand
 build-newest test-newest:
 	@sh scripts/pythons.sh $(VERSIONS) | tail -1 | { \

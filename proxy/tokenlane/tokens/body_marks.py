@@ -27,7 +27,7 @@ from tokenlane.tokens.tokenizer import Rendering
 _BLANK: Final = b" \t\r\n"
 _BETWEEN: Final = b", \t\r\n"
 _NAME: Final = b'"messages"'
-# Stands for a body's messages where the rest of it is read: no list, as others of the name may be.
+# Stands for a body's messages where the rest of it is read. A number: no list equals it.
 _PLACE: Final = b"7"
 # A name that is spelled otherwise has an escape for a letter of it.
 _ESCAPE: Final = b"\\u00"
