@@ -2,19 +2,18 @@
 
 Invariants:
 - Memory is bounded: the last hundred stalls, whatever their workers' number, the ten since the
-  start in which one piece of work held a loop the longest, for each cause at most a hundred that
-  are the longest of the last minute, and one window of lateness per worker number.
+  start in which one piece of work held a loop the longest, for each cause the lengths of at most a
+  hundred that are the longest of the last minute, and one window of lateness per worker number.
+- A stall is kept as JSON: as objects, its frames and requests take four times the memory.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import structs
 
 from tokenlane.telemetry.stalls.lateness import WINDOW_S, LatenessWindow
 from tokenlane.telemetry.stalls.stall import Stall
@@ -23,32 +22,37 @@ KEPT_COUNT = 100
 HELD_COUNT = 10
 
 
+class _Kept(NamedTuple):
+    """What a stall is found by, and all of it as JSON."""
+
+    at_s: float
+    held_s: float
+    json: bytes
+
+
 class StallLog:
     """What the workers told. clock: rises with time, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._stalls: deque[Stall] = deque(maxlen=KEPT_COUNT)
-        self._held: list[Stall] = []
-        # By cause, each longer than all that came after it.
-        self._longest: dict[str, deque[Stall]] = {}
+        self._stalls: deque[_Kept] = deque(maxlen=KEPT_COUNT)
+        self._held: list[_Kept] = []
+        # By cause, when a stall ended and how long it was, each longer than all that came after it.
+        self._longest: dict[str, deque[tuple[float, float]]] = {}
         self._windows: dict[int, LatenessWindow] = {}
         self._worst: dict[int, float] = {}
 
     def stalled(self, stall: Stall) -> None:
         """A worker's loop was held."""
-        # Most frames and stages are the same again, twenty of them in a stall.
-        in_hand = [structs.replace(one, stage=intern(one.stage)) for one in stall.in_hand]
-        frames = tuple(intern(frame) for frame in stall.stack)
-        stall = structs.replace(stall, stack=frames, in_hand=tuple(in_hand))
-        self._stalls.append(stall)
+        kept = _Kept(stall.at_s, stall.held_s, msgspec.json.encode(stall))
+        self._stalls.append(kept)
         lately = self._longest.setdefault(stall.cause, deque())
-        while lately and lately[-1].length_s <= stall.length_s:
+        while lately and lately[-1][1] <= stall.length_s:
             lately.pop()
         if len(lately) < KEPT_COUNT:
-            lately.append(stall)
-        if stall.held_s > (self._held[-1].held_s if len(self._held) == HELD_COUNT else 0.0):
-            self._held.append(stall)
+            lately.append((stall.began_s + stall.length_s, stall.length_s))
+        if kept.held_s > (self._held[-1].held_s if len(self._held) == HELD_COUNT else 0.0):
+            self._held.append(kept)
             self._held.sort(key=lambda one: one.held_s, reverse=True)
             del self._held[HELD_COUNT:]
 
@@ -68,9 +72,9 @@ class StallLog:
         """Return by cause the longest stall that ended within WINDOW_S."""
         since_s = self._clock() - WINDOW_S
         for lately in self._longest.values():
-            while lately and lately[0].began_s + lately[0].length_s < since_s:
+            while lately and lately[0][0] < since_s:
                 lately.popleft()
-        return {cause: lately[0].length_s for cause, lately in self._longest.items() if lately}
+        return {cause: lately[0][1] for cause, lately in self._longest.items() if lately}
 
     def view(self) -> dict[str, Any]:
         """For `/stalls`: the workers' lateness, the stalls, the latest first, and those since the
@@ -89,8 +93,8 @@ class StallLog:
         }
 
 
-def _told(stall: Stall) -> dict[str, Any]:
-    return {"at": _at(stall.at_s), **msgspec.to_builtins(stall)}
+def _told(kept: _Kept) -> dict[str, Any]:
+    return {"at": _at(kept.at_s), **msgspec.json.decode(kept.json)}
 
 
 def _at(unix_s: float) -> str:
