@@ -56,6 +56,8 @@ COMPILED = [
     "proxy/tokenlane/http/upstream.py",
     "proxy/tokenlane/parts.py",
     "proxy/tokenlane/protocols/dialects.py",
+    "proxy/tokenlane/protocols/inspection.py",
+    "proxy/tokenlane/protocols/prompt_fields.py",
     "proxy/tokenlane/protocols/routes.py",
     "proxy/tokenlane/relay/named_events.py",
     "proxy/tokenlane/relay/relay_states.py",

@@ -34,7 +34,7 @@ from bench.tools.processes import BenchError, Process, free_ports, module, say
 from bench.tools.scrape import parse
 from bench.tools.statistics import Cell, table
 from bench.tools.systems import gateway, wait_known
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.tokenizer import Tokenizer
 
 REPLICAS = 4

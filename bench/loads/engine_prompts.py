@@ -13,7 +13,8 @@ from typing import Any
 from bench.loads import workload
 from bench.loads.prompts import chars_for
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.tokenizer import Tokenizer
 
 KNOWN = 8

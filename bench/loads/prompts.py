@@ -13,7 +13,8 @@ from bench.tools.demo_model import MODEL_FOLDER
 from tokenlane.config.settings import TokenSettings
 from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BodyParts
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService

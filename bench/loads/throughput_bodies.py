@@ -8,8 +8,8 @@ from bench.loads import workload
 from bench.loads.workload import CHAT
 from bench.tools import wrk
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
-from tokenlane.protocols.bodies import Kind, inspect
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.tokenizer import Tokenizer
 
 DISTINCT = 1000

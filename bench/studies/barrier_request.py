@@ -31,7 +31,7 @@ from bench.tools.finding import Beside, Finding, Plot, Series, Shape, Table, mil
 from bench.tools.processes import say
 from bench.tools.statistics import Cell
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 
 REQUEST_TOKENS, REQUEST_TURNS = 1_000, 4
 HISTORY_TOKENS = 100_000

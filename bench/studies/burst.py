@@ -27,7 +27,7 @@ from bench.tools.processes import free_ports, need_tools, say, two_cores
 from bench.tools.statistics import Cell, median
 from bench.tools.systems import ON_LOOP, REFERENCE
 from bench.tools.watched import Watched, watched
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.tokenizer import Tokenizer
 
 MISS_S = 0.010

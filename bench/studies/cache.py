@@ -24,7 +24,8 @@ from bench.tools.finding import Beside, Finding, Shape, Table, bars
 from bench.tools.processes import say
 from bench.tools.statistics import Cell
 from tokenlane.config.settings import TokenSettings
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.budgets import CacheBudgets
 from tokenlane.tokens.caches.segments import SegmentCache
 from tokenlane.tokens.model_tokenizers import ModelTokenizers

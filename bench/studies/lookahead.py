@@ -32,7 +32,7 @@ from bench.tools.demo_model import MODEL, MODEL_FOLDER
 from bench.tools.processes import BenchError
 from bench.tools.statistics import Cell, table
 from tokenlane.config.settings import RoutingSettings
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.replay import trace as traces
 from tokenlane.replay.bounds import oracle, pooled_hit
 from tokenlane.replay.run import Figures, FleetShape, RoutedRequest, new_router, replay

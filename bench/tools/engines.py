@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 from bench.tools.chatml import CHATML
 from bench.tools.statistics import median
 from tokenlane.errors import ConfigError
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
 from tokenlane.tokens.engines import Refused
 from tokenlane.tokens.tokenizer import Tokenizer

@@ -4,6 +4,8 @@ Invariants:
 - A message never repeats bytes of a request body, a header or a secret, but for the name of a
   model that nobody serves, where it is short and printable.
 - Everything a client sees is rendered by `error_body`, in OpenAI's shape.
+- Not knowing a prompt's ids is `Unrenderable`, which no client sees: the request is sent as text,
+  and the replica decides.
 """
 
 import json
@@ -16,6 +18,20 @@ UNREADABLE = (ValueError, RecursionError, OverflowError)
 
 class TokenlaneError(Exception):
     """Base of all errors made on purpose; anything else that escapes is a bug."""
+
+
+class Unrenderable(TokenlaneError):
+    """The gateway cannot make the ids. `reason`: closed set of words, used as a metric label:
+
+    multimodal content-part message-shape tool-shape field-shape json template-kwargs
+    request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
+    several-prompts no-tokenizer other-count replica-full replica-late replica-failed
+    replica-refused uncut failed
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class ConfigError(TokenlaneError):

@@ -48,8 +48,3 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     def ids(self) -> bytes | None:
         """The first sequence; None where it was not kept."""
         return self.sequences[0] if self.sequences else b"".join(self.parts) or None
-
-    @property
-    def size_bytes(self) -> int:
-        """The memory it takes in a cache, its key included."""
-        return 4 * self.tokens + len(self.blocks) + 42 * len(self.sequences) + 200

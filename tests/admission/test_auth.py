@@ -24,7 +24,7 @@ from tokenlane.config.secret import Secret
 from tokenlane.config.settings import AuthSettings, Key, Settings, Tenant, UpstreamSettings
 from tokenlane.errors import ConfigError, RequestError
 from tokenlane.protocols.bodies import Kind
-from tokenlane.protocols.bodies import inspect as read_body
+from tokenlane.protocols.inspection import inspect as read_body
 from tokenlane.protocols.routes import ROUTES, UNSERVED, Route
 from tokenlane.telemetry.metrics import families
 

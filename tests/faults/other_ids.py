@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.raw import Asked, Peer, Upstream, json_bytes, ok
-from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
+from tokenlane.protocols.bodies import CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer

@@ -11,7 +11,8 @@ import pytest
 from tests.raw import until
 from tests.tokens.rungs.test_processes import service
 from tokenlane.prompt import Rung
-from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
+from tokenlane.protocols.bodies import CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.rungs import processes
 from tokenlane.tokens.service import TokenService
 

@@ -24,7 +24,8 @@ from tokenlane.errors import ConfigError, ConfigProblems, RequestError
 from tokenlane.http.chunked import ChunkedReader, ChunkError
 from tokenlane.http.framing import origin_form
 from tokenlane.http.heads import RequestHeads, parse_response
-from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, inspect
+from tokenlane.protocols.bodies import Kind, OtherBody, Prompted
+from tokenlane.protocols.inspection import inspect
 from tokenlane.relay.sse import EventScanner
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.job import TokenJob

@@ -65,7 +65,8 @@ async def test_a_cold_prompt_and_one_whose_prefix_was_sent() -> None:
 
 
 def _request(body: Any) -> Any:
-    from tokenlane.protocols.bodies import Kind, inspect
+    from tokenlane.protocols.bodies import Kind
+    from tokenlane.protocols.inspection import inspect
 
     return inspect(Kind.CHAT, json.dumps(body).encode())
 

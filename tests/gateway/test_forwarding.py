@@ -15,7 +15,8 @@ from tests.tokens.models import folder_with
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.fleet_state import FleetState, IdKind, Proof
 from tokenlane.parts import BODY_PART_BYTES
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.telemetry.metrics import families
 from tokenlane.tokens.ids import pack
 from tokenlane.tokens.tokenizer import Tokenizer

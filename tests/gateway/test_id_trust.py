@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.support import PROVEN, demo_tokenizer, replicas
 from tokenlane.fleet_state import ALL_KINDS, IdKind, Proof, ProofNews
 from tokenlane.gateway.id_trust import Trust
-from tokenlane.protocols.bodies import Kind, OtherBody, inspect, kinds_of
+from tokenlane.protocols.bodies import Kind, OtherBody
+from tokenlane.protocols.inspection import inspect, kinds_of
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.tokenizer import Tokenizer
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tokenlane.config.settings import ModelSettings, Settings, Shadow
 from tokenlane.errors import ConfigError
 from tokenlane.gateway.model_names import ModelNames
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 
 SPLIT = {"chat": {"old": 90.0, "new": 10.0}}
 BOTH = frozenset({"old", "new"})

@@ -24,7 +24,8 @@ from tests.support import Bench, demo_tokenizer, gateway, replicas, slow_tokeniz
 from tokenlane.config.settings import RoutingSettings, Settings, TokenSettings
 from tokenlane.fleet_state import FleetState
 from tokenlane.gateway.prompt_reader import is_due
-from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
+from tokenlane.protocols.bodies import CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.telemetry.metrics import families
 
 

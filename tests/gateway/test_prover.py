@@ -11,7 +11,7 @@ from tests.raw import TEXT, Peer, Script, Upstream, json_bytes, ok, post, until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tokenlane.fleet_state import ALL_KINDS, FleetState, IdKind, Proof, ProofNews
 from tokenlane.gateway.prover import CALM_S, rest_s
-from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
+from tokenlane.protocols.bodies import ChatFields, CompletionFields
 from tokenlane.telemetry.metrics import families
 from tokenlane.tokens.ids import pack
 

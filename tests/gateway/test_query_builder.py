@@ -7,7 +7,8 @@ import pytest
 
 from tokenlane.config.settings import RoutingSettings
 from tokenlane.gateway.query_builder import QueryBuilder, head_tokens, session_of
-from tokenlane.protocols.bodies import CompletionBody, Kind, inspect
+from tokenlane.protocols.bodies import CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 
 USER = {"role": "user", "content": "And what about this? " * 30}
 

@@ -21,8 +21,9 @@ from tokenlane.config.settings import (
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.parts import BodyParts, whole
 from tokenlane.prompt import Prompt
-from tokenlane.protocols import bodies, json_values
-from tokenlane.protocols.bodies import ChatBody, Kind, OtherBody, inspect
+from tokenlane.protocols import inspection, json_values
+from tokenlane.protocols.bodies import ChatBody, Kind, OtherBody
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.listed_ids import ListedIdsCache
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.ids import pack
@@ -258,9 +259,9 @@ async def test_the_replica_gets_the_edits_and_nothing_else(
     with pytest.MonkeyPatch.context() as patch:
         whole = Counting(json_values._decode, len(raw) // 2)
         kind = Kind.CHAT if chat else Kind.COMPLETION
-        typed = Counting(bodies._DECODERS[kind].decode, len(raw) // 2)
+        typed = Counting(inspection._DECODERS[kind].decode, len(raw) // 2)
         patch.setattr(json_values, "_decode", whole)
-        patch.setitem(bodies._DECODERS, kind, typed)
+        patch.setitem(inspection._DECODERS, kind, typed)
         async with (
             Upstream(answering(ok())) as replica,
             gateway(replica.url, settings=given_settings, tokenizer=demo_tokenizer()) as bench,

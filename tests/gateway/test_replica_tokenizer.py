@@ -15,7 +15,8 @@ from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tokenlane.config.secret import Secret
 from tokenlane.config.settings import Settings, TokenSettings
 from tokenlane.prompt import Rung
-from tokenlane.protocols.bodies import CompletionBody, Kind, OtherBody, inspect
+from tokenlane.protocols.bodies import CompletionBody, Kind, OtherBody
+from tokenlane.protocols.inspection import inspect
 from tokenlane.simulator.profile import SimulatorSettings
 from tokenlane.simulator.simulated_fleet import SimulatedFleet
 from tokenlane.telemetry.metrics import families

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import demo_tokenizer
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.fleet_state import FleetState, ReplicaState
 from tokenlane.gateway import tokenize_answers
-from tokenlane.protocols.prompt_fields import Unrenderable
 
 
 def tokenize(value: dict[str, Any], context: int | None = None) -> Any:

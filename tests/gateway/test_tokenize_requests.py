@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenlane.errors import Unrenderable
 from tokenlane.gateway.tokenize_requests import answer, question
-from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, inspect
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import Kind, OtherBody, Prompted
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.ids import unpack
 
 HI = [{"role": "user", "content": "hi"}]

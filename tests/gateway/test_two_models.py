@@ -9,7 +9,7 @@ import pytest
 
 from tests.control.test_supervisor import Gateway, until
 from tests.gateway.test_kv_events import metric
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.runtime.ports import free_ports
 from tokenlane.simulator.subprocess_fleet import FleetProcess
 from tokenlane.tokens.demo import demo_folder

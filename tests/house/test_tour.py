@@ -11,7 +11,8 @@ import tokenlane.gateway.request
 from tests.paths import ROOT
 from tests.raw import CHAT, EVENTS, USAGE, Upstream, answering, chat, post, stream
 from tests.support import demo_tokenizer, gateway
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.telemetry.load_board import SharedBoard, create_board
 
 PACKAGE = Path(tokenlane.__file__).parent

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import json_values
-from tokenlane.protocols.prompt_fields import Unrenderable, value
+from tokenlane.protocols.prompt_fields import value
 
 _TEXTS = st.text(st.sampled_from('a"\\,:{[é'), max_size=4)
 _VALUES = st.recursive(

@@ -3,15 +3,9 @@
 import msgspec
 import pytest
 
-from tokenlane.protocols.prompt_fields import (
-    ABSENT,
-    ChatFields,
-    Unrenderable,
-    decoded,
-    flag,
-    truncation,
-    value,
-)
+from tokenlane.errors import Unrenderable
+from tokenlane.protocols.bodies import ABSENT, ChatFields
+from tokenlane.protocols.prompt_fields import decoded, flag, truncation, value
 
 
 def raw(text: str) -> msgspec.Raw:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.support import demo_tokenizer
 from tokenlane.config.settings import TokenSettings
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.ids import pack

@@ -21,7 +21,8 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, whole
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.body_marks import message_ends, names_once
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support import demo_tokenizer
 from tests.tokens.models import folder_with
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.fleet_state import IdKind
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens import proof_corpus
 from tokenlane.tokens.proof_corpus import RUN_TOKENS, categories, requests, runs, texts
 from tokenlane.tokens.tokenizer import Tokenizer

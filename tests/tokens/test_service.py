@@ -19,7 +19,8 @@ from tests.tokens.rungs.test_threads import Bad, Job
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
@@ -145,7 +146,7 @@ async def test_a_job_without_a_result_leaves_its_room_to_others(left: Job) -> No
         if not isinstance(left, Bad):
             future.cancel()
         waiting = asyncio.get_running_loop().create_task(needed(tokens, text("hello")))
-        await until(lambda: len(tokens._room) == 1)
+        await until(lambda: len(tokens._room.waiting) == 1)
         busy.go_on.set()
         assert (await waiting).rung is Rung.THREADS
         assert not long.done()

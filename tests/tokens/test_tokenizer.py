@@ -8,14 +8,8 @@ import msgspec
 import pytest
 
 from tests.tokens.models import folder_with, marked_folder
-from tokenlane.errors import ConfigError, RequestError
-from tokenlane.protocols.prompt_fields import (
-    ChatFields,
-    CompletionFields,
-    MessagesFields,
-    ResponsesFields,
-    Unrenderable,
-)
+from tokenlane.errors import ConfigError, RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields, CompletionFields, MessagesFields, ResponsesFields
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.ids import unpack
 from tokenlane.tokens.tokenizer import Tokenizer

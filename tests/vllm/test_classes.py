@@ -18,7 +18,7 @@ from tests.vllm.conftest import Report
 from tests.vllm.processes import VLLM_ENVIRONMENT
 from tests.vllm.test_render import Reference
 from tests.vllm.versions import not_earlier
-from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
+from tokenlane.protocols.bodies import ChatFields, CompletionFields
 from tokenlane.tokens import tokenizer_class
 from tokenlane.tokens.tokenizer import Tokenizer
 

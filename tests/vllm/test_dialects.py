@@ -15,8 +15,8 @@ from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
 from tests.vllm.versions import EARLIER, not_earlier, read_alike
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import MessagesFields, ResponsesFields, Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import MessagesFields, ResponsesFields
 from tokenlane.tokens.tokenizer import Tokenizer
 
 Replicas = tuple[Server, Server]

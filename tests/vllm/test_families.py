@@ -19,8 +19,8 @@ from tests.vllm.processes import write_model
 from tests.vllm.prompts import chats, completions
 from tests.vllm.test_render import Reference
 from tests.vllm.versions import EARLIER, READ_OTHERWISE, read_alike
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import ShapeCache
 from tokenlane.tokens.chat.conversation import conversation

@@ -21,12 +21,12 @@ from tests.vllm.conftest import FORWARDED, Report
 from tests.vllm.processes import Server
 from tests.vllm.test_gateway import ask
 from tests.vllm.versions import EARLIER, read_alike
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.parts import whole
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.listed_ids import ListedIdsCache
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.tokenizer import Tokenizer

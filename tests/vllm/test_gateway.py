@@ -16,7 +16,7 @@ from tests.vllm.conftest import Report
 from tests.vllm.processes import Server
 from tests.vllm.relay import RecordingRelay
 from tests.vllm.versions import read_alike
-from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
+from tokenlane.protocols.bodies import ChatFields, CompletionFields
 from tokenlane.runtime.ports import free_ports
 from tokenlane.tokens.tokenizer import Tokenizer
 

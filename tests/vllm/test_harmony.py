@@ -18,8 +18,8 @@ from tests.vllm.conftest import Report
 from tests.vllm.shapes import Shapes
 from tests.vllm.test_render import Reference
 from tests.vllm.versions import not_earlier
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.chat import harmony
 from tokenlane.tokens.encode.encoder import Encoder
 

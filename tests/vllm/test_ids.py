@@ -13,7 +13,7 @@ from tests.vllm.conftest import IDS, Report
 from tests.vllm.processes import Server
 from tests.vllm.versions import of_these, read_alike
 from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import ChatFields, CompletionFields
+from tokenlane.protocols.bodies import ChatFields, CompletionFields
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.tokenizer import Tokenizer
 

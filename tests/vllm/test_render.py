@@ -17,8 +17,8 @@ from tests.vllm.processes import VLLM_ENVIRONMENT, write_model
 from tests.vllm.prompts import TEXTS, chats
 from tests.vllm.shapes import Shapes
 from tests.vllm.versions import read_alike
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import ShapeCache
 from tokenlane.tokens.demo import demo_folder

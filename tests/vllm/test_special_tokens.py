@@ -14,7 +14,13 @@ import pytest
 from tests.tokens.models import marked_folder
 from tests.vllm.conftest import Report
 from tests.vllm.processes import Server, healthy, vllm_server, write_model
-from tokenlane.protocols import prompt_fields
+from tokenlane.protocols.bodies import (
+    ChatFields,
+    CompletionFields,
+    Conversation,
+    MessagesFields,
+    ResponsesFields,
+)
 from tokenlane.tokens.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi there"}]
@@ -49,13 +55,13 @@ def server(vllm_python: Path, folder: Path) -> Iterator[Server]:
 def test_prompts_have_as_many_tokens_as_here(server: Server, folder: Path, report: Report) -> None:
     tokenizer = Tokenizer.load("tiny", folder)
     (text,) = tokenizer.completion_ids(
-        msgspec.json.decode(b'{"prompt":"hi there"}', type=prompt_fields.CompletionFields)
+        msgspec.json.decode(b'{"prompt":"hi there"}', type=CompletionFields)
     )
     messages = msgspec.Raw(msgspec.json.encode(MESSAGES))
-    chats: dict[str, prompt_fields.Conversation] = {
-        "/v1/chat/completions": prompt_fields.ChatFields(messages=messages),
-        "/v1/messages": prompt_fields.MessagesFields(messages=messages),
-        "/v1/responses": prompt_fields.ResponsesFields(input=msgspec.Raw(b'"hi there"')),
+    chats: dict[str, Conversation] = {
+        "/v1/chat/completions": ChatFields(messages=messages),
+        "/v1/messages": MessagesFields(messages=messages),
+        "/v1/responses": ResponsesFields(input=msgspec.Raw(b'"hi there"')),
     }
     ours = {path: tokenizer.chat_ids(request) for path, request in chats.items()}
     ours["/v1/completions"] = text
@@ -82,7 +88,7 @@ def test_a_template_sees_of_a_response_what_it_sees_here(
     nothing for others."""
     tokenizer = Tokenizer.load("tiny", folder)
     made = msgspec.Raw(msgspec.json.encode(TALK))
-    ids = tokenizer.chat_ids(prompt_fields.ResponsesFields(input=made))
+    ids = tokenizer.chat_ids(ResponsesFields(input=made))
     body = {"model": "tiny", "input": TALK}
     status, told = server.request("POST", "/v1/responses/render", body)
     if status == 200:

@@ -17,8 +17,7 @@ from tests.vllm.processes import Server, vllm_server, write_model
 from tests.vllm.test_forwarding import bodies, forwarded, said
 from tests.vllm.test_kv_events import Gateway, events_flags, settle, wait_for
 from tests.vllm.versions import of_these, read_alike
-from tokenlane.protocols.bodies import Kind
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields, Kind
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.tokenizer import Tokenizer
 

@@ -15,7 +15,8 @@ from bench.experiments.ladder.beat import Row, beating, middle
 from bench.loads import workload
 from bench.loads.prompts import HOSTILE, TURNS, conversation, hostile, ids_of, ladder, raw, renewed
 from bench.tools.processes import one_core
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.tokenizer import Tokenizer
 
 _ROUNDS = 5

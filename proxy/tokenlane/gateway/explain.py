@@ -20,7 +20,7 @@ from tokenlane.gateway.fleet import Fleet
 from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.planner import Planner
 from tokenlane.prompt import HASH_BYTES
-from tokenlane.protocols.prompt_fields import ABSENT
+from tokenlane.protocols.bodies import ABSENT
 from tokenlane.protocols.routes import Action, route_of
 from tokenlane.routing.candidates import LEFT_OUT_WORDS
 from tokenlane.routing.decision import Decision, Reason

@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from tokenlane.errors import UNREADABLE, RequestError, UpstreamError
+from tokenlane.errors import UNREADABLE, RequestError, Unrenderable, UpstreamError
 from tokenlane.fleet_state import IdKind
 from tokenlane.gateway import tokenize_requests
 from tokenlane.gateway.fleet import Replica
 from tokenlane.http.fetch import fetch
-from tokenlane.protocols.bodies import CompletionBody, Kind, Prompted, inspect
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import CompletionBody, Kind, Prompted
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens import proof_corpus
 from tokenlane.tokens.encoder_threads import EncoderExecutor
 from tokenlane.tokens.ids import pack

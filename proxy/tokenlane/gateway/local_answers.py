@@ -21,7 +21,8 @@ from tokenlane.gateway.model_names import ModelNames
 from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.http.exchange import Exchange
 from tokenlane.http.headers import Field
-from tokenlane.protocols.bodies import MessagesBody, kinds_of
+from tokenlane.protocols.bodies import MessagesBody
+from tokenlane.protocols.inspection import kinds_of
 from tokenlane.protocols.routes import Action, Route, model_name
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.stalls.stages import AWAITING, INSPECT

@@ -17,7 +17,7 @@ from tokenlane.config.settings import ModelSettings
 from tokenlane.gateway import message_scan
 from tokenlane.gateway.message_scan import SYSTEM_ROLES
 from tokenlane.gateway.query_builder import Field, session_of
-from tokenlane.protocols.prompt_fields import ABSENT
+from tokenlane.protocols.bodies import ABSENT
 from tokenlane.tokens.blocks import TEXT_LIMIT_BYTES
 
 _SHADOW_SEED = 1

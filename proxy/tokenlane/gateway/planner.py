@@ -24,8 +24,9 @@ from tokenlane.gateway.plan import Plan
 from tokenlane.gateway.prompt_reader import PromptReader
 from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.parts import RawBody, whole
-from tokenlane.protocols.bodies import OtherBody, goes_on_from, inspect, inspect_fields
+from tokenlane.protocols.bodies import OtherBody
 from tokenlane.protocols.field_rules import FieldRules
+from tokenlane.protocols.inspection import goes_on_from, inspect, inspect_fields
 from tokenlane.protocols.routes import Action, kept_name
 from tokenlane.routing.candidates import Eligible
 from tokenlane.routing.decision import Decision

@@ -20,7 +20,8 @@ from tokenlane.gateway.replica_body import ReplicaBody
 from tokenlane.parts import RawBody
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import Kind, OtherBody, Prompted, is_ids, kinds_of
+from tokenlane.protocols.bodies import Kind, OtherBody, Prompted
+from tokenlane.protocols.inspection import is_ids, kinds_of
 from tokenlane.relay.answer_fields import Usage
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router

@@ -18,8 +18,7 @@ import msgspec
 from tokenlane.parts import BodyParts, RawBody, whole
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import json_values
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
-from tokenlane.protocols.prompt_fields import ABSENT
+from tokenlane.protocols.bodies import ABSENT, ChatBody, CompletionBody, Prompted
 from tokenlane.telemetry.stalls.stages import AWAITING, ROUTE
 from tokenlane.tokens.caches.listed_ids import ListedIds, ListedIdsCache
 

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from tokenlane.config.settings import TokenSettings
-from tokenlane.errors import RequestError, UpstreamError
+from tokenlane.errors import RequestError, Unrenderable, UpstreamError
 from tokenlane.gateway import tokenize_requests
 from tokenlane.gateway.fleet import Fleet, Replica
 from tokenlane.gateway.id_trust import Claim
 from tokenlane.http.fetch import fetch
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import CompletionBody, Prompted, is_ids, kinds_of
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import CompletionBody, Prompted
+from tokenlane.protocols.inspection import is_ids, kinds_of
 from tokenlane.routing.router import Router
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.keys import prompt_size_bytes, salt

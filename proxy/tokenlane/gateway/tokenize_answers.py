@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from tokenlane.errors import UNREADABLE, RequestError
+from tokenlane.errors import UNREADABLE, RequestError, Unrenderable
 from tokenlane.fleet_state import FleetState, adapter_bases
 from tokenlane.gateway.refusals import unknown_model
 from tokenlane.protocols import context_window, prompt_fields
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, MessagesBody, inspect
-from tokenlane.protocols.prompt_fields import ABSENT, Unrenderable
+from tokenlane.protocols.bodies import ABSENT, ChatBody, CompletionBody, Kind, MessagesBody
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.ids import from_json, json_items, unpack
 from tokenlane.tokens.tokenizer import Tokenizer
 

@@ -10,10 +10,16 @@ from typing import Any
 
 import msgspec
 
-from tokenlane.errors import UNREADABLE
+from tokenlane.errors import UNREADABLE, Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import CompletionBody, MessagesBody, Prompted, ResponsesBody
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.protocols.bodies import (
+    ABSENT,
+    ChatFields,
+    CompletionBody,
+    MessagesBody,
+    Prompted,
+    ResponsesBody,
+)
 from tokenlane.tokens.chat import anthropic_messages, openai_responses
 from tokenlane.tokens.completion_prompts import completion_prompts
 from tokenlane.tokens.ids import from_json
@@ -42,7 +48,7 @@ def question(model: str, request: Prompted, tokenizer: Tokenizer | None) -> byte
     asked: dict[str, Any] = {"model": model} if model else {}
     if isinstance(request, CompletionBody):
         asked["prompt"] = _only(request)
-        if request.add_special_tokens is not prompt_fields.ABSENT:
+        if request.add_special_tokens is not ABSENT:
             asked["add_special_tokens"] = request.add_special_tokens
         return _encode(asked)
     return _encode(asked | _chat(_as_chat(request, tokenizer)))
@@ -125,7 +131,7 @@ def _chat(chat: ChatFields) -> dict[str, Any]:
         asked["tools"] = chat.tools
     for name in ("add_generation_prompt", "continue_final_message", "add_special_tokens"):
         given = getattr(chat, name)
-        if given is not prompt_fields.ABSENT:
+        if given is not ABSENT:
             asked[name] = given
     variables = _variables(chat)
     if variables:

@@ -1,43 +1,21 @@
-"""Request bodies, read only as far as routing needs: a few typed fields, the rest as raw slices.
+"""Request bodies, as far as routing needs them: a few typed fields, the rest as raw slices.
 
 Invariants:
-- The body is forwarded unchanged; nothing here builds a new one.
-- Fields that change ids stay raw JSON and are hashed as bytes, so a cache hit needs neither a
-  parse of the messages nor a render.
-- Whatever the bytes are, the outcome is a Request or a RequestError 400, and its message names
-  the field, never its value.
+- A field that can change the ids of a chat or completion request is named here; one that is not
+  named here never reaches a template. (Served models may be configured otherwise; see Tokenizer.)
+- Such a field stays raw JSON, a slice of the body: equal slices mean equal ids, so a cache hit
+  needs neither a parse of the messages nor a render. An absent field is an empty slice.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
-from hashlib import blake2b
-from typing import Any, Final
+from typing import ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tokenlane.errors import RequestError
-from tokenlane.fleet_state import IdKind
-from tokenlane.protocols import json_values
-from tokenlane.protocols.prompt_fields import (
-    ABSENT,
-    ChatFields,
-    CompletionFields,
-    MessagesFields,
-    ResponsesFields,
-)
-
+ABSENT = msgspec.Raw(b"")
 # Unset where the field is absent in every spelling.
 Salt = str | None | UnsetType
-# Longer salts are replaced by a digest, because the salt becomes part of many keys.
-_SALT_LIMIT_CHARS: Final = 256
-_NAME_LIMIT_BYTES: Final = 1024
-
-
-_COMPLETION = IdKind.COMPLETION.value
-_CHAT = IdKind.COMPLETION.value | IdKind.CHAT.value
-_TOOLS, _OPTIONS = IdKind.TOOLS.value, IdKind.OPTIONS.value
-_DIALECT, _UNUSED_TOOLS = IdKind.DIALECT.value, IdKind.UNUSED_TOOLS.value
 
 
 class Kind(StrEnum):
@@ -48,6 +26,73 @@ class Kind(StrEnum):
     MESSAGES = "messages"
     RESPONSES = "responses"
     OTHER = "other"
+
+
+class ChatFields(msgspec.Struct, omit_defaults=True):
+    """What decides the ids of a chat request."""
+
+    messages: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    chat_template: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    reasoning_effort: msgspec.Raw = ABSENT
+    add_generation_prompt: msgspec.Raw = ABSENT
+    continue_final_message: msgspec.Raw = ABSENT
+    add_special_tokens: msgspec.Raw = ABSENT
+    truncate_prompt_tokens: msgspec.Raw = ABSENT
+    truncation_side: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+class CompletionFields(msgspec.Struct, omit_defaults=True):
+    """What decides the ids of a completion request."""
+
+    prompt: msgspec.Raw = ABSENT
+    prompt_embeds: msgspec.Raw = ABSENT
+    suffix: msgspec.Raw = ABSENT
+    add_special_tokens: msgspec.Raw = ABSENT
+    truncate_prompt_tokens: msgspec.Raw = ABSENT
+    truncation_side: msgspec.Raw = ABSENT
+
+
+class _Converted(msgspec.Struct, omit_defaults=True):
+    """Dialects that vLLM converts into chats: without these fields of a chat."""
+
+    truncate_prompt_tokens: ClassVar[msgspec.Raw] = ABSENT
+    truncation_side: ClassVar[msgspec.Raw] = ABSENT
+    add_special_tokens: ClassVar[msgspec.Raw] = ABSENT
+
+
+class MessagesFields(_Converted, omit_defaults=True):
+    """What decides the ids of a request in Anthropic's dialect."""
+
+    messages: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    thinking: msgspec.Raw = ABSENT
+    output_config: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+class ResponsesFields(_Converted, omit_defaults=True):
+    """What decides the ids of a request in the dialect of OpenAI's responses."""
+
+    # vLLM encodes these as it does text, though their template has put special tokens there itself.
+    add_special_tokens: ClassVar[msgspec.Raw] = msgspec.Raw(b"true")
+    input: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
+    truncation: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    previous_response_id: msgspec.Raw = ABSENT
+    previous_input_messages: msgspec.Raw = ABSENT
+    kv_transfer_params: msgspec.Raw = ABSENT
+
+
+Conversation = ChatFields | MessagesFields | ResponsesFields
 
 
 class ChatBody(ChatFields):
@@ -105,7 +150,6 @@ Prompted = ChatBody | CompletionBody | MessagesBody | ResponsesBody
 Chatting = ChatBody | MessagesBody | ResponsesBody
 Body = Prompted | OtherBody
 
-# As vLLM (pydantic), "true" and 1 are taken for a boolean and "5" for a number: strict=False.
 BODIES: dict[Kind, type[Body]] = {
     Kind.CHAT: ChatBody,
     Kind.COMPLETION: CompletionBody,
@@ -113,140 +157,3 @@ BODIES: dict[Kind, type[Body]] = {
     Kind.RESPONSES: ResponsesBody,
     Kind.OTHER: OtherBody,
 }
-_DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(body, strict=False) for kind, body in BODIES.items()
-}
-# Of each, the fields that stay raw and the others.
-_NAMES: dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    kind: (
-        tuple(one.name for one in msgspec.structs.fields(body) if one.type is msgspec.Raw),
-        tuple(one.name for one in msgspec.structs.fields(body) if one.type is not msgspec.Raw),
-    )
-    for kind, body in BODIES.items()
-}
-_encode = msgspec.json.Encoder().encode
-# Without these there is no prompt.
-_REQUIRED = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
-
-
-def inspect(kind: Kind, body: bytes) -> Body:
-    """Decode the body of a request. Raise RequestError 400."""
-    try:
-        parsed: Body = _DECODERS[kind].decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        if isinstance(error, msgspec.ValidationError | RecursionError):
-            raise _unreadable(error) from None
-        try:
-            # vLLM accepts JSON that msgspec refuses.
-            fields = json_values.fields(body)
-        except (ValueError, RecursionError) as worse:
-            raise _unreadable(worse) from None
-        return inspect_fields(kind, fields)
-    return _complete(kind, parsed)
-
-
-def inspect_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
-    """Decode a body whose fields are known. Raise RequestError 400."""
-    try:
-        parsed = _of_fields(kind, fields)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(error) from None
-    return _complete(kind, parsed)
-
-
-def _unreadable(error: Exception) -> RequestError:
-    if isinstance(error, msgspec.ValidationError):
-        said = f"A field has the wrong type: {error}."
-        return RequestError(400, said, code="invalid_type", param=_path(error))
-    nested = isinstance(error, RecursionError)
-    said = "The body is nested too deeply." if nested else "The body is not valid JSON."
-    return RequestError(400, said, code="invalid_json")
-
-
-def _complete(kind: Kind, parsed: Body) -> Body:
-    required = _REQUIRED.get(kind)
-    if required is not None and getattr(parsed, required) is ABSENT:
-        raise RequestError(
-            400, f"The field `{required}` is required.", code="missing_field", param=required
-        )
-    if not isinstance(parsed, OtherBody) and parsed.cache_salt:
-        parsed.cache_salt = short_salt(parsed.cache_salt)
-    return parsed
-
-
-def _of_fields(kind: Kind, fields: Mapping[str, msgspec.Raw]) -> Body:
-    """Raise ValueError."""
-    raw_names, typed_names = _NAMES[kind]
-    typed = {name: fields[name] for name in typed_names if name in fields}
-    parsed: Body = _DECODERS[kind].decode(_encode(typed))
-    for name in raw_names:
-        if name in fields:
-            setattr(parsed, name, fields[name])
-    return parsed
-
-
-def short_salt(given: str) -> str:
-    """Return a cache_salt as it goes into keys and hashes: the same, unless it is long."""
-    if len(given) <= _SALT_LIMIT_CHARS:
-        return given
-    # Longer than any salt that is kept unchanged, and so equal to none of them.
-    digest = blake2b(given.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
-    return given[:_SALT_LIMIT_CHARS] + digest
-
-
-def goes_on_from(body: Body) -> str:
-    """Return the stored response that the request continues; empty where there is none."""
-    if not isinstance(body, ResponsesBody):
-        return ""
-    view = memoryview(body.previous_response_id)
-    raw = bytes(view[:_NAME_LIMIT_BYTES])
-    if raw in (b"", b"null"):
-        return ""
-    # Replicas refuse what is not a name.
-    is_name = raw.startswith(b'"') and view.nbytes <= _NAME_LIMIT_BYTES
-    return raw[1:-1].decode("utf-8", "replace") if is_name else " "
-
-
-def _path(error: msgspec.ValidationError) -> str | None:
-    """Return the top-level field a validation error names (`… - at `$.stream``)."""
-    _, found, path = str(error).partition("`$.")
-    return path.rstrip("`") if found else None
-
-
-def is_ids(body: Prompted) -> bool:
-    """Return whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
-    if not isinstance(body, CompletionBody):
-        return False
-    head = bytes(memoryview(body.prompt)[:64])
-    return head[:1] == b"[" and head.replace(b" ", b"").lstrip(b"[\n\r\t")[:1].isdigit()
-
-
-def kinds_of(request: Prompted) -> int:
-    """Return the IdKind bits that a request's ids rest on; 0 where the client sent the ids."""
-    if isinstance(request, CompletionBody):
-        return 0 if is_ids(request) else _COMPLETION
-    found = _CHAT if request.tools is ABSENT else _CHAT | _TOOLS
-    if isinstance(request, ChatBody):
-        if (
-            request.chat_template_kwargs is not ABSENT
-            or request.reasoning_effort is not ABSENT
-            or request.documents is not ABSENT
-            or request.continue_final_message is not ABSENT
-            or request.add_generation_prompt is not ABSENT
-            or request.add_special_tokens is not ABSENT
-            or request.truncate_prompt_tokens is not ABSENT
-        ):
-            found |= _OPTIONS
-        if found & _TOOLS:
-            choice = bytes(request.tool_choice)
-            if choice == b'"none"' or b"\\" in choice:  # "none" can be spelled with escapes
-                found |= _UNUSED_TOOLS
-        return found
-    found |= _DIALECT
-    if isinstance(request, ResponsesBody):
-        optional = request.reasoning is not ABSENT or request.truncation is not ABSENT
-    else:
-        optional = request.thinking is not ABSENT or request.output_config is not ABSENT
-    if optional or request.chat_template_kwargs is not ABSENT:
-        found |= _OPTIONS
-    return found

@@ -1,108 +1,23 @@
-"""The request fields that decide a prompt's ids, still as raw JSON.
+"""The values of the fields that decide a prompt's ids, made of raw JSON.
 
 Invariants:
-- A field that can change the ids of a chat or completion request is named here; one that is not
-  named here never reaches a template. (Served models may be configured otherwise; see Tokenizer.)
-- Every value is a slice of the body, so equal slices mean equal ids and nothing is parsed before
-  a cache has been asked. An absent field is an empty slice.
-- Not knowing is a result of its own, `Unrenderable`. It is never an error for the client: the
-  request is sent as text, and the replica decides.
+- Nothing is parsed before a cache has been asked; an absent field is an empty slice.
+- What is not read here as vLLM would is `Unrenderable`.
 """
 
 from itertools import chain
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
-from tokenlane.errors import RequestError, TokenlaneError
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.protocols.json_values import FEW_BYTES, are_few
 
-ABSENT = msgspec.Raw(b"")
 # Templates print tools and arguments indented, and each level indents all that is within it. No
 # schema of a tool comes near.
 _MOST_LEVELS: Final = 32
 _NESTED: Final = frozenset((dict, list))
-
-
-class Unrenderable(TokenlaneError):
-    """The gateway cannot make the ids. `reason`: closed set of words, used as a metric label:
-
-    multimodal content-part message-shape tool-shape field-shape json template-kwargs
-    request-template own-renderer no-chat-template forwarded-ids truncation suffix stored-response
-    several-prompts no-tokenizer other-count replica-full replica-late replica-failed
-    replica-refused uncut failed
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class ChatFields(msgspec.Struct, omit_defaults=True):
-    """What decides the ids of a chat request."""
-
-    messages: msgspec.Raw = ABSENT
-    tools: msgspec.Raw = ABSENT
-    documents: msgspec.Raw = ABSENT
-    chat_template: msgspec.Raw = ABSENT
-    chat_template_kwargs: msgspec.Raw = ABSENT
-    reasoning_effort: msgspec.Raw = ABSENT
-    add_generation_prompt: msgspec.Raw = ABSENT
-    continue_final_message: msgspec.Raw = ABSENT
-    add_special_tokens: msgspec.Raw = ABSENT
-    truncate_prompt_tokens: msgspec.Raw = ABSENT
-    truncation_side: msgspec.Raw = ABSENT
-    kv_transfer_params: msgspec.Raw = ABSENT
-
-
-class CompletionFields(msgspec.Struct, omit_defaults=True):
-    """What decides the ids of a completion request."""
-
-    prompt: msgspec.Raw = ABSENT
-    prompt_embeds: msgspec.Raw = ABSENT
-    suffix: msgspec.Raw = ABSENT
-    add_special_tokens: msgspec.Raw = ABSENT
-    truncate_prompt_tokens: msgspec.Raw = ABSENT
-    truncation_side: msgspec.Raw = ABSENT
-
-
-class _Converted(msgspec.Struct, omit_defaults=True):
-    """Dialects that vLLM converts into chats: without these fields of a chat."""
-
-    truncate_prompt_tokens: ClassVar[msgspec.Raw] = ABSENT
-    truncation_side: ClassVar[msgspec.Raw] = ABSENT
-    add_special_tokens: ClassVar[msgspec.Raw] = ABSENT
-
-
-class MessagesFields(_Converted, omit_defaults=True):
-    """What decides the ids of a request in Anthropic's dialect."""
-
-    messages: msgspec.Raw = ABSENT
-    system: msgspec.Raw = ABSENT
-    tools: msgspec.Raw = ABSENT
-    thinking: msgspec.Raw = ABSENT
-    output_config: msgspec.Raw = ABSENT
-    chat_template_kwargs: msgspec.Raw = ABSENT
-    kv_transfer_params: msgspec.Raw = ABSENT
-
-
-class ResponsesFields(_Converted, omit_defaults=True):
-    """What decides the ids of a request in the dialect of OpenAI's responses."""
-
-    # vLLM encodes these as it does text, though their template has put special tokens there itself.
-    add_special_tokens: ClassVar[msgspec.Raw] = msgspec.Raw(b"true")
-    input: msgspec.Raw = ABSENT
-    instructions: msgspec.Raw = ABSENT
-    tools: msgspec.Raw = ABSENT
-    reasoning: msgspec.Raw = ABSENT
-    truncation: msgspec.Raw = ABSENT
-    chat_template_kwargs: msgspec.Raw = ABSENT
-    previous_response_id: msgspec.Raw = ABSENT
-    previous_input_messages: msgspec.Raw = ABSENT
-    kv_transfer_params: msgspec.Raw = ABSENT
-
-
-Conversation = ChatFields | MessagesFields | ResponsesFields
 
 
 def value(raw: msgspec.Raw) -> Any:

@@ -11,10 +11,10 @@ from collections.abc import Sequence as Row
 
 import msgspec
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.http.server import Exchange
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.protocols.dialects import dialect_of
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
 from tokenlane.simulator import lora, payloads, request_bodies, vllm_errors, vllm_metrics
 from tokenlane.simulator.faults import Fault
 from tokenlane.simulator.http_answers import EVENT_STREAM, JSON, Reply

@@ -16,15 +16,9 @@ import cachetools
 import msgspec
 import xxhash
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields, CompletionFields, MessagesFields, ResponsesFields
 from tokenlane.protocols.dialects import Dialect, dialect_of
-from tokenlane.protocols.prompt_fields import (
-    ChatFields,
-    CompletionFields,
-    MessagesFields,
-    ResponsesFields,
-    Unrenderable,
-)
 from tokenlane.simulator import request_bodies, vllm_errors
 from tokenlane.simulator.prefix_cache import Blocks, chain
 from tokenlane.simulator.profile import SimulatorSettings

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import CompletionFields, Unrenderable
+from tokenlane.protocols.bodies import CompletionFields
 from tokenlane.tokens.ids import pack
 
 

@@ -14,12 +14,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import context_window, prompt_fields
 from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked, replaced

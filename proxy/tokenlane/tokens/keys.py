@@ -6,7 +6,7 @@ Invariants:
 - A request's key is this process's own: nobody outside can find two requests that share one. Salts
   of block hashes are the same in all processes.
 - Nothing that a client sends is kept: a key is a digest, and salts are short
-  (`tokenlane.protocols.bodies.short_salt`).
+  (`tokenlane.protocols.inspection.short_salt`).
 - Every value is a whole JSON value, so no two requests run into the same bytes by being cut
   elsewhere.
 """
@@ -19,19 +19,17 @@ import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_digest
 
 from tokenlane.protocols.bodies import (
+    ABSENT,
     ChatBody,
+    ChatFields,
     CompletionBody,
+    CompletionFields,
     MessagesBody,
+    MessagesFields,
     Prompted,
     ResponsesBody,
-    Salt,
-)
-from tokenlane.protocols.prompt_fields import (
-    ABSENT,
-    ChatFields,
-    CompletionFields,
-    MessagesFields,
     ResponsesFields,
+    Salt,
 )
 
 _NOTHING: Final = memoryview(b"")

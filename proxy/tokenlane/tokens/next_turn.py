@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.parts import BODY_PART_BYTES, RawBody, parts_until, whole
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatBody, Kind, inspect
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.body_marks import (

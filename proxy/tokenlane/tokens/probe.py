@@ -20,8 +20,7 @@ from typing import Any, Final
 import xxhash
 from jinja2 import nodes
 
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.tokens import encoder_threads, probe_corpus
 from tokenlane.tokens.chat import conversation
 from tokenlane.tokens.chat.minijinja_template import FastTemplate

@@ -16,8 +16,9 @@ from tokenlane.errors import RequestError
 from tokenlane.parts import RawBody, whole
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import ChatBody, Prompted, is_ids
+from tokenlane.protocols.bodies import ChatBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
+from tokenlane.protocols.inspection import is_ids
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
 from tokenlane.tokens import ladder
@@ -155,13 +156,13 @@ class TokenService:
     def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:
         """Return the ids of a short chat of a known shape, made on the loop; None for any other,
         which `make` is called for."""
-        if not key or not isinstance(body, ChatBody) or has_options(body) or self._room:
+        if not key or not isinstance(body, ChatBody) or has_options(body) or self._room.waiting:
             return None
         size_bytes = memoryview(body.messages).nbytes
         if size_bytes >= LEAST_BYTES:
             return None
         settings, own = self._settings, self._tokenizers.own(model)
-        if own not in self.models or not ladder.has_time(self.threads.loop_late_s, settings):
+        if own not in self.models or not ladder.has_time(self._loop_late_s(), settings):
             return None
         if self.models[own].speed.render_s(size_bytes) > settings.thread_hop_s:
             return None
@@ -217,7 +218,7 @@ class TokenService:
             if len(raw) >= LEAST_BYTES
             else None,
         )
-        view = job.view(self.threads.loop_late_s)
+        view = job.view(self._loop_late_s())
         outcome = await self._climb(job, view)
         # A prompt with fewer bytes than the context has tokens fits; others have to be counted.
         if size_bytes > limit_tokens and outcome.reason == _FULL:
@@ -239,7 +240,7 @@ class TokenService:
         loaded = self.models[turn.known.model]
         source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
         job = turn_job(turn, loaded, source, salt(model, turn.request), self._block_tokens, tenant)
-        view = job.view(self.threads.loop_late_s)
+        view = job.view(self._loop_late_s())
         look = partial(self._pool, view.total_s, False)
         rung = ladder.choose(view, look, self._settings, begun=True)
         if rung is Rung.THREADS and not self._has_its_share(job):
@@ -307,6 +308,10 @@ class TokenService:
             return Outcome(None, Rung.BAIL, _FULL)
         return _outcome(made, rung)
 
+    def _loop_late_s(self) -> float:
+        """Return how late the loop is, as far as jobs in the threads show it."""
+        return self.threads.late_s if self.threads.queued_jobs else 0.0
+
     def _has_its_share(self, job: TokenJob) -> bool:
         """Return whether a tenant has half of all that may be in line: the other half is for
         others."""
@@ -327,7 +332,7 @@ class TokenService:
         )
 
     def _finished(self, job: TokenJob, result: Tokenized | None) -> None:
-        if self._room:
+        if self._room.waiting:
             # After the pool has stopped counting this job.
             asyncio.get_running_loop().call_soon(self._room.made)
         prompt = None if result is None else result.prompt

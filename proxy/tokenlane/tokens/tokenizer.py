@@ -15,15 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenlane.errors import ConfigError, RequestError
+from tokenlane.errors import ConfigError, RequestError, Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import (
-    ChatFields,
-    CompletionFields,
-    Conversation,
-    ResponsesFields,
-    Unrenderable,
-)
+from tokenlane.protocols.bodies import ChatFields, CompletionFields, Conversation, ResponsesFields
 from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.options import Options, OptionsCache
 from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shape_of

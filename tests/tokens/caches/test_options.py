@@ -9,7 +9,7 @@ import pytest
 
 from tests.tokens.models import folder_with
 from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.options import _LIMIT_BYTES, OptionsCache
 from tokenlane.tokens.caches.shapes import ShapeCache

@@ -18,7 +18,8 @@ from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, lines_folder, shared
 from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import Budget

@@ -11,9 +11,9 @@ import pytest
 
 from tests.tokens.models import folder_with, shared
 from tests.vllm.prompts import TEXTS, TOOLS, chats
-from tokenlane.errors import RequestError
-from tokenlane.protocols.bodies import Kind, inspect
-from tokenlane.protocols.prompt_fields import ChatFields, Conversation, Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields, Conversation, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import Name, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat.residual import Residual, Unknown

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from tests.support import demo_tokenizer
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import MessagesFields, Unrenderable
+from tokenlane.protocols.bodies import ChatFields, MessagesFields
 from tokenlane.tokens.chat import anthropic_messages
 from tokenlane.tokens.chat.template import Template
 
@@ -177,6 +178,6 @@ def test_a_message_has_the_ids_of_its_chat() -> None:
     asked = {"system": "Be brief.", "messages": [USER], "thinking": {"type": "disabled"}}
     same = {"messages": [{"role": "system", "content": "Be brief."}, USER]}
     plain = msgspec.json.decode(
-        msgspec.json.encode(same | {"reasoning_effort": "none"}), type=prompt_fields.ChatFields
+        msgspec.json.encode(same | {"reasoning_effort": "none"}), type=ChatFields
     )
     assert tokenizer.chat_ids(read(asked)) == tokenizer.chat_ids(plain)

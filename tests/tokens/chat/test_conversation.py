@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.tokens.chat.conversation import (
     BILLING_LINE,
     ContentFormat,

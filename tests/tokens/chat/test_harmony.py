@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.chat import harmony, harmony_tools
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"a": 1}'}}

@@ -11,8 +11,9 @@ import pytest
 
 from tests.support import demo_tokenizer
 from tests.tokens.models import folder_with
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import ResponsesFields, Unrenderable
+from tokenlane.protocols.bodies import ChatFields, ResponsesFields
 from tokenlane.tokens.chat import openai_responses
 from tokenlane.tokens.tokenizer import Tokenizer
 
@@ -138,9 +139,7 @@ def test_left_to_the_replica(reason: str, body: dict[str, Any]) -> None:
 def test_a_response_has_the_ids_of_its_chat() -> None:
     tokenizer = demo_tokenizer()
     messages = [{"role": "system", "content": "Be brief."}, USER]
-    plain = msgspec.json.decode(
-        msgspec.json.encode({"messages": messages}), type=prompt_fields.ChatFields
-    )
+    plain = msgspec.json.decode(msgspec.json.encode({"messages": messages}), type=ChatFields)
     asked = read({"input": "hi", "instructions": "Be brief."})
     assert tokenizer.chat_ids(asked) == tokenizer.chat_ids(plain)
 
@@ -155,9 +154,7 @@ def test_a_template_prints_a_call_with_its_name_first(tmp_path: Path) -> None:
         '{"id": "c1", "function": {"name": "f", "arguments": {}}, "type": "function"}'
     )
     messages = [{"role": "assistant", "tool_calls": [MADE_CALL]}]
-    asked = msgspec.json.decode(
-        msgspec.json.encode({"messages": messages}), type=prompt_fields.ChatFields
-    )
+    asked = msgspec.json.decode(msgspec.json.encode({"messages": messages}), type=ChatFields)
     assert tokenizer.chat_text(asked) == (
         '{"id": "c1", "function": {"arguments": {}, "name": "f"}, "type": "function"}'
     )

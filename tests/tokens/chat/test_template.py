@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tokenlane.errors import ConfigError, RequestError
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import ConfigError, RequestError, Unrenderable
 from tokenlane.tokens.chat.template import CONTINUE_MARK, Template
 
 

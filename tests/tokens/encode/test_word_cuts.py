@@ -15,7 +15,7 @@ from tests.support import demo_tokenizer
 from tests.tokens.encode.test_line_cuts import WORDS
 from tests.tokens.encode.test_metaspace import lines_spec
 from tests.tokens.models import lines_folder, metaspace_spec, shared, split_spec, written
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import Unrenderable
 from tokenlane.tokens.encode.word_cuts import PART_CHARS, apart, places
 from tokenlane.tokens.tokenizer import Tokenizer
 

@@ -16,10 +16,10 @@ from tests.raw import until
 from tests.support import demo_tokenizer
 from tests.tokens.rungs.test_threads import Job
 from tokenlane.config.settings import TokenSettings
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt, Rung
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, inspect
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.demo import demo_folder
 from tokenlane.tokens.job import Tokenized, TokenJob

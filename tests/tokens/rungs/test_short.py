@@ -10,10 +10,9 @@ import pytest
 from tests.support import demo_tokenizer
 from tests.tokens.test_job import body_of, job_of
 from tokenlane.config.settings import TokenSettings
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.openings import Opening, OpeningCache

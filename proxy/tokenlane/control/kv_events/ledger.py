@@ -23,7 +23,7 @@ import msgspec
 
 from tokenlane.control.kv_events.batches import Event, Key, Medium, Removed, Stored
 from tokenlane.prompt import HASH_BYTES
-from tokenlane.protocols.bodies import short_salt
+from tokenlane.protocols.inspection import short_salt
 from tokenlane.tokens.blocks import block_hashes, more_hashes
 from tokenlane.tokens.keys import salt_of
 

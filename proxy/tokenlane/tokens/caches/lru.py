@@ -125,19 +125,19 @@ class PromptCache(BoundedCache[bytes, Prompt]):
 
     def put(self, key: bytes, prompt: Prompt) -> bool:
         """Take a prompt in, evicting the least recently used; False if it is too large."""
-        size_bytes = prompt.size_bytes
+        size_bytes = self.size_of(key, prompt)
         if not self.takes(size_bytes):
             return False
         old = self._items.pop(key, None)
         if old is not None:
-            size_bytes -= old.size_bytes
+            size_bytes -= self.size_of(key, old)
         self._items[key] = prompt
         self.budget.grow(self, size_bytes)
         return True
 
     def size_of(self, key: bytes, entry: Prompt) -> int:
-        """Return the memory of a prompt."""
-        return entry.size_bytes
+        """Return the memory of a prompt, its key included."""
+        return 4 * entry.tokens + len(entry.blocks) + 42 * len(entry.sequences) + 200
 
 
 class PieceCache(BoundedCache[_Key, bytes]):

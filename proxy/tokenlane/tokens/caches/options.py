@@ -8,7 +8,7 @@ Invariants:
 
 from typing import Any, Final
 
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.chat.template import Template
 
 # As JSON: in memory it is some ten times that, which is in no account.

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tokenlane.protocols.prompt_fields import ChatFields
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.caches.lru import BoundedCache
 from tokenlane.tokens.chat.forms import forms_of, texts_of
 from tokenlane.tokens.chat.residual import Residual, Unknown

@@ -12,13 +12,9 @@ from typing import Any
 
 import msgspec
 
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import (
-    ChatFields,
-    MessagesFields,
-    ResponsesFields,
-    Unrenderable,
-)
+from tokenlane.protocols.bodies import ABSENT, ChatFields, MessagesFields, ResponsesFields
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -69,9 +65,9 @@ def chat_of(
     """Return the chat that a request of another dialect becomes."""
     return ChatFields(
         messages=encoded(messages),
-        tools=prompt_fields.ABSENT if tools is None else encoded(tools),
+        tools=ABSENT if tools is None else encoded(tools),
         chat_template_kwargs=request.chat_template_kwargs,
-        reasoning_effort=prompt_fields.ABSENT if effort is None else encoded(effort),
+        reasoning_effort=ABSENT if effort is None else encoded(effort),
         kv_transfer_params=request.kv_transfer_params,
         add_special_tokens=request.add_special_tokens,
     )

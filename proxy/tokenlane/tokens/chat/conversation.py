@@ -13,8 +13,8 @@ Invariants:
 import json
 from typing import Any, Final, Literal
 
-from tokenlane.errors import RequestError
-from tokenlane.protocols.prompt_fields import Unrenderable, is_deep
+from tokenlane.errors import RequestError, Unrenderable
+from tokenlane.protocols.prompt_fields import is_deep
 
 ContentFormat = Literal["string", "openai"]
 Message = dict[str, Any]

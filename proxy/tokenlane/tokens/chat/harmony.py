@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.chat import conversation
 from tokenlane.tokens.chat.harmony_tools import section
 

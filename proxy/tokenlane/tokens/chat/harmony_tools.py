@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import Unrenderable
 
 _NAMES: Final = re.compile("[A-Za-z0-9_.-]+")
 _PLAIN: Final = {

@@ -8,8 +8,9 @@ Invariants:
 
 from typing import Any
 
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import ChatFields, ResponsesFields, Unrenderable
+from tokenlane.protocols.bodies import ChatFields, ResponsesFields
 from tokenlane.tokens.chat.anthropic_messages import TOOL_KEYS, chat_of
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 

@@ -20,8 +20,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tokenlane.errors import ConfigError, RequestError
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import ConfigError, RequestError, Unrenderable
 from tokenlane.tokens.chat.content_formats import content_format
 from tokenlane.tokens.chat.conversation import Message
 from tokenlane.tokens.chat.forms import TEXTS, with_holes

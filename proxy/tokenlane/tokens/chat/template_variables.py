@@ -8,8 +8,9 @@ Invariants:
 from collections.abc import Container, Mapping
 from typing import Any, Final
 
+from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.prompt_fields import ChatFields, Unrenderable
+from tokenlane.protocols.bodies import ChatFields
 
 # No set: a request may say an effort that has no hash.
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tokenlane.protocols.prompt_fields import Unrenderable
+from tokenlane.errors import Unrenderable
 from tokenlane.tokens.encode.line_cuts import QWEN, Parts, is_plain, parts, steps
 from tokenlane.tokens.encode.metaspace import before_inner_spaces, replaces_spaces
 

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
-from tokenlane.protocols.bodies import BODIES, Kind, OtherBody, Prompted
-from tokenlane.protocols.prompt_fields import ABSENT, Unrenderable
+from tokenlane.protocols.bodies import ABSENT, BODIES, Kind, OtherBody, Prompted
 from tokenlane.tokens.job import Tokenized, TokenJob
 
 LENGTHS = struct.Struct("<II")

@@ -11,11 +11,10 @@ Invariants:
 import time
 
 from tokenlane.config.settings import TokenSettings
-from tokenlane.errors import RequestError
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, CompletionBody
-from tokenlane.protocols.prompt_fields import Unrenderable
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.caches.openings import Opening
 from tokenlane.tokens.caches.shapes import bare_shape

@@ -42,8 +42,9 @@ class _Entry:
 
 
 class ThreadPool:
-    """`count` threads. `on_done`: hears every job that is not counted any more on the loop, wanted
-    or not, and its result; None for one that was dropped or failed."""
+    """`count` threads. late_s: how long the result last handed back had waited for the loop.
+    `on_done`: hears every job that is not counted any more on the loop, wanted or not, and its
+    result; None for one that was dropped or failed."""
 
     def __init__(self, count: int, on_done: Callable[[TokenJob, Tokenized | None], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -55,7 +56,7 @@ class ThreadPool:
         self.queued_jobs = 0
         self.queued_bytes = 0
         self.tenants = TenantBytes()
-        self._late_s = 0.0
+        self.late_s = 0.0
         self._short_s = 0.0
         self._long_jobs: set[_Entry] = set()
         self._thread_limit_chars = encoder_threads.LIMIT_CHARS // max(count, 1)
@@ -77,12 +78,6 @@ class ThreadPool:
             ahead_s = sum([min(entry.predicted_s, predicted_s) for entry in self._long_jobs])
             wait_s += ahead_s / max(self.count - 1, 1)
         return wait_s
-
-    @property
-    def loop_late_s(self) -> float:
-        """How long the result last handed back had waited for the loop; 0 where no job is under
-        way, and so nothing is known."""
-        return self._late_s if self.queued_jobs else 0.0
 
     def submit(
         self, job: TokenJob, predicted_s: float, *, short: bool
@@ -159,7 +154,7 @@ class ThreadPool:
     # -- back on the loop --------------------------------------------------------------------
 
     def _finished(self, entry: _Entry, done: Tokenized | Exception | None, ended_s: float) -> None:
-        self._late_s = time.perf_counter() - ended_s
+        self.late_s = time.perf_counter() - ended_s
         self.queued_jobs -= 1
         self.queued_bytes -= entry.job.size_bytes
         self.tenants.end(entry.job)

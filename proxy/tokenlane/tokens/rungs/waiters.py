@@ -17,21 +17,18 @@ T = TypeVar("T")
 
 
 class Waiters:
-    """The waiters of one loop."""
+    """The waiters of one loop, `waiting` in their order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting: deque[asyncio.Future[None]] = deque()
 
     async def wait(self, limit_s: float, *, again: bool = False) -> bool:
         """Wait until there may be room. Return False after limit_s. again: it was woken before."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if again:
-            self._waiting.appendleft(woken)
+            self.waiting.appendleft(woken)
         else:
-            self._waiting.append(woken)
+            self.waiting.append(woken)
         try:
             async with asyncio.timeout(limit_s):
                 await woken
@@ -64,14 +61,14 @@ class Waiters:
 
     def made(self) -> None:
         """Wake the first waiter, because a job is done."""
-        while self._waiting:
-            woken = self._waiting.popleft()
+        while self.waiting:
+            woken = self.waiting.popleft()
             if not woken.done():
                 woken.set_result(None)
                 return
 
     def _left(self, woken: "asyncio.Future[None]") -> None:
-        if woken in self._waiting:
-            self._waiting.remove(woken)
+        if woken in self.waiting:
+            self.waiting.remove(woken)
         elif not woken.cancelled():
             self.made()

@@ -13,14 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenlane.errors import RequestError
-from tokenlane.protocols.bodies import (
-    ChatBody,
-    CompletionBody,
-    Kind,
-    OtherBody,
-    inspect,
-    short_salt,
-)
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, OtherBody
+from tokenlane.protocols.inspection import inspect, short_salt
 from tokenlane.protocols.json_values import fields
 from tokenlane.tokens.keys import prompt_bytes, salt, salt_of, token_key
 
@@ -221,7 +215,7 @@ def test_other_fields_do_not_change_the_key(values: dict[str, Any]) -> None:
 
 def test_a_key_is_of_one_process() -> None:
     """Whoever knew how it is seeded could make two chats that share one."""
-    made = "from tests.protocols.test_bodies import *; print(token_key('m', 'm', chat()).hex())"
+    made = "from tests.protocols.test_inspection import *; print(token_key('m', 'm', chat()).hex())"
     paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
     run = [sys.executable, "-c", made]
     other = subprocess.check_output(run, text=True, env=os.environ | paths).strip()
