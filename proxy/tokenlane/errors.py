@@ -1,4 +1,4 @@
-"""Errors, named by who is to blame, each carrying the HTTP status the client gets.
+"""Errors, named by who is to blame. Those that a client gets carry the HTTP status.
 
 Invariants:
 - A message never repeats bytes of a request body, a header or a secret, but for the name of a

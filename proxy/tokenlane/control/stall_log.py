@@ -4,7 +4,7 @@ Invariants:
 - Memory is bounded: the last hundred stalls, whatever their workers' number, the ten since the
   start in which one piece of work held a loop the longest, for each cause the lengths of at most a
   hundred that are the longest of the last minute, and one window of lateness per worker number.
-- A stall is kept as JSON: as objects, its frames and requests take four times the memory.
+- A stall is kept as JSON: as objects, its frames and requests take more than twice the memory.
 """
 
 import time

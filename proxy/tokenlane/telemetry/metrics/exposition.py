@@ -7,7 +7,6 @@ Invariants:
 - A label that departed is not shown, however long a worker still has it.
 """
 
-from array import array
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
@@ -22,8 +21,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HIDDEN_S = 2 * (KEPT_S - SHOWN_S)
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
-# Arrays: those of some seconds are kept, and a list of floats takes three times the memory.
-Cells = dict[tuple[str, tuple[str, ...]], "array[float]"]
+Cells = dict[tuple[str, tuple[str, ...]], list[float]]
 
 
 def _add(cells: Cells, samples: Iterable[Sample], *, gauges: bool) -> None:
@@ -35,7 +33,7 @@ def _add(cells: Cells, samples: Iterable[Sample], *, gauges: bool) -> None:
         if have is None:
             # Overflow children exist from the start: shown only once something fell into one.
             if any(values) or not labels or labels != (OTHER,) * len(labels):
-                cells[key] = array("d", values)
+                cells[key] = list(values)
         else:
             for index, value in enumerate(values):
                 have[index] += value
@@ -87,7 +85,7 @@ class Totals:
 
     def cells(self) -> Cells:
         """Return every child's cells, summed."""
-        cells = {key: values[:] for key, values in self._retired.items()}
+        cells = {key: list(values) for key, values in self._retired.items()}
         for reader in self._live.values():
             _add(cells, self._shown(reader), gauges=True)
         return cells
@@ -136,17 +134,17 @@ class Exposition:
         """Return the page as it is now."""
         cells = self._totals.cells()
         _add(cells, self._control(), gauges=True)
-        children: dict[str, list[tuple[tuple[str, ...], array[float]]]] = {}
+        children: dict[str, list[tuple[tuple[str, ...], list[float]]]] = {}
         for (name, labels), values in cells.items():
             children.setdefault(name, []).append((labels, values))
         known, self._beginnings = self._beginnings, {}
-        page = bytearray()
+        lines = []
         for family in FAMILIES:
-            lines = [f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"]
+            lines.append(f"# HELP {family.name} {family.help}\n")
+            lines.append(f"# TYPE {family.name} {family.kind}\n")
             for labels, values in sorted(children.get(family.name, ())):
                 key = family.name, labels
                 beginnings = self._beginnings[key] = known.get(key) or _beginnings(family, labels)
                 numbers = _cumulative(*values) if family.kind == "histogram" else values
                 lines += [f"{begin}{value}\n" for begin, value in zip(beginnings, numbers)]
-            page += "".join(lines).encode()
-        return bytes(page)
+        return "".join(lines).encode()
