@@ -15,7 +15,7 @@ from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BodyParts
 from tokenlane.protocols.bodies import ChatBody, Kind
 from tokenlane.protocols.inspection import inspect
-from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, OPENING_BYTES
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ def ladder(tokenizer: Tokenizer) -> TokenService:
 async def ids_of(service: TokenService, body: bytes) -> Outcome:
     """What the gateway does with a body until it is routed, where its ids are forwarded: as its
     server, its planner and its reader of prompts do."""
-    turn = None
+    turn = service.begun(body) if OPENING_BYTES <= len(body) < LEAST_BYTES else None
     if len(body) >= LEAST_BYTES:
         pieces = BodyPieces(service.bodies.part)
         for at in range(0, len(body), _READ_BYTES):
@@ -107,7 +107,7 @@ async def ids_of(service: TokenService, body: bytes) -> Outcome:
     known = service.known("m", request, turn)
     if isinstance(known, Outcome):
         return known
-    return service.plain("m", request, known) or await service.make(
+    return service.plain("m", request, known, body) or await service.make(
         "m", request, known, raw=body, turn=turn
     )
 

@@ -93,7 +93,7 @@ async def through_the_ladder(conversations: list[Asked]) -> list[list[Cell]]:
         return [
             [name, counts.hits, counts.misses, counts.hits / max(1, counts.hits + counts.misses),
              counts.entries, counts.size_bytes]
-            for name, counts in service.cache_counts().items() if name != "listed"
+            for name, counts in service.budgets.counts().items() if name != "listed"
         ]  # fmt: skip
     finally:
         service.close()

@@ -101,7 +101,7 @@ async def test_a_flood_leaves_each_part_within_its_limit(
     assert filled >= OTHERS | {f"{kind}-cache" for kind in KINDS[thread_hop_s]}
     for name, limit_bytes in written[families.MEMORY_LIMIT].items():
         assert parts[name].size_bytes <= limit_bytes, name
-    evicted = {kind for kind, counts in bench.tokens.cache_counts().items() if counts.evictions}
+    evicted = {kind for kind, counts in bench.tokens.budgets.counts().items() if counts.evictions}
     assert evicted == KINDS[thread_hop_s]
     known = [parts[name].size_bytes for name in parts if name.endswith("-cache")]
     assert sum(known) <= LIMIT_BYTES

@@ -102,7 +102,7 @@ class Watched:
         return answer.status, headers, _without_id(answer.body)
 
     def cache_counts(self) -> dict[str, CacheCounts]:
-        return self._bench.tokens.cache_counts()
+        return self._bench.tokens.budgets.counts()
 
     async def seen(self) -> dict[str, Any]:
         """By the replica, the log, the counters, the index and the leases."""

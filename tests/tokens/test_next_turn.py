@@ -24,9 +24,10 @@ from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, who
 from tokenlane.protocols.bodies import ChatBody, Kind
 from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.body_marks import message_ends, names_once
-from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, OPENING_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.keys import opening_seed, tail_key
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -86,6 +87,8 @@ ODD = {
     "roles first": "{% for m in messages %}{{ m.role }} {% endfor %}" + LOOP,
 }
 PAD = "word after word " * (LEAST_BYTES // 16 + 20)
+# Of a body that is known by its opening alone.
+SHORT_PAD = "word after word " * (OPENING_BYTES // 16 + 20)
 TEXTS = [
     "a", "", "stop", "so", " spaces ", "<|im_end|>", "<|im_start|>user\nb", "x</think>y", "é🧵",
     'code = {"role": "user"}, {', '"}, {"role": "user", "content": "', "\\u0061", "line\nline",
@@ -109,10 +112,16 @@ def tokenizer(name: str) -> Tokenizer:
         return Tokenizer.load("m", folder_with(Path(made), chat_template=ODD[name]))
 
 
-def service(name: str, cache_bytes: int = 64 << 20) -> TokenService:
-    """Return a service that encodes no opening on the loop, however fast the machine: what the
-    short rung makes of an opening leaves no body to go on from."""
-    made = TokenSettings(cache_limit_bytes=cache_bytes, threads=1, stall_budget_s=1e-9)
+def service(name: str, cache_bytes: int = 64 << 20, *, hop_s: float = 0.0) -> TokenService:
+    """Return a service that encodes no opening on the loop, however fast the machine, as what the
+    short rung makes of a long one leaves no body to go on from. hop_s: it makes everything there,
+    however slow the machine."""
+    made = TokenSettings(
+        cache_limit_bytes=cache_bytes,
+        threads=1,
+        stall_budget_s=hop_s or 1e-9,
+        thread_hop_s=hop_s or TokenSettings().thread_hop_s,
+    )
     return TokenService(made, ModelTokenizers({"m": tokenizer(name)}), 16)
 
 
@@ -123,7 +132,8 @@ def arrived(own: TokenService, raw: bytes, cuts: Sequence[int]) -> RawBody:
     for start, end in pairwise([0, *places, len(raw)]):
         pieces.add(raw[start:end])
         assert pieces.size_bytes == end
-    return BodyParts(pieces.same, b"".join(pieces.rest))
+    rest = b"".join(pieces.rest)
+    return BodyParts(pieces.same, rest) if pieces.same else rest
 
 
 async def read(
@@ -145,7 +155,9 @@ async def read(
         ]
         known = own.known("m", request, turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
-            known = await own.make("m", request, known, raw=raw, turn=turn, keeps_ids=keeps_ids)
+            known = own.plain("m", request, known, raw) or await own.make(
+                "m", request, known, raw=raw, turn=turn, keeps_ids=keeps_ids
+            )
     except RequestError as error:
         return ("refused", error.status, error.message)
     prompt = known.prompt
@@ -218,6 +230,11 @@ def turns(count: int, word: str) -> list[dict[str, str]]:
     return told
 
 
+def system(more: str = "") -> dict[str, str]:
+    """A system prompt of a short body."""
+    return {"role": "system", "content": SHORT_PAD + more}
+
+
 texts = st.sampled_from(TEXTS) | st.text(max_size=40)
 changes = st.tuples(
     st.sampled_from(
@@ -254,53 +271,68 @@ options = st.fixed_dictionaries(
 def test_nothing_tells_that_a_body_was_known(
     name: str, story: list[tuple[Any, ...]], style: int, fields: dict[str, Any], filler: int
 ) -> None:
-    write = written(style, fields)
     filled = {"role": "system", "content": PAD + "f" * filler}
+    asyncio.run(compared(name, 0.0, filled, story, written(style, fields)))
 
-    async def told() -> None:
-        warm, cold = service(name), service(name, 0)
-        # Trust in replicas, and so whether any ids are kept, comes and goes.
-        keeps_ids = [at % 3 > 0 for *_, at in story]
-        # A shape is known from its second conversation on.
-        for count in range(5):
-            for word in ("one", "two"):
-                talk = [filled, *turns(count, word)[1:]]
-                await read(warm, write(talk), keeps_ids=keeps_ids[0])
-                asked = [*talk, {"role": "user", "content": word}]
-                await read(warm, write(asked), keeps_ids=keeps_ids[-1])
-        talk = [filled, *turns(2, "two")[1:]]
-        for (change, (one, other), how, at), keeps in zip(story, keeps_ids, strict=True):
-            match change:
-                case "turn":
-                    talk += [
-                        {"role": "user", "content": one},
-                        {"role": "assistant", "content": other},
-                    ]
-                case "question":
-                    talk.append({"role": "user", "content": one})
-                case "last":
-                    talk[-1] = {**talk[-1], "content": talk[-1]["content"] + one}
-                case "middle":
-                    place = at % len(talk)
-                    talk[place] = {**talk[place], "content": one + talk[place]["content"]}
-                case "drop":
-                    del talk[1 + 2 * (at % 3) :]
-                case "role":
-                    talk[-1] = {**talk[-1], "role": "tool" if at % 2 else "critic"}
-                case "name":
-                    talk[-1] = {**talk[-1], "name": one}
-            raw = write(talk)
-            last = write(talk[-1 - at % 2 :])
-            last = last[last.index(b"[") : last.rindex(b"}", 0, last.rindex(b"]")) + 1] + b"]"
-            for body in (raw, damaged(raw, how, at, last)):
-                # Whole, cut once, in three, or at the end of parts.
-                cuts = [(), (at,), (at, at * 7919), (BODY_PART_BYTES, len(body))][at % 4]
-                told = await read(warm, body, cuts, keeps_ids=keeps)
-                assert told == await read(cold, body, keeps_ids=keeps)
-        warm.close()
-        cold.close()
 
-    asyncio.run(told())
+@pytest.mark.parametrize("name", ["demo", *ODD])
+@pytest.mark.timeout(240)
+@MANY
+@given(
+    st.lists(changes, min_size=2, max_size=8), st.integers(0, 31), options, st.integers(0, 3_000)
+)
+def test_nothing_tells_that_an_opening_was_known(
+    name: str, story: list[tuple[Any, ...]], style: int, fields: dict[str, Any], filler: int
+) -> None:
+    filled = system("f" * filler)
+    asyncio.run(compared(name, 10.0, filled, story, written(style, fields)))
+
+
+async def compared(
+    name: str, hop_s: float, filled: dict[str, str], story: list[tuple[Any, ...]], write: Writer
+) -> None:
+    """Compare what services with and without caches make of a story. filled: its first message."""
+    warm, cold = service(name, hop_s=hop_s), service(name, 0)
+    # Trust in replicas, and so whether any ids are kept, comes and goes.
+    keeps_ids = [at % 3 > 0 for *_, at in story]
+    # A shape is known from its second conversation on.
+    for count in range(5):
+        for word in ("one", "two"):
+            talk = [filled, *turns(count, word)[1:]]
+            await read(warm, write(talk), keeps_ids=keeps_ids[0])
+            asked = [*talk, {"role": "user", "content": word}]
+            await read(warm, write(asked), keeps_ids=keeps_ids[-1])
+    talk = [filled, *turns(2, "two")[1:]]
+    for (change, (one, other), how, at), keeps in zip(story, keeps_ids, strict=True):
+        match change:
+            case "turn":
+                talk += [
+                    {"role": "user", "content": one},
+                    {"role": "assistant", "content": other},
+                ]
+            case "question":
+                talk.append({"role": "user", "content": one})
+            case "last":
+                talk[-1] = {**talk[-1], "content": talk[-1]["content"] + one}
+            case "middle":
+                place = at % len(talk)
+                talk[place] = {**talk[place], "content": one + talk[place]["content"]}
+            case "drop":
+                del talk[1 + 2 * (at % 3) :]
+            case "role":
+                talk[-1] = {**talk[-1], "role": "tool" if at % 2 else "critic"}
+            case "name":
+                talk[-1] = {**talk[-1], "name": one}
+        raw = write(talk)
+        last = write(talk[-1 - at % 2 :])
+        last = last[last.index(b"[") : last.rindex(b"}", 0, last.rindex(b"]")) + 1] + b"]"
+        for body in (raw, damaged(raw, how, at, last)):
+            # Whole, cut once, in three, or at the end of parts.
+            cuts = [(), (at,), (at, at * 7919), (BODY_PART_BYTES, len(body))][at % 4]
+            told = await read(warm, body, cuts, keeps_ids=keeps)
+            assert told == await read(cold, body, keeps_ids=keeps)
+    warm.close()
+    cold.close()
 
 
 SENDING = json.dumps({"tools": [SENDS]}).encode()[1:-1]
@@ -386,7 +418,7 @@ async def test_a_turn_is_known_wherever_the_conversations_part() -> None:
             ]
     own.close()
     assert hits[4:] == [3] * 8
-    counted = own.cache_counts()["body"]
+    counted = own.budgets.counts()["body"]
     assert counted.hits == own.bodies.hits
     assert 0 < counted.size_bytes <= own.budgets.body.limit_bytes
 
@@ -412,6 +444,77 @@ async def test_many_questions_about_one_document_keep_it_once() -> None:
     assert kept[2:-1] == [kept[1]] * 3
     assert kept[-1] == kept[1] + 1
     assert len(own.bodies) == kept[-1]
+
+
+async def test_what_many_short_bodies_begin_with_is_kept_once() -> None:
+    own, cold, write = service("demo", hop_s=10.0), service("demo", 0), written(0, {})
+    known = []
+    for number in range(8):
+        raw = write([system(), {"role": "user", "content": f"question {number}"}])
+        known.append(own.begun(raw) is not None)
+        assert await read(own, raw) == await read(cold, raw)
+    own.close()
+    cold.close()
+    # Its shape and its opening are known from the second one on, which the next one shows.
+    assert known == [False] * 3 + [True] * 5
+    assert own.bodies.hits == 5
+    assert len(own.bodies) == 1
+
+
+async def test_openings_that_begin_alike_are_each_known() -> None:
+    own, cold, write = service("demo", hop_s=10.0), service("demo", 0), written(0, {})
+    bodies = [
+        write([system(f"of {one}"), {"role": "user", "content": f"ask {number}"}])
+        for number in range(5)
+        for one in range(4)
+    ]
+    # The last questions come again, when they are known by what follows the openings.
+    for raw in bodies + bodies[-8:] * 3:
+        assert await read(own, raw) == await read(cold, raw)
+    assert all(own.begun(raw) for raw in bodies)
+    assert len(own.bodies) == 4
+    own.close()
+    cold.close()
+
+
+async def test_an_opening_is_kept_for_one_salt() -> None:
+    own, cold = service("demo", hop_s=10.0), service("demo", 0)
+    for salt in ({}, {"cache_salt": "a"}, {"cache_salt": "b"}):
+        for number in range(6):
+            raw = written(0, salt)([system(), {"role": "user", "content": f"ask {number}"}])
+            assert await read(own, raw) == await read(cold, raw)
+    assert own.bodies.hits == 3
+    assert len(own.bodies) == 1
+    own.close()
+    cold.close()
+
+
+def test_a_key_says_whose_ids_of_what_body_it_is() -> None:
+    said = [
+        tail_key(opening_seed(own, opening), salt, tail)
+        for own, opening in (("a", b"bc"), ("ab", b"c"), ("a", b"bd"))
+        for salt, tail in ((b"a", b"bc"), (b"ab", b"c"), (b"a", b"bd"))
+    ]
+    assert len(set(said)) == len(said)
+
+
+async def test_a_short_body_that_comes_again_is_not_read_again() -> None:
+    """From the third time on, for the ids too once they were made."""
+    own, cold, write = service("demo", hop_s=10.0), service("demo", 0), written(0, {})
+    for number in range(5):
+        await read(own, write([system(), {"role": "user", "content": f"question {number}"}]))
+    salted = [written(0, {"cache_salt": salt}) for salt in "ab"]
+    raws = [one([system(), {"role": "user", "content": "again"}]) for one in (write, *salted)]
+    hits = []
+    for keeps_ids in [False] * 4 + [True] * 4:
+        for raw in raws:
+            told = await read(own, raw, keeps_ids=keeps_ids)
+            assert told == await read(cold, raw, keeps_ids=keeps_ids)
+        hits.append(own.bodies.hits)
+    own.close()
+    cold.close()
+    # An opening is known under one salt. The others' prompts are in the cache of whole requests.
+    assert [after - before for before, after in pairwise(hits)] == [1, 0, 0, 1, 0, 0, 0]
 
 
 async def test_what_bodies_have_in_common_is_in_memory_once() -> None:
@@ -483,7 +586,7 @@ async def test_a_body_counts_its_residual() -> None:
     shown = {id(part): part for body in kept for part in body.residual.parts}
     texts_bytes = sum(getsizeof(part) for part in shown.values() if isinstance(part, str))
     bodies_bytes = sum(sum(map(len, body.parts)) for body in kept)
-    assert own.cache_counts()["body"].size_bytes > texts_bytes + bodies_bytes
+    assert own.budgets.counts()["body"].size_bytes > texts_bytes + bodies_bytes
     own.close()
 
 
@@ -496,7 +599,7 @@ async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
     assert own.begun(raw) is not None
     own.rehash(32)
     assert own.begun(raw) is None
-    assert own.cache_counts()["body"].size_bytes == 0
+    assert own.budgets.counts()["body"].size_bytes == 0
     own.close()
 
 

@@ -28,7 +28,7 @@ from tokenlane.routing.router import Router
 from tokenlane.runtime.clock import monotonic
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
-from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES
+from tokenlane.tokens.caches.body_prefixes import OPENING_BYTES
 from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import TokenService
 
@@ -82,7 +82,7 @@ class PromptReader:
     def begun(self, kind: Kind, raw: RawBody) -> NextTurn | None:
         """Return what is new in a body that begins as a known one, and goes to replicas as it
         is."""
-        if len(raw) < LEAST_BYTES or kind is not _CHAT or not self._wants_ids:
+        if len(raw) < OPENING_BYTES or kind is not _CHAT or not self._wants_ids:
             return None
         return self._tokens.begun(raw)
 
@@ -106,20 +106,24 @@ class PromptReader:
         keeps_ids = self._settings.forward_tokens == "all" and len(claim.proven) > 0
         known = self._tokens.known(model, request, plan.turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
-            known = self._tokens.plain(model, request, known) or await self._tokens.make(
+            raw = b"" if plan.body.fields is not None or plan.turn is not None else plan.body.raw
+            known = self._tokens.plain(model, request, known, raw) or await self._tokens.make(
                 model,
                 request,
                 known,
                 limit_tokens=limit_tokens,
                 tenant=tenant,
-                raw=b"" if plan.body.fields is not None or plan.turn is not None else plan.body.raw,
+                raw=raw,
                 turn=plan.turn,
                 keeps_ids=keeps_ids,
             )
-            with AWAITING[ROUTE]:
-                await step_aside()
+            made = True
         else:
             known.run_s = monotonic() - plan.inspected_s
+            made = plan.turn is not None
+        if made:
+            with AWAITING[ROUTE]:
+                await step_aside()
         LOOP.mark(ROUTE)
         plan.tokens = known
         prompt = known.prompt

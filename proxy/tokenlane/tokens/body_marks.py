@@ -17,11 +17,18 @@ import msgspec
 
 from tokenlane.parts import in_parts
 from tokenlane.protocols.bodies import ChatBody, Prompted
-from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
+from tokenlane.tokens.caches.body_prefixes import (
+    LEAST_BYTES,
+    OPENING_BYTES,
+    BodyMark,
+    BodyPrefixCache,
+    KnownBody,
+)
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.chat.forms import TEXTS, owners
 from tokenlane.tokens.chat.residual import base_of, text_at
+from tokenlane.tokens.keys import opening_seed
 from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK: Final = b" \t\r\n"
@@ -65,11 +72,14 @@ def learn(
     salt: bytes,
     block_tokens: int,
 ) -> None:
-    """Keep a chat's body whose prompt was made from all of it, if it is known how it renders."""
+    """Keep a chat's body whose prompt was made from all of it, if it is known how it renders; of a
+    short one what opens it. prompt: of all that is kept."""
     shape, residual = rendering.shape, rendering.residual
     if shape is None or residual is None or not isinstance(request, ChatBody):
         return
     body, messages = source.body, memoryview(request.messages)
+    if len(body) < LEAST_BYTES and source.cache.find(body) is not None:
+        return
     around_bytes = len(body) - messages.nbytes
     if around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
         return
@@ -103,12 +113,18 @@ def learn(
                     last[-1:],
                 )
             )  # fmt: skip
+    seed = 0
+    if len(body) < LEAST_BYTES:
+        if not marks or marks[-1].at < OPENING_BYTES:
+            return
+        body = body[: marks[-1].at]
+        seed = opening_seed(source.model, body)
     root = root_of(shape.name[0], salt, block_tokens)
     source.cache.put(
         KnownBody(
             source.cache.in_parts(body), body[: start + 1], source.model, root, forms, residual,
             in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
-            kept(marks),
+            kept(marks), seed,
         )
     )  # fmt: skip
 
@@ -161,9 +177,10 @@ def names_once(front: bytes, behind: bytes) -> bool:
 
 def _may_name(around: bytes) -> bool:
     """Return whether messages may be named in this part of a body, be it within another field."""
-    if _NAME in around:
+    # `in` takes bytes for a number first, and raises and drops a TypeError.
+    if around.find(_NAME) >= 0:
         return True
-    return _ESCAPE in around and _ESCAPED_LETTER.search(around) is not None
+    return around.find(_ESCAPE) >= 0 and _ESCAPED_LETTER.search(around) is not None
 
 
 def _start(body: bytes, messages: memoryview) -> int:

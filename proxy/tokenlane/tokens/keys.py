@@ -68,6 +68,17 @@ def token_key(model: str, own: str, body: Prompted) -> bytes:
     return _digest(xxh3_128(values[0], seed), others)
 
 
+def opening_seed(own: str, opening: bytes) -> int:
+    """Return the seed of the keys of bodies that begin so. own: as `token_key`'s."""
+    seed = xxh3_64_intdigest(own.encode("utf-8", "surrogatepass"), _PROCESS_SEED)
+    return xxh3_64_intdigest(opening, seed)
+
+
+def tail_key(seed: int, salt: bytes, tail: bytes) -> bytes:
+    """As `token_key`, of a body by what follows its opening. seed: of that; salt: of the hashes."""
+    return xxh3_128_digest(tail, xxh3_64_intdigest(salt, seed))
+
+
 def options_digest(request: ChatFields, more: bytes) -> bytes:
     """Return a digest of all of a chat's fields but the messages, and of `more` (16 bytes, or
     `more`). Whoever finds two requests with the same one decides how another's is rendered: hence

@@ -32,7 +32,12 @@ from tokenlane.tokens.body_marks import (
     names_once,
     root_of,
 )
-from tokenlane.tokens.caches.body_prefixes import BodyMark, BodyPrefixCache, KnownBody
+from tokenlane.tokens.caches.body_prefixes import (
+    LEAST_BYTES,
+    BodyMark,
+    BodyPrefixCache,
+    KnownBody,
+)
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
 from tokenlane.tokens.chat.residual import Continuations, Residual, Unknown, says, text_at
@@ -58,7 +63,7 @@ class NextTurn(NamedTuple):
     """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
     which are the new ones until `complete`. options: a digest of all of it but those. forms, texts:
-    of the new messages. ends: where each of them ends in the body."""
+    of the new messages. ends: where each of them ends in the body, if that is kept."""
 
     known: KnownBody
     mark: BodyMark
@@ -120,10 +125,11 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
         return None
     behind_bytes = len(short) - end
     ends: list[int] = []
-    if forms is not None:
+    if forms is None:
+        if messages[1:-1].strip(_BLANK):
+            return None
+    elif known.has_place_for(mark, len(tail)):
         ends = ends_in_body(messages, mark.at + len(tail) - behind_bytes - len(messages))
-    elif messages[1:-1].strip(_BLANK):
-        return None
     options = options_digest(request, b"")
     return NextTurn(
         known, mark, body, tail, behind_bytes, request, options, forms or (), texts, ends
@@ -188,6 +194,8 @@ def _residuals(turn: NextTurn, model: LoadedModel, limit_s: float) -> Iterator[R
         yield known.residual
     name = (turn.options, forms)
     yield from shapes.known(name)
+    if len(turn.body) < LEAST_BYTES:
+        return
     whole_s, messages = len(turn.body) * _READ_S_PER_BYTE, turn.mark.messages
     if run_s(turn) > min(limit_s, whole_s):
         return

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -21,27 +20,23 @@ from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.inspection import is_ids
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.telemetry.stalls.stages import AWAITING, TOKENIZE_LOCAL
-from tokenlane.tokens import ladder
+from tokenlane.tokens import keys, ladder
 from tokenlane.tokens.body_marks import BodySource
-from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, BodyPrefixCache
+from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, OPENING_BYTES, BodyPrefixCache
 from tokenlane.tokens.caches.budgets import CacheBudgets, TokenCaches
 from tokenlane.tokens.caches.doorkeeper import Doorkeeper
 from tokenlane.tokens.caches.listed_ids import ListedIdsCache
-from tokenlane.tokens.caches.lru import CacheCounts, PromptCache
+from tokenlane.tokens.caches.lru import PromptCache
 from tokenlane.tokens.job import Tokenized, TokenJob
-from tokenlane.tokens.keys import has_long_options, has_options, prompt_size_bytes, salt, token_key
 from tokenlane.tokens.ladder import JobView, PoolView, Speed
 from tokenlane.tokens.model_tokenizers import LoadedModel, ModelTokenizers
 from tokenlane.tokens.next_turn import NextTurn, begun, continued
-from tokenlane.tokens.rungs import local, short
+from tokenlane.tokens.rungs import local, replica, short
 from tokenlane.tokens.rungs.processes import LostError, ProcessPool
+from tokenlane.tokens.rungs.replica import Ask
 from tokenlane.tokens.rungs.threads import ThreadPool, default_count
 from tokenlane.tokens.rungs.waiters import Waiters
-from tokenlane.tokens.tokenizer import Tokenizer
 from tokenlane.tokens.turn_job import turn_job
-
-# (model, request, its tokenizer, tokens per block) -> its ids. Raises Unrenderable.
-Ask = Callable[[str, Prompted, Tokenizer | None, int], Awaitable[Prompt]]
 
 # Why there are no ids: no rung had room.
 _FULL: Final = "overload"
@@ -112,10 +107,6 @@ class TokenService:
             self.cache.clear()
             self.bodies.clear()
 
-    def cache_counts(self) -> dict[str, CacheCounts]:
-        """Return the counts by kind of cache, all models together."""
-        return {kind: CacheCounts.of(one.caches) for kind, one in self.budgets.by_kind().items()}
-
     def close(self) -> None:
         """End the threads and the processes."""
         self.threads.close()
@@ -142,33 +133,47 @@ class TokenService:
             return Outcome(None, Rung.BAIL, "no-tokenizer")
         if turn is not None:
             if turn.known.model == self._tokenizers.own(model):
-                own, hop_s = self.models[turn.known.model], self._settings.thread_hop_s
-                source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
-                hash_salt = salt(model, turn.request)
-                prompt = continued(turn, own, hop_s, hash_salt, self._block_tokens, source)
-                self.bodies.hits += prompt is not None
-                return b"" if prompt is None else Outcome(prompt, _CACHE)
+                prompt = self._continued(model, turn, keeps_ids)
+                if prompt is not None:
+                    return Outcome(prompt, _CACHE)
+                if len(turn.body) >= LEAST_BYTES:
+                    return b""
+                self.bodies.misses += 1
             turn.complete()
-        key = token_key(model, self._tokenizers.own(model), body)
+        key = keys.token_key(model, self._tokenizers.own(model), body)
         prompt = self.cache.get(key)
         return key if prompt is None else Outcome(prompt, _CACHE)
 
-    def plain(self, model: str, body: Prompted, key: bytes) -> Outcome | None:
+    def _continued(self, model: str, turn: NextTurn, keeps_ids: bool) -> Prompt | None:
+        known, hash_salt = turn.known, keys.salt(model, turn.request)
+        key = keys.tail_key(known.seed, hash_salt, turn.tail) if known.seed else b""
+        prompt = self.cache.get(key) if key else None
+        if prompt is not None and (prompt.parts or not keeps_ids):
+            return prompt
+        own, hop_s = self.models[known.model], self._settings.thread_hop_s
+        source = BodySource(self.bodies, b"", known.model, keeps_ids)
+        prompt = continued(turn, own, hop_s, hash_salt, self._block_tokens, source)
+        if prompt is not None:
+            self.bodies.hits += 1
+            if key and self._doorkeeper.knew(key):
+                self.cache.put(key, prompt)
+        return prompt
+
+    def plain(self, model: str, body: Prompted, key: bytes, raw: bytes = b"") -> Outcome | None:
         """Return the ids of a short chat of a known shape, made on the loop; None for any other,
-        which `make` is called for."""
-        if not key or not isinstance(body, ChatBody) or has_options(body) or self._room.waiting:
+        which `make` is called for. raw: as `make`'s."""
+        if not key or self._room.waiting or not isinstance(body, ChatBody):
             return None
         size_bytes = memoryview(body.messages).nbytes
-        if size_bytes >= LEAST_BYTES:
+        if size_bytes >= LEAST_BYTES or keys.has_options(body):
             return None
         settings, own = self._settings, self._tokenizers.own(model)
         if own not in self.models or not ladder.has_time(self._loop_late_s(), settings):
             return None
-        if self.models[own].speed.render_s(size_bytes) > settings.thread_hop_s:
-            return None
-        began_s = perf_counter()
-        own_salt = salt(model, body)
-        prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings)
+        began_s, own_salt, source = perf_counter(), keys.salt(model, body), None
+        if len(raw) >= OPENING_BYTES:
+            source = BodySource(self.bodies, raw, own, keeps_ids=True)
+        prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings, source)
         if prompt is None:
             return None
         if size_bytes > _CHEAP_BYTES or self._doorkeeper.knew(key):
@@ -198,25 +203,24 @@ class TokenService:
             if outcome is not None:
                 return outcome
             turn.complete()
-            key, raw = key or token_key(model, own, body), whole(turn.body)
-        if has_long_options(body):
+            key, raw = key or keys.token_key(model, own, body), whole(turn.body)
+        if keys.has_long_options(body):
             return Outcome(None, Rung.BAIL, "field-shape")
         if self.asks(model, body):
             return await self._asked(model, body, key)
         loaded = self.models[own]
-        size_bytes = prompt_size_bytes(body)
+        size_bytes = keys.prompt_size_bytes(body)
+        source = BodySource(self.bodies, raw, own, keeps_ids) if len(raw) >= LEAST_BYTES else None
         job = TokenJob(
             loaded,
             body,
             key=b"" if loaded.tokenizer.volatile else key,
             size_bytes=size_bytes,
             block_tokens=self._block_tokens,
-            salt=salt(model, body),
+            salt=keys.salt(model, body),
             limit_tokens=limit_tokens,
             tenant=tenant,
-            source=BodySource(self.bodies, raw, own, keeps_ids)
-            if len(raw) >= LEAST_BYTES
-            else None,
+            source=source,
         )
         view = job.view(self._loop_late_s())
         outcome = await self._climb(job, view)
@@ -237,9 +241,9 @@ class TokenService:
     ) -> Outcome | None:
         """Return the ids of a turn that goes on from a known body, made in a thread; None where all
         of the body has to be read, or there is no room."""
-        loaded = self.models[turn.known.model]
+        loaded, own_salt = self.models[turn.known.model], keys.salt(model, turn.request)
         source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
-        job = turn_job(turn, loaded, source, salt(model, turn.request), self._block_tokens, tenant)
+        job = turn_job(turn, loaded, source, own_salt, self._block_tokens, tenant)
         view = job.view(self._loop_late_s())
         look = partial(self._pool, view.total_s, False)
         rung = ladder.choose(view, look, self._settings, begun=True)
@@ -260,17 +264,10 @@ class TokenService:
     async def _asked(self, model: str, body: Prompted, key: bytes) -> Outcome:
         assert self._ask is not None
         tokenizer = self._tokenizers.get(model)
-        began_s = perf_counter()
-        try:
-            with AWAITING[TOKENIZE_LOCAL]:
-                prompt = await self._ask(model, body, tokenizer, self._block_tokens)
-        except Exception as problem:  # noqa: BLE001 - it is the result
-            failed = Tokenized.failed(problem, perf_counter() - began_s)
-            return _outcome(failed, Rung.REPLICA)
-        if prompt.block_tokens == self._block_tokens and not (tokenizer and tokenizer.volatile):
-            self.cache.put(key, prompt)
-        rung = Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA
-        return Outcome(prompt, rung, "", 0.0, perf_counter() - began_s)
+        made = await replica.run(self._ask, model, body, tokenizer, self._block_tokens)
+        if not (tokenizer and tokenizer.volatile):
+            self._keep(key, made)
+        return _outcome(made, Rung.TOKEN_INPUT if is_ids(body) else Rung.REPLICA)
 
     async def prompt(self, model: str, body: Prompted) -> Outcome:
         """Return the ids of a request: `known`, else `make`."""
@@ -335,9 +332,13 @@ class TokenService:
         if self._room.waiting:
             # After the pool has stopped counting this job.
             asyncio.get_running_loop().call_soon(self._room.made)
-        prompt = None if result is None else result.prompt
-        if prompt is not None and job.key and prompt.block_tokens == self._block_tokens:
-            self.cache.put(job.key, prompt)
+        if result is not None:
+            self._keep(job.key, result)
+
+    def _keep(self, key: bytes, made: Tokenized) -> None:
+        prompt = made.prompt
+        if prompt is not None and key and prompt.block_tokens == self._block_tokens:
+            self.cache.put(key, prompt)
 
 
 def _outcome(result: Tokenized, rung: Rung) -> Outcome:

@@ -120,7 +120,7 @@ class Gauges:
             segment.gauge(families.WAITING).set(gateway.admission_queue.admission.waiting)
         self._left_out()
         self._depart()
-        for cache, counts in gateway.tokens.cache_counts().items():
+        for cache, counts in gateway.tokens.budgets.counts().items():
             write_cache(segment, cache, counts)
         self.access.write()
         self._traces.write()

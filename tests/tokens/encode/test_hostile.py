@@ -37,7 +37,7 @@ async def test_hostile_text_leaves_memory_bounded(
             for outcome in await asyncio.gather(*(ids_of(service, body) for body in bodies)):
                 assert outcome.prompt is not None or outcome.reason
             peaks.append(process.memory_info().rss)
-            held = {cache: counts.size_bytes for cache, counts in service.cache_counts().items()}
+            held = {cache: counts.size_bytes for cache, counts in service.budgets.counts().items()}
             assert sum(held.values()) <= LIMIT_BYTES
         assert sum(held.values()) > 0
     finally:

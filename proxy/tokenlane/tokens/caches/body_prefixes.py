@@ -26,8 +26,11 @@ from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.chat.residual import Residual
 
-# Shorter bodies cost as much to look up as to parse.
+# Shorter bodies cost as much to parse as to search from their end. What many of them begin with is
+# known by its first bytes, if it is as long as this.
 LEAST_BYTES: Final = 32 * 1024
+OPENING_BYTES: Final = 4 * 1024
+_HEAD_BYTES: Final = 512
 # How many messages are looked at, from the last one back, and how far.
 _TRIES: Final = 16
 _SEARCHED_BYTES: Final = 64 * 1024
@@ -59,7 +62,8 @@ class KnownBody(MarkedEntry):
     """A body that others may begin with, in parts. front: up to its first message. root: all beside
     the messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed, in
     parts; none where nobody gets them. blocks: their hashes. forms: of its messages. marks:
-    ascending."""
+    ascending. seed: of the keys of short bodies, many of which begin with it up to its only mark;
+    0 for any other."""
 
     parts: list[bytes]
     front: bytes
@@ -70,6 +74,7 @@ class KnownBody(MarkedEntry):
     ids: list[bytes]
     blocks: bytes
     marks: list[BodyMark]
+    seed: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -94,12 +99,20 @@ class KnownBody(MarkedEntry):
             number, at = divmod(mark.at, BODY_PART_BYTES)
             part = parts[number] if at else b""
             found.append((mark.at, _name(parts[number - 1] if number else b"", part, at)))
+        if self.seed:
+            found.append((0, parts[0][:_HEAD_BYTES]))
         return found
+
+    def gives_way(self, mark: BodyMark) -> bool:
+        """Return whether a body that goes on from the mark takes its place."""
+        return mark is self.marks[-1] and not self.seed
 
     def has_place_for(self, mark: BodyMark, more_bytes: int) -> bool:
         """Return whether a body that goes on from the mark by so many bytes is kept: in this one's
         place, or beside it."""
-        return mark is self.marks[-1] or more_bytes > _READ_AGAIN_BYTES
+        if self.gives_way(mark):
+            return True
+        return more_bytes > _READ_AGAIN_BYTES and mark.at + more_bytes >= LEAST_BYTES
 
     def begins(self, body: BodyParts, size_bytes: int) -> bool:
         """Return whether a body begins with so many bytes of this one. size_bytes: no less than the
@@ -146,7 +159,8 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         if not self._named:
             return None
         if isinstance(body, bytes):
-            return self._found(BodyParts([], body))
+            parts = BodyParts([], body)
+            return self._found(parts) if len(body) >= LEAST_BYTES else self._opening(parts)
         found = self._found(body)
         if found is None:
             # Behind its last message a known one may have more that this one has, too.
@@ -161,7 +175,17 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         if new is None:
             self.use(known)
         else:
-            self.put(new, known if mark is known.marks[-1] else None)
+            self.put(new, known if known.gives_way(mark) else None)
+
+    def _opening(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
+        known = self._named.get((0, body.rest[:_HEAD_BYTES]))
+        if known is None:
+            return None
+        mark = known.marks[0]
+        if known.begins(body, mark.at):
+            return known, mark, body.rest[mark.at :]
+        # Others may begin as that one does.
+        return self._found(body)
 
     def _found(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
         rest = body.rest

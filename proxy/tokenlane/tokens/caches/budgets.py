@@ -6,7 +6,7 @@ Conversations need the prefixes, whose hits save most; whole requests hit where 
 from typing import Final, NamedTuple, Self
 
 from tokenlane.config.settings import TokenSettings
-from tokenlane.tokens.caches.lru import Budget
+from tokenlane.tokens.caches.lru import Budget, CacheCounts
 from tokenlane.tokens.caches.openings import OpeningCache
 from tokenlane.tokens.caches.prefixes import PrefixCache
 from tokenlane.tokens.caches.segments import SegmentCache
@@ -46,6 +46,10 @@ class CacheBudgets(NamedTuple):
     def by_kind(self) -> dict[str, Budget]:
         """Return the budgets by the kind's name (metric label), in the order of the lookups."""
         return self._asdict()
+
+    def counts(self) -> dict[str, CacheCounts]:
+        """Return the counts by kind of cache, all models together."""
+        return {kind: CacheCounts.of(one.caches) for kind, one in self.by_kind().items()}
 
 
 class TokenCaches(NamedTuple):

@@ -28,15 +28,16 @@ _ENTRY_BYTES: Final = 420
 
 class Opening:
     """text: its characters; ids: packed, with what specials put in front; blocks: the hashes of
-    its full blocks."""
+    its full blocks. uses: how often it was found."""
 
-    __slots__ = ("blocks", "chars", "ids", "size_bytes", "text")
+    __slots__ = ("blocks", "chars", "ids", "size_bytes", "text", "uses")
 
     def __init__(self, text: str, ids: bytes, blocks: bytes) -> None:
         self.text = text
         self.chars = len(text)
         self.ids = ids
         self.blocks = blocks
+        self.uses = 0
         self.size_bytes = getsizeof(text) + len(ids) + len(blocks) + _ENTRY_BYTES
 
 
@@ -56,6 +57,7 @@ class OpeningCache(BoundedCache[tuple[bytes, str], list[Opening]]):
         for opening in self._items.get(key, ()):
             if text.startswith(opening.text) and encoder.is_cut(text, opening.chars):
                 self.hits += 1
+                opening.uses += 1
                 self._items.move_to_end(key)
                 return opening
         self.misses += 1

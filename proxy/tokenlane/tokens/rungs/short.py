@@ -6,9 +6,11 @@ Invariants:
   nothing more is done here: the job goes on elsewhere with the text it has. An opening that is to
   be kept may take as long as the loop may stall: it is encoded once.
 - The ids are those that the job's own steps would make.
+- A body whose opening is known is not read as far as that: one of many teaches the others.
 """
 
 import time
+from typing import Final
 
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError, Unrenderable
@@ -16,11 +18,18 @@ from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatBody, CompletionBody
 from tokenlane.tokens.blocks import block_hashes
+from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.openings import Opening
+from tokenlane.tokens.caches.prefixes import Mark, Prefix
 from tokenlane.tokens.caches.shapes import bare_shape
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.model_tokenizers import LoadedModel
+from tokenlane.tokens.tokenizer import Rendering
+
+# An opening teaches the bodies that begin with it again after so many uses: what it taught may have
+# been evicted.
+_USES: Final = 64
 
 
 def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
@@ -37,31 +46,46 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        prompt = _encoded(job.model, text, special, job.block_tokens, job.salt, settings)
+        made = _encoded(job.model, text, special, job.block_tokens, job.salt, settings)
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
-    if prompt is None:
+    if made is None:
         return None
-    return Tokenized(prompt, None, time.perf_counter() - began_s)
+    return Tokenized(made[0], None, time.perf_counter() - began_s)
 
 
 def plain(
-    model: LoadedModel, chat: ChatBody, block_tokens: int, salt: bytes, settings: TokenSettings
+    model: LoadedModel,
+    chat: ChatBody,
+    block_tokens: int,
+    salt: bytes,
+    settings: TokenSettings,
+    source: BodySource | None = None,
 ) -> Prompt | None:
     """Return the prompt of a chat that says nothing beside its messages, without a job: where its
     shape is known, and it takes about a hop's time. None for all others, and where anything is
-    wrong with it: a job then reports what."""
-    began_s = time.perf_counter()
+    wrong with it: a job then reports what. source: its body, where others may begin as it does."""
+    began_s, size_bytes = time.perf_counter(), memoryview(chat.messages).nbytes
+    if model.speed.render_s(size_bytes) > settings.thread_hop_s:
+        return None
     try:
         shape = bare_shape(prompt_fields.decoded(chat.messages))
         residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
         text = residual.filled(shape.texts)
-        model.speed.learn_render(memoryview(chat.messages).nbytes, time.perf_counter() - began_s)
-        return _encoded(model, text, False, block_tokens, salt, settings)
+        model.speed.learn_render(size_bytes, time.perf_counter() - began_s)
+        made = _encoded(model, text, False, block_tokens, salt, settings)
     except (RequestError, Unrenderable):
         return None
+    if made is None:
+        return None
+    prompt, opening = made
+    if source is not None and opening is not None and opening.uses % _USES == 1:
+        marks = [Mark(opening.chars, len(opening.ids), 0)]
+        begun = Prefix(b"", opening.text, opening.ids, opening.blocks, marks)
+        learn(source, chat, Rendering(text, shape, residual), begun, salt, block_tokens)
+    return prompt
 
 
 def _text(job: TokenJob) -> tuple[str | None, bool]:
@@ -87,8 +111,9 @@ def _encoded(
     block_tokens: int,
     salt: bytes,
     settings: TokenSettings,
-) -> Prompt | None:
-    """Return the prompt of a text; None where its unknown part is predicted to take too long."""
+) -> tuple[Prompt, Opening | None] | None:
+    """Return the prompt of a text and its opening, if that is known; None where the rest is
+    predicted to take too long."""
     encoder, speed, openings = model.tokenizer.encoder, model.speed, model.caches.openings
     limit_s = settings.thread_hop_s
     affixes = encoder.affixes if special else (b"", b"")
@@ -96,7 +121,7 @@ def _encoded(
         if speed.encode_s(len(text)) > limit_s or len(text) > LOOP_CHARS:
             return None
         ids = encoder.encode(text, add_special_tokens=special)
-        return _prompt(ids, block_tokens, salt, b"")
+        return _prompt(ids, block_tokens, salt, b""), None
     root = b"%b:%d:%b" % (b"1" if special else b"0", block_tokens, salt)
     opening = openings.find(encoder, root, text)
     if opening is None and (end := openings.ends_at(encoder, root, text)):
@@ -117,7 +142,7 @@ def _encoded(
     ids = b"".join((known_ids, encoder.encode_piece(rest), affixes[1]))
     prompt = _prompt(ids, block_tokens, salt, known_blocks)
     speed.learn_encode(len(rest), time.perf_counter() - began_s)
-    return prompt
+    return prompt, opening
 
 
 def _prompt(ids: bytes, block_tokens: int, salt: bytes, known: bytes) -> Prompt:
