@@ -461,11 +461,17 @@ async def test_what_many_short_bodies_begin_with_is_kept_once() -> None:
     assert len(own.bodies) == 1
 
 
-async def test_openings_that_begin_alike_are_each_known() -> None:
+@pytest.mark.parametrize("front", [b"{", b"{%b," % (b'"metadata":{"for":"%b"}' % (b"x" * 600))])
+@pytest.mark.parametrize("at_end", [False, True])
+async def test_openings_that_begin_alike_are_each_known(front: bytes, *, at_end: bool) -> None:
     own, cold, write = service("demo", hop_s=10.0), service("demo", 0), written(0, {})
+    said = [{"role": "system", "content": f"{one} {SHORT_PAD}"} for one in range(4)]
     bodies = [
-        write([system(f"of {one}"), {"role": "user", "content": f"ask {number}"}])
-        for number in range(5)
+        front
+        + write([system(f"of {one}") if at_end else said[one], {"role": "user", "content": ask}])[
+            1:
+        ]
+        for ask in map(str, range(5))
         for one in range(4)
     ]
     # The last questions come again, when they are known by what follows the openings.

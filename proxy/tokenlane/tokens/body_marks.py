@@ -122,7 +122,8 @@ def learn(
     root = root_of(shape.name[0], salt, block_tokens)
     source.cache.put(
         KnownBody(
-            source.cache.in_parts(body), body[: start + 1], source.model, root, forms, residual,
+            source.cache.in_parts(body), body[: start + 1], is_plain(body[:start]),
+            source.model, root, forms, residual,
             in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
             kept(marks), seed,
         )
@@ -163,9 +164,8 @@ def message_ends(
 
 def names_once(front: bytes, behind: bytes) -> bool:
     """Return whether a body names its messages once. front, behind: what stands around them."""
-    at = front.rfind(_NAME)
-    if at >= 0 and not (_may_name(front[:at]) or _may_name(behind)):
-        return front[at + len(_NAME) :].strip(_BLANK) == b":"
+    if is_plain(front) and not may_name(behind):
+        return True
     if len(front) + len(behind) > _AROUND_LIMIT_BYTES:
         return False
     try:
@@ -175,7 +175,16 @@ def names_once(front: bytes, behind: bytes) -> bool:
     return [said for name, said in named if name == "messages"] == [int(_PLACE)]
 
 
-def _may_name(around: bytes) -> bool:
+def is_plain(front: bytes) -> bool:
+    """Return whether what stands before a body's messages names them at its end, and nowhere
+    else."""
+    at = front.rfind(_NAME)
+    if at < 0 or front[at + len(_NAME) :].strip(_BLANK) != b":":
+        return False
+    return not may_name(front[:at])
+
+
+def may_name(around: bytes) -> bool:
     """Return whether messages may be named in this part of a body, be it within another field."""
     # `in` takes bytes for a number first, and raises and drops a TypeError.
     if around.find(_NAME) >= 0:

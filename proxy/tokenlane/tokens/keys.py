@@ -148,11 +148,6 @@ def options_size_bytes(body: Prompted) -> int:
     return sum([memoryview(raw).nbytes for raw in (tools, kwargs, documents)])
 
 
-def has_options(chat: ChatBody) -> bool:
-    """Return whether anything but its messages decides a chat's ids."""
-    return msgspec.structs.astuple(chat)[1:_CHAT_FIELDS] != _CHAT_ABSENT
-
-
 def has_long_options(body: Prompted) -> bool:
     """Return whether a field outside the prompt is longer than any that has a meaning: it would be
     read beside what `prompt_size_bytes` says."""

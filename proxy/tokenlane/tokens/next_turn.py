@@ -28,6 +28,7 @@ from tokenlane.tokens.body_marks import (
     BodySource,
     ends_in_body,
     kept,
+    may_name,
     message_ends,
     names_once,
     root_of,
@@ -121,9 +122,12 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
     except (RequestError, Unrenderable):
         return None
     end = start + len(messages)
-    if short[start:end] != messages or not names_once(short[:start], short[end:]):
+    if short[start:end] != messages:
         return None
-    behind_bytes = len(short) - end
+    behind = short[end:]
+    if not (known.is_plain and not may_name(behind)) and not names_once(short[:start], behind):
+        return None
+    behind_bytes = len(behind)
     ends: list[int] = []
     if forms is None:
         if messages[1:-1].strip(_BLANK):
@@ -291,6 +295,6 @@ def _made(
             )
         )  # fmt: skip
     return prompt, KnownBody(
-        parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES), known.front, known.model,
-        known.root, turn.all_forms, residual, listed, blocks, kept(marks),
+        parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES), known.front, known.is_plain,
+        known.model, known.root, turn.all_forms, residual, listed, blocks, kept(marks),
     )  # fmt: skip

@@ -164,8 +164,8 @@ class TokenService:
         which `make` is called for. raw: as `make`'s."""
         if not key or self._room.waiting or not isinstance(body, ChatBody):
             return None
-        size_bytes = memoryview(body.messages).nbytes
-        if size_bytes >= LEAST_BYTES or keys.has_options(body):
+        size_bytes = keys.prompt_size_bytes(body)
+        if size_bytes >= LEAST_BYTES or not short.takes(body):
             return None
         settings, own = self._settings, self._tokenizers.own(model)
         if own not in self.models or not ladder.has_time(self._loop_late_s(), settings):

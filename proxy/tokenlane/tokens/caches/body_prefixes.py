@@ -59,14 +59,15 @@ class BodyMark(NamedTuple):
 
 
 class KnownBody(MarkedEntry):
-    """A body that others may begin with, in parts. front: up to its first message. root: all beside
-    the messages that decides its ids and hashes. model: whose tokenizer read it. ids: packed, in
-    parts; none where nobody gets them. blocks: their hashes. forms: of its messages. marks:
-    ascending. seed: of the keys of short bodies, many of which begin with it up to its only mark;
-    0 for any other."""
+    """A body that others may begin with, in parts. front: up to its first message. is_plain: that
+    names the messages once, at its end. root: all beside the messages that decides its ids and
+    hashes. model: whose tokenizer read it. ids: packed, in parts; none where nobody gets them.
+    blocks: their hashes. forms: of its messages. marks: ascending. seed: of the keys of short
+    bodies, many of which begin with it up to its only mark; 0 for any other."""
 
     parts: list[bytes]
     front: bytes
+    is_plain: bool
     model: str
     root: bytes
     forms: tuple[str, ...]
@@ -83,6 +84,7 @@ class KnownBody(MarkedEntry):
         ids_bytes = size_of_parts(self.ids, PART_BYTES)
         kept = body_bytes + ids_bytes + len(self.front) + len(self.root) + len(self.blocks)
         named = _PART_NAME_BYTES * len(self.parts) + _MARK_BYTES * len(self.marks)
+        named += 2 * (_HEAD_BYTES + _PART_NAME_BYTES) if self.seed else 0
         listed = named + _FORM_BYTES * len(self.forms)
         return kept + listed + self.residual.size_bytes + _ENTRY_BYTES
 
@@ -100,7 +102,7 @@ class KnownBody(MarkedEntry):
             part = parts[number] if at else b""
             found.append((mark.at, _name(parts[number - 1] if number else b"", part, at)))
         if self.seed:
-            found.append((0, parts[0][:_HEAD_BYTES]))
+            found += [_head(parts[0], 0), _head(parts[0], len(self.front))]
         return found
 
     def gives_way(self, mark: BodyMark) -> bool:
@@ -178,14 +180,16 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             self.put(new, known if known.gives_way(mark) else None)
 
     def _opening(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
-        known = self._named.get((0, body.rest[:_HEAD_BYTES]))
+        known = self._named.get(_head(body.rest, 0))
         if known is None:
             return None
+        if not known.begins(body, known.marks[0].at):
+            # Others may begin as that one does, with the same tools mostly.
+            known = self._named.get(_head(body.rest, len(known.front)))
+            if known is None or not known.begins(body, known.marks[0].at):
+                return self._found(body)
         mark = known.marks[0]
-        if known.begins(body, mark.at):
-            return known, mark, body.rest[mark.at :]
-        # Others may begin as that one does.
-        return self._found(body)
+        return known, mark, body.rest[mark.at :]
 
     def _found(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
         rest = body.rest
@@ -215,6 +219,11 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             if mark.at == size_bytes:
                 return (known, mark, body.rest[at:]) if known.begins(body, size_bytes) else None
         return None
+
+
+def _head(body: bytes, start: int) -> tuple[int, bytes]:
+    """Return a name of bodies that have these bytes from a place on."""
+    return start, body[start : start + _HEAD_BYTES]
 
 
 def _name(before: bytes, part: bytes, at: int) -> bytes:

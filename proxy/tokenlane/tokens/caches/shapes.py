@@ -60,19 +60,12 @@ class Shape:
 def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | None:
     """Return the shape; None where a message has no form. converted: it came in another dialect, of
     which vLLM takes things that it refuses in a chat."""
-    shape = bare_shape(messages)
-    if shape is not None:
-        digest = options_digest(request, b"converted" if converted else b"")
-        shape.name = digest, shape.name[1]
-    return shape
-
-
-def bare_shape(messages: Any) -> Shape | None:
-    """As `shape_of`, of a chat that says nothing beside its messages."""
     if not isinstance(messages, list) or len(messages) > _MOST_MESSAGES:
         return None
     forms = forms_of(messages)
-    return None if forms is None else Shape((b"", forms), messages)
+    if forms is None:
+        return None
+    return Shape((options_digest(request, b"converted" if converted else b""), forms), messages)
 
 
 # (forms, texts) -> what a template makes of such messages. Raises Unknown.

@@ -16,12 +16,12 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatBody, CompletionBody
+from tokenlane.protocols.bodies import ABSENT, ChatBody, CompletionBody
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.openings import Opening
 from tokenlane.tokens.caches.prefixes import Mark, Prefix
-from tokenlane.tokens.caches.shapes import bare_shape
+from tokenlane.tokens.caches.shapes import shape_of
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.model_tokenizers import LoadedModel
@@ -54,6 +54,12 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
     return Tokenized(made[0], None, time.perf_counter() - began_s)
 
 
+def takes(chat: ChatBody) -> bool:
+    """Return whether a chat's prompt is its rendered text, whole and without special tokens put
+    around it."""
+    return chat.truncate_prompt_tokens is ABSENT and chat.add_special_tokens is ABSENT
+
+
 def plain(
     model: LoadedModel,
     chat: ChatBody,
@@ -62,14 +68,14 @@ def plain(
     settings: TokenSettings,
     source: BodySource | None = None,
 ) -> Prompt | None:
-    """Return the prompt of a chat that says nothing beside its messages, without a job: where its
-    shape is known, and it takes about a hop's time. None for all others, and where anything is
-    wrong with it: a job then reports what. source: its body, where others may begin as it does."""
+    """Return the prompt of a chat that `takes` takes, without a job: where its shape is known, and
+    it takes about a hop's time. None for all others, and where anything is wrong with it: a job
+    then reports what. source: its body, where others may begin as it does."""
     began_s, size_bytes = time.perf_counter(), memoryview(chat.messages).nbytes
     if model.speed.render_s(size_bytes) > settings.thread_hop_s:
         return None
     try:
-        shape = bare_shape(prompt_fields.decoded(chat.messages))
+        shape = shape_of(chat, prompt_fields.decoded(chat.messages), converted=False)
         residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
