@@ -148,11 +148,11 @@ def plainly(chat: dict[str, Any], caches: TokenCaches, limit_s: float = LONG_S) 
     return short.plain(model, body, 4, own_salt, limits(limit_s))
 
 
-def known() -> TokenCaches:
+def known(**fields: Any) -> TokenCaches:
     """Caches that know the shape of `chat`."""
     caches = empty()
     for number in range(2):
-        job_of(chat(f"question {number}"), caches=caches).run()
+        job_of(chat(f"question {number}", **fields), caches=caches).run()
     return caches
 
 
@@ -166,6 +166,33 @@ def test_a_plain_chat_of_a_known_shape_needs_no_job(question: str) -> None:
         for _ in range(3):  # without an opening, while it is learnt, and with it
             assert plainly(value, caches) == job_of(value).run().prompt
     assert caches.openings.hits > 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function", "function": {"name": "f"}}]},
+        {"add_generation_prompt": False},
+        {"documents": [], "chat_template_kwargs": {"a": 1}},
+    ],
+)
+def test_so_does_one_that_says_more_if_that_is_known(fields: dict[str, Any]) -> None:
+    caches = known(**fields)
+    value = chat("another", **fields)
+    assert plainly(value, caches) == job_of(value).run().prompt
+    assert plainly(value, known()) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"add_special_tokens": True}, {"truncate_prompt_tokens": 5}, {"truncate_prompt_tokens": None}],
+)
+def test_a_chat_whose_ids_are_not_those_of_its_text_is_left_to_a_job(
+    fields: dict[str, Any],
+) -> None:
+    body = body_of(chat("question", **fields))
+    assert isinstance(body, ChatBody)
+    assert not short.takes(body)
 
 
 @pytest.mark.parametrize(
