@@ -19,6 +19,8 @@ from tokenlane.fleet_state import IdKind
 TALKS, TURNS = 5, 6
 # So long that bodies come in several reads and share whole parts.
 SYSTEM_CHARS = 80_000
+# And so short that bodies are known by what they begin with.
+OPENING_CHARS = 6_000
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 WORDS = "alpha beta gamma delta def return print value list token cache route Wörter 🙂".split()
 
@@ -90,3 +92,26 @@ def test_a_long_conversations_turns_are_answered_as_by_text(
     known = hits(front)
     report.prove(FORWARDED, f"turns of long chats{' with calls' * calls}", TALKS * TURNS)
     report.add("of these, turns whose beginning was known", f"{known:.0f}")
+
+
+@pytest.mark.timeout(600)
+def test_many_questions_behind_one_opening_are_answered_as_by_text(
+    front: Gateway, replicas: tuple[Server, Server], report: Report
+) -> None:
+    """Of short bodies what they begin with is known; some come again as they were."""
+    rng = random.Random(7)
+    systems = [text(rng, OPENING_CHARS) for _ in range(3)]
+    questions = [text(rng, rng.randint(1, 1_500)) for _ in range(12)]
+    count = 0
+    for question in [*questions, *questions[-3:] * 3]:
+        for number, system in enumerate(systems):
+            told = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+            body: Body = {"messages": told, "max_tokens": 12, "temperature": 0}
+            body |= {"tools": TOOLS} if number else {}
+            _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
+            status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
+            assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
+            assert said(by_ids) == said(by_text)
+            count += 1
+    wait_for(lambda: hits(front) >= len(systems) * (len(questions) - 4), 10.0)
+    report.prove(FORWARDED, "chats behind a known opening", count)

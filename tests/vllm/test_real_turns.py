@@ -9,7 +9,7 @@ import pytest
 
 from tests.tokens.models import folder_with
 from tests.tokens.test_agent_turns import ARGUMENTS, Step, talk
-from tests.tokens.test_next_turn import TEXTS, TOOLS, read, written
+from tests.tokens.test_next_turn import TEXTS, TOOLS, read, system, written
 from tests.vllm import corpus
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import ConfigError
@@ -22,8 +22,8 @@ HOWS = ["said", "part", "answer", "answer", "null", "two"]
 SAID = [*TEXTS, "x\n", " y", "</think>q", "<tool_response>z</tool_response>", *["words"] * 4]
 
 
-def service(tokenizer: Tokenizer, cache_bytes: int) -> TokenService:
-    made = TokenSettings(cache_limit_bytes=cache_bytes, threads=1, stall_budget_s=1e-9)
+def service(tokenizer: Tokenizer, cache_bytes: int, **times: float) -> TokenService:
+    made = TokenSettings(cache_limit_bytes=cache_bytes, threads=1, **times)  # type: ignore[arg-type]  # of floats alone
     return TokenService(made, ModelTokenizers({"m": tokenizer}), 16)
 
 
@@ -37,7 +37,7 @@ async def test_turns_by_real_templates(tmp_path: Path) -> None:
             tokenizer = Tokenizer.load("m", folder_with(tmp_path / name, chat_template=template))
         except ConfigError:
             continue
-        warm, cold = service(tokenizer, 64 << 20), service(tokenizer, 0)
+        warm, cold = service(tokenizer, 64 << 20, stall_budget_s=1e-9), service(tokenizer, 0)
         fields: dict[str, Any] = {"tools": TOOLS} if rng.random() < 0.5 else {}
         write = written(0, fields)
         for number in range(TALKS):
@@ -56,3 +56,28 @@ async def test_turns_by_real_templates(tmp_path: Path) -> None:
         warm.close()
         cold.close()
     assert hits > turns // 3
+
+
+@pytest.mark.timeout(300)
+async def test_openings_by_real_templates(tmp_path: Path) -> None:
+    """Of short bodies what they begin with is known."""
+    if not corpus.templates():
+        pytest.skip("the package of templates cannot be had")
+    rng, hits, asked = random.Random(2), 0, 0
+    for name, template in corpus.templates().items():
+        try:
+            tokenizer = Tokenizer.load("m", folder_with(tmp_path / name, chat_template=template))
+        except ConfigError:
+            continue
+        warm = service(tokenizer, 64 << 20, stall_budget_s=10.0, thread_hop_s=10.0)
+        cold = service(tokenizer, 0)
+        write = written(rng.choice((0, 2)), {"tools": TOOLS} if rng.random() < 0.5 else {})
+        questions = [f"ask {number}" for number in range(4)] + [rng.choice(SAID) for _ in range(12)]
+        for question in questions:
+            raw = write([system(), {"role": "user", "content": question}])
+            assert await read(warm, raw) == await read(cold, raw), (name, question)
+        hits += warm.bodies.hits
+        asked += len(questions)
+        warm.close()
+        cold.close()
+    assert hits > asked // 6

@@ -171,7 +171,7 @@ class TokenService:
         if own not in self.models or not ladder.has_time(self._loop_late_s(), settings):
             return None
         began_s, own_salt, source = perf_counter(), keys.salt(model, body), None
-        if len(raw) >= OPENING_BYTES:
+        if OPENING_BYTES <= len(raw) < LEAST_BYTES:
             source = BodySource(self.bodies, raw, own, keeps_ids=True)
         prompt = short.plain(self.models[own], body, self._block_tokens, own_salt, settings, source)
         if prompt is None:
