@@ -2,6 +2,7 @@
 that was not. Needs no server."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,21 @@ def service(tokenizer: Tokenizer, cache_bytes: int, **times: float) -> TokenServ
     return TokenService(made, ModelTokenizers({"m": tokenizer}), 16)
 
 
-@pytest.mark.timeout(300)
-async def test_turns_by_real_templates(tmp_path: Path) -> None:
+def tokenizers(folder: Path) -> Iterator[tuple[str, Tokenizer]]:
+    """By the names of their templates."""
     if not corpus.templates():
         pytest.skip("the package of templates cannot be had")
-    rng, hits, turns = random.Random(1), 0, 0
     for name, template in corpus.templates().items():
         try:
-            tokenizer = Tokenizer.load("m", folder_with(tmp_path / name, chat_template=template))
+            yield name, Tokenizer.load("m", folder_with(folder / name, chat_template=template))
         except ConfigError:
             continue
+
+
+@pytest.mark.timeout(300)
+async def test_turns_by_real_templates(tmp_path: Path) -> None:
+    rng, hits, turns = random.Random(1), 0, 0
+    for name, tokenizer in tokenizers(tmp_path):
         warm, cold = service(tokenizer, 64 << 20, stall_budget_s=1e-9), service(tokenizer, 0)
         fields: dict[str, Any] = {"tools": TOOLS} if rng.random() < 0.5 else {}
         write = written(0, fields)
@@ -61,14 +67,8 @@ async def test_turns_by_real_templates(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 async def test_openings_by_real_templates(tmp_path: Path) -> None:
     """Of short bodies what they begin with is known."""
-    if not corpus.templates():
-        pytest.skip("the package of templates cannot be had")
     rng, hits, asked = random.Random(2), 0, 0
-    for name, template in corpus.templates().items():
-        try:
-            tokenizer = Tokenizer.load("m", folder_with(tmp_path / name, chat_template=template))
-        except ConfigError:
-            continue
+    for name, tokenizer in tokenizers(tmp_path):
         warm = service(tokenizer, 64 << 20, stall_budget_s=10.0, thread_hop_s=10.0)
         cold = service(tokenizer, 0)
         write = written(rng.choice((0, 2)), {"tools": TOOLS} if rng.random() < 0.5 else {})
