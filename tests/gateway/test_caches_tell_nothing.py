@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.raw import Answer, Asked, Upstream, answering, ok, post, until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tests.tokens.test_agent_turns import talk
-from tests.tokens.test_next_turn import damaged, turns, written
+from tests.tokens.test_next_turn import damaged, system, turns, written
 from tokenlane.config.settings import LogSettings, Settings, TokenSettings
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.tokens.caches.lru import CacheCounts
@@ -29,15 +29,17 @@ HEADERS_OF_ITS_OWN = {"date", "x-request-id", "x-tokenlane-replica"}
 WORDS = ["hello", "Wörter", "<|im_end|>", "", "a" * 600]
 
 
-KINDS = ("long", "short", "agent")
+KINDS = ("long", "short", "opened", "agent")
 
 
 def talk_of(kind: str, count: int, word: str) -> list[dict[str, Any]]:
-    """A conversation; one whose bodies are kept, one that is rendered by its shape, or an
-    agent's."""
+    """A conversation; one whose bodies are kept, one that is rendered by its shape, one that is
+    known by its system prompt, or an agent's."""
     if kind == "agent":
         arguments = json.dumps({"path": word})
         return talk([("said", word, f"{word}!", arguments)] * count)[-1]
+    if kind == "opened":
+        return [system(), {"role": "user", "content": f"{word} {count}"}]
     said = turns(count, word)
     return list(said if kind == "long" else [*said[1:], {"role": "user", "content": word}])
 
