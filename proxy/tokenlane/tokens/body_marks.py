@@ -26,8 +26,9 @@ from tokenlane.tokens.caches.body_prefixes import (
 )
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
+from tokenlane.tokens.caches.shapes import Shape
 from tokenlane.tokens.chat.forms import TEXTS, owners
-from tokenlane.tokens.chat.residual import base_of, text_at
+from tokenlane.tokens.chat.residual import Residual, base_of, text_at
 from tokenlane.tokens.keys import opening_seed
 from tokenlane.tokens.tokenizer import Rendering
 
@@ -87,8 +88,30 @@ def learn(
     end = start + messages.nbytes
     if start < 0 or not names_once(body[:start], body[end:]):
         return
-    forms, texts, parts = shape.name[1], shape.texts, residual.parts
     ends = ends_in_body(bytes(messages), start)
+    marks = _marks(shape, residual, prompt, ends, block_tokens)
+    seed = 0
+    if len(body) < LEAST_BYTES:
+        if not marks or marks[-1].at < OPENING_BYTES:
+            return
+        body = body[: marks[-1].at]
+        seed = opening_seed(source.model, body)
+    root = root_of(shape.name[0], salt, block_tokens)
+    source.cache.put(
+        KnownBody(
+            source.cache.in_parts(body), body[: start + 1], is_plain(body[:start]),
+            source.model, root, shape.name[1], residual,
+            in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
+            kept(marks), seed,
+        )
+    )  # fmt: skip
+
+
+def _marks(
+    shape: Shape, residual: Residual, prompt: Prefix, ends: list[int], block_tokens: int
+) -> list[BodyMark]:
+    """Return the marks of a body whose messages end there, where its prompt has cuts."""
+    forms, texts, parts = shape.name[1], shape.texts, residual.parts
     cuts = [mark.chars for mark in prompt.marks]
     marks: list[BodyMark] = []
     chars, done, texts_before, counted = 0, 0, 0, 0
@@ -113,21 +136,7 @@ def learn(
                     last[-1:],
                 )
             )  # fmt: skip
-    seed = 0
-    if len(body) < LEAST_BYTES:
-        if not marks or marks[-1].at < OPENING_BYTES:
-            return
-        body = body[: marks[-1].at]
-        seed = opening_seed(source.model, body)
-    root = root_of(shape.name[0], salt, block_tokens)
-    source.cache.put(
-        KnownBody(
-            source.cache.in_parts(body), body[: start + 1], is_plain(body[:start]),
-            source.model, root, forms, residual,
-            in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
-            kept(marks), seed,
-        )
-    )  # fmt: skip
+    return marks
 
 
 def kept(marks: list[BodyMark]) -> list[BodyMark]:
