@@ -60,6 +60,8 @@ def test_a_few_texts_may_be_left_to_the_library() -> None:
 
 def test_an_engine_that_leaves_most_texts_is_no_help() -> None:
     class Idle:
+        keeps_words = False
+
         def encode(self, texts: list[str], *, add_special_tokens: bool) -> list[bytes] | None:
             return None
 

@@ -8,6 +8,8 @@ Invariants:
 - The loop's thread cannot be replaced, so its table has its full size before anything is served:
   doubled later it would hold the loop for 5 to 15 ms, and for 130 where the kernel has no clean
   pages at hand.
+- Of tokenizers that split nothing it remembers no words (`Encoder.keeps_words`), and no table is
+  made.
 """
 
 import asyncio

@@ -77,7 +77,7 @@ async def load_tokenizers(settings: TokenSettings) -> Tokenizers:
         loop = asyncio.get_running_loop()
         tokenizers = await loop.run_in_executor(loading, _load, settings)
     for tokenizer in tokenizers.values():
-        if tokenizer.fast.encoder == "fastokens":
+        if tokenizer.encoder.keeps_words:
             encoder_threads.fill_table(partial(tokenizer.encode, add_special_tokens=False))
     return tokenizers
 

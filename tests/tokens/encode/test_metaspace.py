@@ -11,10 +11,10 @@ from tokenizers import Tokenizer as Backend
 
 from tests.examples import many
 from tests.tokens.encode.pieces import ids_of, pieces_of
-from tests.tokens.models import metaspace_spec, shared
+from tests.tokens.models import metaspace_spec, shared, split_spec
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.fastokens_encoder import FastEncoder
-from tokenlane.tokens.encode.metaspace import before_inner_spaces, leads
+from tokenlane.tokens.encode.metaspace import before_inner_spaces, leads, spaced
 from tokenlane.tokens.engines import Refused
 
 Spec = dict[str, Any]
@@ -103,6 +103,26 @@ def test_ids_are_the_librarys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
+def test_it_is_read_with_spaces_and_keeps_no_words(name: str) -> None:
+    spec, told = json.loads(built(MADE[name]()).to_json()), list[int]()
+    found = leads(spec)
+    read = spaced(spec) if found is None else found.spec
+    assert not any("\u2581" in word for word in read["model"]["vocab"])
+    engine = FastEncoder(json.dumps(spec), told.append)
+    engine.encode(["word " * 100], add_special_tokens=False)
+    assert not engine.keeps_words
+    assert told == []
+
+
+def test_one_that_splits_keeps_words() -> None:
+    told: list[int] = []
+    engine = FastEncoder(built(split_spec()).to_json(), told.append)
+    engine.encode(["word " * 100], add_special_tokens=False)
+    assert engine.keeps_words
+    assert told[-1] > 0
+
+
+@pytest.mark.parametrize("name", MADE)
 def test_cut_anywhere_it_is_the_same(name: str) -> None:
     encoder = built(MADE[name]())
     encoder.read_spec([])
@@ -152,6 +172,25 @@ def test_where_it_is_not_known_to_be_the_same_the_library_stays(
     assert leads(json.loads(about)) is None
     with pytest.raises(Refused):
         FastEncoder(about)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set("normalizer", to={"type": "NFC"}),
+        _set("pre_tokenizer", "pattern", to={"String": "\n"}),
+        _set("model", "vocab", "a b", to=5000),
+        _set("added_tokens", 1, "content", to="a b"),
+        _set("added_tokens", 1, "normalized", to=True),
+    ],
+)
+def test_one_of_which_spaces_may_say_something_else_is_read_as_it_is(
+    change: Callable[[Spec], None],
+) -> None:
+    spec = json.loads(built(lines_spec()).to_json())
+    assert spaced(spec) is not spec
+    change(spec)
+    assert spaced(spec) is spec
 
 
 def test_what_stands_before_a_space_inside_a_token() -> None:

@@ -1,9 +1,10 @@
-"""fastokens as an encoder. It does not do Metaspace: such tokenizers it reads as those with a
-normalizer (`tokenlane.tokens.encode.metaspace`).
+"""fastokens as an encoder. It does not do Metaspace: such tokenizers, and those that replace
+spaces, it reads in another spelling (`tokenlane.tokens.encode.metaspace`).
 
 Invariants:
 - One encode runs on the calling thread alone, without the GIL.
-- The owner is told how much of what was encoded fastokens remembers.
+- The owner is told how much of what was encoded fastokens remembers: words, of tokenizers that
+  split a text into those.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from tokenlane.tokens.encode.metaspace import leads
+from tokenlane.tokens.encode.metaspace import leads, spaced, splits
 from tokenlane.tokens.engines import Refused, tried
 
 _LONG_CHARS: Final = 64
@@ -58,7 +59,7 @@ class Flat(Protocol):
 
 class FastEncoder:
     """Texts to packed ids. Safe to share between threads. on_kept: told by each call about how
-    many characters the thread remembers of it."""
+    many characters the thread remembers of it. keeps_words: whether it remembers any."""
 
     def __init__(
         self, tokenizer_json: str, on_kept: Callable[[int], object] = lambda _: None
@@ -73,10 +74,12 @@ class FastEncoder:
             raise Refused(str(error)) from None
         spec = msgspec.json.decode(tokenizer_json)
         self._leads = leads(spec)
+        self.keeps_words = splits(spec)
         # It takes a byte's name, spelled out in a text, for the byte's token.
         self._names_bytes = bool(spec["model"].get("byte_fallback"))
-        if self._leads is not None:
-            tokenizer_json = msgspec.json.encode(self._leads.spec).decode()
+        read = spaced(spec) if self._leads is None else self._leads.spec
+        if read is not spec:
+            tokenizer_json = msgspec.json.encode(read).decode()
         self._engine: Flat = tried(Tokenizer.from_json_str, tokenizer_json)
         # The first call builds tables; no request should pay for it.
         self.encode(["warm up"], add_special_tokens=True)
@@ -87,10 +90,11 @@ class FastEncoder:
             return None
         if self._leads is not None:
             texts = [self._leads.put(text) for text in texts]
-        kept_chars = 0
-        for text in texts:
-            kept_chars += _kept_chars(text)
-        self._on_kept(kept_chars)
+        if self.keeps_words:
+            kept_chars = 0
+            for text in texts:
+                kept_chars += _kept_chars(text)
+            self._on_kept(kept_chars)
         try:
             ids, bounds = tried(self._engine.encode_batch_flat, texts, add_special_tokens)
         except Refused:
