@@ -17,7 +17,10 @@ ARGUMENTS = [
     '{"\\ud800": 1}',
 ]  # fmt: skip
 # How an assistant's message goes: calls, and what its content is where it has none.
-HOWS = ["said", "empty", "null", "absent", "two", "part", "answer", "answered in parts", "named"]
+HOWS = [
+    "said", "empty", "null", "absent", "two", "part", "answer", "answered in parts", "named",
+    "thought", "thought for an answer",
+]  # fmt: skip
 Step = tuple[str, str, str, str]
 
 
@@ -30,6 +33,9 @@ def step(number: int, how: str, one: str, other: str, arguments: str) -> list[di
             {"role": "assistant", "content": [{"type": "text", "text": one}]},
             {"role": "user", "content": [{"type": "text", "text": other}]},
         ]
+    if how == "thought for an answer":
+        asked = {"role": "user", "content": other, "name": one[:5]}
+        return [{"role": "assistant", "content": one, "reasoning": other}, asked]
     calls = [
         {
             "id": f"call{number}.{at}",
@@ -46,6 +52,8 @@ def step(number: int, how: str, one: str, other: str, arguments: str) -> list[di
             said["content"] = None
         case "absent":
             del said["content"]
+        case "thought":
+            said["reasoning_content"] = other
     content = [{"type": "text", "text": other}] if how == "answered in parts" else other
     answers = [{"role": "tool", "tool_call_id": call["id"], "content": content} for call in calls]
     if how == "named":
@@ -64,7 +72,7 @@ def talk(steps: list[Step]) -> list[list[dict[str, Any]]]:
     return grown
 
 
-@pytest.mark.parametrize("how", [how for how in HOWS if how != "named"])
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(
     "name", ["calls", "demo", *(one for one in SHARED_NAMES if one == "qwen3")]
 )
@@ -92,7 +100,7 @@ async def test_a_step_that_nobody_took_before_is_known(name: str) -> None:
     """In the first conversation, from its second body on."""
     own, cold, write = service(name), service(name, 0), written(0, {"tools": TOOLS})
     # A new question sends some templates back to the start, which is too dear for short messages.
-    hows = [how for how in HOWS if how not in ("named", "answer", "part")] * 4
+    hows = [how for how in HOWS if how not in ("answer", "part", "thought for an answer")] * 4
     steps = [(how, f"say {at}", f"so {at}", ARGUMENTS[0]) for at, how in enumerate(hows)]
     hits = []
     for messages in talk(steps):

@@ -157,7 +157,7 @@ def test_roles_and_the_dialect_do_too() -> None:
         [{"role": "user"}],
         [{"role": "user", "content": None}],
         [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}],
-        [{"role": "user", "content": "a", "name": "b"}],
+        [{"role": "user", "content": "a", "name": None}],
         [{"role": "critic", "content": "a"}],
         [{"role": "developer", "content": "a"}],
         [{"role": "system", "content": "x-anthropic-billing-header: 1\na"}],

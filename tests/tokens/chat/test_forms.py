@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenlane.tokens.chat.conversation import ContentFormat, conversation
-from tokenlane.tokens.chat.forms import FORMS, TEXTS, forms_of, owners, texts_of, with_holes
+from tokenlane.tokens.chat.forms import FORMS, TEXTS, Form, forms_of, owners, texts_of, with_holes
 from tokenlane.tokens.chat.holes import Asked, Text
 from tokenlane.tokens.chat.json_holes import Json
 
@@ -38,6 +38,7 @@ messages = st.fixed_dictionaries(
         "name": short,
         "refusal": st.none(),
         "annotations": st.just([]),
+        "reasoning": st.one_of(st.none(), short),
         "reasoning_content": st.one_of(st.none(), short),
     },
 )
@@ -104,6 +105,27 @@ def test_a_form_and_its_texts_make_the_templates_message(
         ),
         ({"role": "assistant", "content": "a", "tool_calls": []}, "assistant", ["a"]),
         ({"role": "assistant", "content": "a", "refusal": None}, "assistant", ["a"]),
+        ({"role": "user", "content": "a", "name": "Bo"}, "user, named", ["a", "Bo"]),
+        (
+            {"role": "assistant", "content": "a", "reasoning_content": "b"},
+            "assistant, thought",
+            ["a", "b"],
+        ),
+        (
+            {"role": "assistant", "content": "", "reasoning": "", "reasoning_content": "c"},
+            "assistant, thought",
+            ["", ""],
+        ),
+        (
+            {"role": "assistant", "content": None, "reasoning": "b", "tool_calls": [CALL]},
+            "assistant, null, 1 called, thought",
+            ["1", "f", '{"a": 1}', "b"],
+        ),
+        (
+            {"role": "tool", "content": "a", "tool_call_id": "1", "name": "f"},
+            "tool, answering, named",
+            ["a", "1", "f"],
+        ),
     ],
 )
 def test_forms(message: dict[str, Any], form: str, texts: list[str]) -> None:
@@ -117,7 +139,10 @@ def test_forms(message: dict[str, Any], form: str, texts: list[str]) -> None:
     [
         {"role": "assistant", "content": None},
         {"role": "assistant"},
-        {"role": "assistant", "content": "a", "reasoning_content": "b"},
+        {"role": "user", "content": "a", "reasoning_content": "b"},
+        {"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": 1},
+        {"role": "assistant", "content": None, "reasoning": "b"},
+        {"role": "user", "content": "a", "name": None},
         {"role": "assistant", "content": "a", "tool_calls": [CALL] * 9},
         {"role": "assistant", "content": "a", "tool_calls": [{**CALL, "index": 0}]},
         {"role": "assistant", "content": "a", "tool_calls": [{**CALL, "type": "custom"}]},
@@ -130,7 +155,8 @@ def test_forms(message: dict[str, Any], form: str, texts: list[str]) -> None:
         {"role": "user", "content": [{"type": "refusal", "refusal": "a"}]},
         {"role": "user", "content": []},
         {"role": "tool", "content": "a", "tool_call_id": None},
-        {"role": "tool", "content": "a", "tool_call_id": "1", "name": "f"},
+        {"role": "tool", "content": "a", "tool_call_id": "1", "name": "f", "task": "x"},
+        {"role": "user", "content": "a", "tool_call_id": "1"},
         {"role": "system", "content": [{"type": "text", "text": "x-anthropic-billing-header"}]},
         "text",
         None,
@@ -142,5 +168,5 @@ def test_what_is_more_than_a_form_and_texts_has_none(message: Any) -> None:
 
 
 def test_a_name_says_its_form_and_a_role_alone_is_one() -> None:
-    assert all(FORMS[role] == (role, "text", 0, False) for role in ("system", "user", "tool"))
+    assert all(FORMS[role] == Form(role) for role in ("system", "user", "tool"))
     assert len(set(FORMS.values())) == len(FORMS)

@@ -7,6 +7,7 @@ Invariants:
 - A form's name is the role alone where it is a role and a text.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from tokenlane.tokens.chat.conversation import (
@@ -17,11 +18,13 @@ from tokenlane.tokens.chat.conversation import (
     arguments_of,
     is_plain,
     plain,
+    reasoning_of,
 )
 from tokenlane.tokens.chat.holes import Asked, Text
 from tokenlane.tokens.chat.json_holes import Json
 from tokenlane.tokens.chat.template_json import to_json
 
+_CONTENTS: Final[tuple[Literal["text", "empty", "null"], ...]] = ("text", "empty", "null")
 _MOST_CALLS: Final = 8
 _TEXTS_OF_CALL: Final = 3
 # What clients write beside a message that says nothing by it, and vLLM drops.
@@ -29,35 +32,49 @@ _NULL: Final = frozenset(
     "annotations audio function_call reasoning reasoning_content refusal tool_calls".split()
 )
 _EMPTY: Final = frozenset(("annotations", "tool_calls"))
+_REASONS: Final = frozenset(("reasoning", "reasoning_content"))
 
 
 class Form(NamedTuple):
     """content: a text; or none, in one of two ways. calls: how many it makes, each of an id, a name
-    and arguments. answers: it has the id of the call that it answers."""
+    and arguments. thought: it has what was thought. answers: it has the id of the call that it
+    answers. named: it has the name of who speaks."""
 
     role: str
     content: Literal["text", "empty", "null"] = "text"
     calls: int = 0
+    thought: bool = False
     answers: bool = False
+    named: bool = False
 
     @property
     def texts(self) -> int:
         """How many texts a message of this form has."""
-        return int(self.content == "text") + _TEXTS_OF_CALL * self.calls + int(self.answers)
+        others = int(self.content == "text") + self.thought + self.answers + self.named
+        return others + _TEXTS_OF_CALL * self.calls
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        called = [self.content, f"{self.calls} called"] if self.calls else []
+        told = (self.thought, "thought"), (self.answers, "answering"), (self.named, "named")
+        return ", ".join([self.role, *called, *[word for has, word in told if has]])
 
 
-_CALLING: Final = {
-    (content, calls): f"assistant, {content}, {calls} called"
-    for content in ("text", "empty", "null")
-    for calls in range(1, _MOST_CALLS + 1)
-}
-_ANSWERING: Final = "tool, answering"
+def _all_forms() -> Iterator[Form]:
+    for named in (False, True):
+        yield from [Form(role, named=named) for role in sorted(PLAIN_ROLES)]
+        yield Form("tool", answers=True, named=named)
+        yield Form("assistant", thought=True, named=named)
+        for content in _CONTENTS:
+            for calls in range(1, _MOST_CALLS + 1):
+                for thought in (False, True):
+                    yield Form("assistant", content, calls, thought, named=named)
+
+
 # By name.
-FORMS: Final[dict[str, Form]] = {
-    **{role: Form(role) for role in sorted(PLAIN_ROLES)},
-    **{name: Form("assistant", *said) for said, name in _CALLING.items()},  # type: ignore[arg-type]  # a product of literals
-    _ANSWERING: Form("tool", answers=True),
-}
+FORMS: Final[dict[str, Form]] = {form.name: form for form in _all_forms()}
+_NAMES: Final = {form: name for name, form in FORMS.items()}
 # New strings, not the request's own: names are kept in the cache.
 _ROLES: Final = {role: role for role in FORMS}
 TEXTS: Final = {name: form.texts for name, form in FORMS.items()}
@@ -88,8 +105,12 @@ def texts_of(messages: list[Any], forms: tuple[str, ...]) -> list[str]:
             function = call["function"]
             arguments = to_json(arguments_of(function["arguments"]))
             texts += [call["id"], function["name"], arguments]
+        if form.thought:
+            texts.append(reasoning_of(message))
         if form.answers:
             texts.append(message["tool_call_id"])
+        if form.named:
+            texts.append(message["name"])
     return texts
 
 
@@ -99,22 +120,32 @@ def _form(message: Message) -> str | None:
         content = _only_text(content)
         if content is None:
             return None
-    more = [
+    if type(content) is not str and not (content is None and role == "assistant"):
+        return None
+    more = {
         key
         for key, value in message.items()
         if key not in ("role", "content")
         and not (value is None and key in _NULL)
         and not (value == [] and key in _EMPTY)
-    ]
-    if role == "assistant" and more == ["tool_calls"]:
-        return _calling(content, message["tool_calls"])
-    if type(role) is not str or type(content) is not str:
+    }
+    calls = message["tool_calls"] if "tool_calls" in more else []
+    more.discard("tool_calls")
+    if type(role) is not str or not all(type(message[key]) is str for key in more):
         return None
-    if role == "tool" and more == ["tool_call_id"] and type(message["tool_call_id"]) is str:
-        return _ANSWERING
-    if more or role not in PLAIN_ROLES or (role == "system" and content.startswith(BILLING_LINE)):
+    thought = role == "assistant" and not _REASONS.isdisjoint(more)
+    answers, named = "tool_call_id" in more, "name" in more
+    others = more - _REASONS if thought else more
+    if others - {"tool_call_id", "name"} or not _are_calls(calls):
         return None
-    return _ROLES[role]
+    how: Literal["text", "empty", "null"] = "text"
+    if content is None:
+        how = "null"
+    elif calls and not content:
+        how = "empty"
+    elif role == "system" and content.startswith(BILLING_LINE):
+        return None
+    return _NAMES.get(Form(role, how, len(calls), thought, answers, named))
 
 
 def _only_text(content: list[Any]) -> str | None:
@@ -126,18 +157,18 @@ def _only_text(content: list[Any]) -> str | None:
     return text if type(text) is str else None
 
 
-def _calling(content: Any, calls: Any) -> str | None:
-    how = "null" if content is None else "text" if content else "empty"
-    if not isinstance(calls, list) or not (content is None or type(content) is str):
-        return None
+def _are_calls(calls: Any) -> bool:
+    """Return whether each of these is an id, a name and arguments."""
+    if not isinstance(calls, list):
+        return False
     for call in calls:
         function = call.get("function") if isinstance(call, dict) and len(call) == 3 else None
         if not isinstance(function, dict) or len(function) != 2 or call.get("type") != "function":
-            return None
+            return False
         said = (call.get("id"), function.get("name"), function.get("arguments"))
         if not all(type(text) is str for text in said):
-            return None
-    return _CALLING.get((how, len(calls)))
+            return False
+    return True
 
 
 def owners(forms: tuple[str, ...]) -> list[int]:
@@ -165,6 +196,10 @@ def with_holes(name: str, first: int, content_format: ContentFormat, asked: Aske
         calls.append(call)
     if calls:
         message["tool_calls"] = calls
+    if form.thought:
+        message["reasoning"] = message["reasoning_content"] = next(texts)
     if form.answers:
         message["tool_call_id"] = next(texts)
+    if form.named:
+        message["name"] = next(texts)
     return message
