@@ -19,7 +19,7 @@ ARGUMENTS = [
 # How an assistant's message goes: calls, and what its content is where it has none.
 HOWS = [
     "said", "empty", "null", "absent", "two", "part", "answer", "answered in parts", "named",
-    "thought", "thought for an answer",
+    "thought", "thought for an answer", "two parts",
 ]  # fmt: skip
 Step = tuple[str, str, str, str]
 
@@ -32,6 +32,11 @@ def step(number: int, how: str, one: str, other: str, arguments: str) -> list[di
         return [
             {"role": "assistant", "content": [{"type": "text", "text": one}]},
             {"role": "user", "content": [{"type": "text", "text": other}]},
+        ]
+    if how == "two parts":
+        return [
+            {"role": "assistant", "content": [{"type": "text", "text": one}] * 2},
+            {"role": "user", "content": [{"type": "text", "text": text} for text in (other, one)]},
         ]
     if how == "thought for an answer":
         asked = {"role": "user", "content": other, "name": one[:5]}
@@ -100,7 +105,9 @@ async def test_a_step_that_nobody_took_before_is_known(name: str) -> None:
     """In the first conversation, from its second body on."""
     own, cold, write = service(name), service(name, 0), written(0, {"tools": TOOLS})
     # A new question sends some templates back to the start, which is too dear for short messages.
-    hows = [how for how in HOWS if how not in ("answer", "part", "thought for an answer")] * 4
+    hows = [
+        how for how in HOWS if how not in ("answer", "part", "two parts", "thought for an answer")
+    ] * 4
     steps = [(how, f"say {at}", f"so {at}", ARGUMENTS[0]) for at, how in enumerate(hows)]
     hits = []
     for messages in talk(steps):

@@ -156,7 +156,12 @@ def test_roles_and_the_dialect_do_too() -> None:
         ["text"],
         [{"role": "user"}],
         [{"role": "user", "content": None}],
-        [{"role": "user", "content": [{"type": "text", "text": "a"}] * 2}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": ""}],
+            }
+        ],
         [{"role": "user", "content": "a", "name": None}],
         [{"role": "critic", "content": "a"}],
         [{"role": "developer", "content": "a"}],

@@ -8,6 +8,7 @@ Invariants:
 """
 
 from collections.abc import Iterator
+from itertools import compress, product
 from typing import Any, Final, Literal, NamedTuple
 
 from tokenlane.tokens.chat.conversation import (
@@ -22,9 +23,9 @@ from tokenlane.tokens.chat.conversation import (
 )
 from tokenlane.tokens.chat.holes import Asked, Text
 from tokenlane.tokens.chat.json_holes import Json
+from tokenlane.tokens.chat.residual import Unknown
 from tokenlane.tokens.chat.template_json import to_json
 
-_CONTENTS: Final[tuple[Literal["text", "empty", "null"], ...]] = ("text", "empty", "null")
 _MOST_CALLS: Final = 8
 _TEXTS_OF_CALL: Final = 3
 # What clients write beside a message that says nothing by it, and vLLM drops.
@@ -38,7 +39,7 @@ _REASONS: Final = frozenset(("reasoning", "reasoning_content"))
 class Form(NamedTuple):
     """content: a text; or none, in one of two ways. calls: how many it makes, each of an id, a name
     and arguments. thought: it has what was thought. answers: it has the id of the call that it
-    answers. named: it has the name of who speaks."""
+    answers. named: it has the name of who speaks. joined: its text came in parts."""
 
     role: str
     content: Literal["text", "empty", "null"] = "text"
@@ -46,6 +47,7 @@ class Form(NamedTuple):
     thought: bool = False
     answers: bool = False
     named: bool = False
+    joined: bool = False
 
     @property
     def texts(self) -> int:
@@ -57,19 +59,20 @@ class Form(NamedTuple):
     def name(self) -> str:
         """What it is called."""
         called = [self.content, f"{self.calls} called"] if self.calls else []
-        told = (self.thought, "thought"), (self.answers, "answering"), (self.named, "named")
-        return ", ".join([self.role, *called, *[word for has, word in told if has]])
+        words = ("thought", "answering", "named", "joined")
+        return ", ".join([self.role, *called, *compress(words, self[3:])])
 
 
 def _all_forms() -> Iterator[Form]:
-    for named in (False, True):
-        yield from [Form(role, named=named) for role in sorted(PLAIN_ROLES)]
-        yield Form("tool", answers=True, named=named)
-        yield Form("assistant", thought=True, named=named)
-        for content in _CONTENTS:
-            for calls in range(1, _MOST_CALLS + 1):
-                for thought in (False, True):
-                    yield Form("assistant", content, calls, thought, named=named)
+    for named, joined in product((False, True), repeat=2):
+        yield from [Form(role, named=named, joined=joined) for role in sorted(PLAIN_ROLES)]
+        yield Form("tool", answers=True, named=named, joined=joined)
+        yield Form("assistant", thought=True, named=named, joined=joined)
+        for calls, thought in product(range(1, _MOST_CALLS + 1), (False, True)):
+            yield Form("assistant", "text", calls, thought, named=named, joined=joined)
+            if not joined:
+                yield Form("assistant", "empty", calls, thought, named=named)
+                yield Form("assistant", "null", calls, thought, named=named)
 
 
 # By name.
@@ -100,7 +103,8 @@ def texts_of(messages: list[Any], forms: tuple[str, ...]) -> list[str]:
     for message, name in zip(messages, forms, strict=True):
         form, content = FORMS[name], message.get("content")
         if form.content == "text":
-            texts.append(content if type(content) is str else content[0]["text"])
+            said = content if type(content) is str else "\n".join(_texts(content) or [])
+            texts.append(said)
         for call in message["tool_calls"] if form.calls else ():
             function = call["function"]
             arguments = to_json(arguments_of(function["arguments"]))
@@ -116,10 +120,13 @@ def texts_of(messages: list[Any], forms: tuple[str, ...]) -> list[str]:
 
 def _form(message: Message) -> str | None:
     role, content = message.get("role"), message.get("content")
+    joined, billed = False, False
     if isinstance(content, list):
-        content = _only_text(content)
-        if content is None:
+        said = _texts(content)
+        if said is None:
             return None
+        joined, billed = len(said) > 1, any(one.startswith(BILLING_LINE) for one in said)
+        content = "\n".join(said)
     if type(content) is not str and not (content is None and role == "assistant"):
         return None
     more = {
@@ -143,18 +150,23 @@ def _form(message: Message) -> str | None:
         how = "null"
     elif calls and not content:
         how = "empty"
-    elif role == "system" and content.startswith(BILLING_LINE):
+    elif role == "system" and (billed or content.startswith(BILLING_LINE)):
         return None
-    return _NAMES.get(Form(role, how, len(calls), thought, answers, named))
+    return _NAMES.get(Form(role, how, len(calls), thought, answers, named, joined))
 
 
-def _only_text(content: list[Any]) -> str | None:
-    """Return the text of content that is one part, which is read as if it were the text alone."""
-    part = content[0] if len(content) == 1 else None
-    if not isinstance(part, dict) or len(part) != 2 or part.get("type") != "text":
-        return None
-    text = part.get("text")
-    return text if type(text) is str else None
+def _texts(content: list[Any]) -> list[str] | None:
+    """Return the texts of content in parts: one, which is read as if it were the text alone, or
+    several that are not empty, which most templates get in one, line by line."""
+    texts: list[str] = []
+    for part in content:
+        if not isinstance(part, dict) or len(part) != 2 or part.get("type") != "text":
+            return None
+        text = part.get("text")
+        if type(text) is not str or (text == "" and len(content) > 1):
+            return None
+        texts.append(text)
+    return texts or None
 
 
 def _are_calls(calls: Any) -> bool:
@@ -181,8 +193,10 @@ def owners(forms: tuple[str, ...]) -> list[int]:
 
 def with_holes(name: str, first: int, content_format: ContentFormat, asked: Asked) -> Message:
     """Return the template's message of this form, with a hole for each text. first: the number of
-    the first of them."""
+    the first of them. Raise Unknown where the template gets the parts of a text."""
     form, texts = FORMS[name], iter([Text(asked, (first + at,)) for at in range(TEXTS[name])])
+    if form.joined and content_format == "openai" and form.role != "tool":
+        raise Unknown("a text in parts")
     if form.content == "null":
         message: Message = {"role": form.role, "content": "" if content_format == "string" else []}
     else:
