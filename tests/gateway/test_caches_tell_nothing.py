@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.admission.test_auth import ALICE, AUTH, BOB, bearer
 from tests.raw import Answer, Asked, Upstream, answering, ok, post, until
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tests.tokens.test_agent_turns import talk
 from tests.tokens.test_next_turn import damaged, system, turns, written
-from tokenlane.config.settings import LogSettings, Settings, TokenSettings
+from tokenlane.config.settings import AuthSettings, LogSettings, Settings, TokenSettings
 from tokenlane.telemetry.log.access_log import AccessLog
 from tokenlane.tokens.caches.lru import CacheCounts
 
@@ -67,15 +68,20 @@ stories = st.lists(
 
 
 class Watched:
-    """A gateway, and all that can be seen of it. kept_bytes: of what its caches may keep."""
+    """A gateway, and all that can be seen of it. kept_bytes: of what its caches may keep. keys: its
+    clients have some."""
 
-    def __init__(self, folder: Path, kept_bytes: int) -> None:
+    def __init__(self, folder: Path, kept_bytes: int, *, keys: bool) -> None:
         self._path = folder / f"{kept_bytes}.jsonl"
         log = LogSettings(
             access=str(self._path), sample_ratio=1.0, prefix_block_tokens=16, format="json"
         )
         self._access = AccessLog(log)
-        self._settings = Settings(log=log, tokens=TokenSettings(cache_limit_bytes=kept_bytes))
+        self._settings = Settings(
+            log=log,
+            tokens=TokenSettings(cache_limit_bytes=kept_bytes),
+            auth=AUTH if keys else AuthSettings(),
+        )
 
     async def enter(self, stack: AsyncExitStack) -> None:
         self._upstream = await stack.enter_async_context(Upstream(answering(ok())))
@@ -90,9 +96,9 @@ class Watched:
         )
         self._client = await self._bench.client()
 
-    async def ask(self, raw: bytes, cut: int) -> tuple[int, dict[str, str], bytes]:
+    async def ask(self, raw: bytes, cut: int, key: bytes) -> tuple[int, dict[str, str], bytes]:
         """The answer to a body that comes in two parts."""
-        request = post(CHAT, raw)
+        request = post(CHAT, raw, bearer(key))
         at = len(request) - cut % (len(raw) + 1)
         await self._client.send(request[:at])
         await asyncio.sleep(0)
@@ -140,13 +146,14 @@ def _told(one: Asked) -> list[tuple[bytes, bytes]]:
     return [pair for pair in one.headers if pair[0] not in {b"x-request-id", b"host"}]
 
 
+@pytest.mark.parametrize("keys", [False, True], ids=["open", "with keys"])
 @pytest.mark.timeout(240)
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=12)
-@given(stories)
-def test_nobody_can_tell_that_a_prompt_was_known(story: list[tuple[Any, ...]]) -> None:
+@given(story=stories)
+def test_nobody_can_tell_that_a_prompt_was_known(keys: bool, story: list[tuple[Any, ...]]) -> None:
     async def told() -> None:
         with TemporaryDirectory() as folder:
-            warm, cold = Watched(Path(folder), 64 << 20), Watched(Path(folder), 0)
+            warm, cold = [Watched(Path(folder), size, keys=keys) for size in (64 << 20, 0)]
             async with AsyncExitStack() as stack:
                 for one in (warm, cold):
                     await one.enter(stack)
@@ -163,8 +170,8 @@ def test_nobody_can_tell_that_a_prompt_was_known(story: list[tuple[Any, ...]]) -
                     body = damaged(write(said), how, at, last) if how != 4 else write(said)
                     first += [body, body, write(said)]
                 for number, body in enumerate(first):
-                    cut = number * 7919
-                    assert await warm.ask(body, cut) == await cold.ask(body, cut)
+                    cut, key = number * 7919, BOB if number % 5 == 4 else ALICE
+                    assert await warm.ask(body, cut, key) == await cold.ask(body, cut, key)
                 hits = {name: one.hits for name, one in warm.cache_counts().items()}
                 # A long beginning is known by its body or as an opening: the rung decides.
                 assert (

@@ -136,6 +136,20 @@ async def test_a_field_is_added_to_an_empty_body(raw: bytes) -> None:
     assert json.loads(whole(await body.text())) == {"cache_salt": "s"}
 
 
+@pytest.mark.parametrize("at", [0, 20, -2, -1, None])
+async def test_a_field_is_added_to_one_that_came_in_parts(at: int | None) -> None:
+    raw = json.dumps({"messages": [{"role": "user", "content": "hi"}], "seed": 1}).encode() + b" "
+    same, rest = (raw, b"") if at is None else (raw[:at], raw[at:])
+    body, whole_body = ReplicaBody(BodyParts([same], rest)), ReplicaBody(raw)
+    body.put("cache_salt", b'"s"')
+    whole_body.put("cache_salt", b'"s"')
+    made = await body.text()
+    assert whole(made) == await whole_body.text()
+    # What came before the last part is not copied.
+    assert isinstance(made, bytes) or made.same == [same]
+    assert isinstance(made, bytes) == (b"}" not in rest)
+
+
 COMPLETION = {"model": "demo", "prompt": "hello there"}
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
 

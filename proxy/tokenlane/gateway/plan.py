@@ -41,13 +41,14 @@ class Plan:
     forwards: replicas that have proven the ids get them.
     form: what the replica got, or would get if it has proven the ids; None for unread prompts.
     shadow: the model that gets a copy.
-    turn: what is new in the body, where it begins as a known one.
+    raw: the body as it came, where others may begin as it does. turn: what is new in it, where it
+    begins as a known one.
     """
 
     __slots__ = (
         "alias", "body", "claim", "form", "forwards", "headers", "inspected_s", "label", "model",
-        "named", "path", "query", "request", "request_id", "route", "shadow", "tenant", "tokens",
-        "tokens_s", "turn",
+        "named", "path", "query", "raw", "request", "request_id", "route", "shadow", "tenant",
+        "tokens", "tokens_s", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Plan:
         self.label = OTHER
         self.shadow: str | None = None
         self.tokens: Outcome | None = None
+        self.raw = b""
         self.turn: NextTurn | None = None
         self.claim: Claim | None = None
         self.forwards = False

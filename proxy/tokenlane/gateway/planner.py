@@ -99,12 +99,16 @@ class Planner:
 
     def _inspect(self, plan: Plan, received: RawBody) -> None:
         kind, rules = plan.route.kind, self._rules
-        may_change = rules.on or self._names.on or plan.tenant or self._prompts.may_replace(kind)
-        if not may_change:
-            plan.body = ReplicaBody(received)
-            plan.turn = turn = self._prompts.begun(kind, received)
-            plan.request = inspect(kind, plan.body.raw) if turn is None else turn.request
-            return
+        if not (rules.on or self._names.on or self._prompts.may_replace(kind)):
+            turn = self._prompts.begun(kind, received)
+            # A tenant's salt goes behind the fields of a body that has none of its own.
+            if turn is not None and not (plan.tenant and turn.request.cache_salt is not UNSET):
+                plan.body, plan.turn, plan.request = ReplicaBody(received), turn, turn.request
+                return
+            plan.raw = received = whole(received)
+            if not plan.tenant:
+                plan.body, plan.request = ReplicaBody(received), inspect(kind, received)
+                return
         raw = whole(received)
         plan.body = ReplicaBody.taken_apart(raw)
         fields = plan.body.fields

@@ -106,14 +106,13 @@ class PromptReader:
         keeps_ids = self._settings.forward_tokens == "all" and len(claim.proven) > 0
         known = self._tokens.known(model, request, plan.turn, keeps_ids=keeps_ids)
         if isinstance(known, bytes):
-            raw = b"" if plan.body.fields is not None or plan.turn is not None else plan.body.raw
-            known = self._tokens.plain(model, request, known, raw) or await self._tokens.make(
+            known = self._tokens.plain(model, request, known, plan.raw) or await self._tokens.make(
                 model,
                 request,
                 known,
                 limit_tokens=limit_tokens,
                 tenant=tenant,
-                raw=raw,
+                raw=plan.raw,
                 turn=plan.turn,
                 keeps_ids=keeps_ids,
             )

@@ -123,15 +123,19 @@ class ReplicaBody:
             self.made = await _made(self._put_together, len(self._received) <= _COPIED_BYTES)
         return self.made
 
-    def _put_together(self) -> bytes:
+    def _put_together(self) -> RawBody:
         if self._rewritten:
             return _encode(self.fields)
-        rest = self.raw.rstrip(b" \t\r\n")[:-1]
+        received = self._received
+        if isinstance(received, bytes) or b"}" not in received.rest:
+            received = BodyParts([], self.raw)
+        same, rest = received.same, received.rest.rstrip(b" \t\r\n")[:-1]
         added = b",".join(
             b'"%b":%b' % (name.encode(), value) for name, value in (self._added or {}).items()
         )
-        comma = b"" if rest.strip(b" \t\r\n") == b"{" else b","
-        return b"%b%b%b}" % (rest, comma, added)
+        comma = b"" if not same and rest.strip(b" \t\r\n") == b"{" else b","
+        made = b"%b%b%b}" % (rest, comma, added)
+        return BodyParts(same, made) if same else made
 
     def takes_ids(self, request: Prompted) -> bool:
         """Return whether replicas answer it by ids as by its text. request: what was read of it."""
@@ -157,7 +161,7 @@ class ReplicaBody:
             listed = cache.find(prompt)
             unknown_bytes = sum(ids.unknown_bytes for ids in listed)
             short = len(rest) <= _COPIED_BYTES and unknown_bytes <= _IDS_BYTES
-            made = await _made(partial(make, rest, listed), short)
+            made = whole(await _made(partial(make, rest, listed), short))
             self._with_ids = made if isinstance(text, bytes) else BodyParts(text.same, made)
         return self._with_ids
 
@@ -179,7 +183,7 @@ def _beside(text: bytes, listed: Sequence[ListedIds]) -> bytes:
     return b",".join((before, *items))
 
 
-async def _made(make: Callable[[], bytes], short: bool) -> bytes:
+async def _made(make: Callable[[], RawBody], short: bool) -> RawBody:
     if short:
         return make()
     with AWAITING[ROUTE]:
