@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -116,13 +117,14 @@ def gateway(
     program: str = "tokenlane",
     workers: int = 1,
     plain: bool = False,
+    tokenizer: Path = MODEL_FOLDER,
 ) -> Iterator[Proxy]:
     """The gateway, tokenization and `affinity` on, once it serves the demo model.
 
     The whole of it, supervisor included, runs on that core, or on several, as taskset lists them.
     extra: more of its flags. program: a
     module with the same command line. plain: as plain Python even where the compiled build can be
-    made.
+    made. tokenizer: the folder of the demo model's, or another's in its place.
     """
     folder = None if plain else compiled()
     say(f"{name}: {'plain' if folder is None else 'compiled'} build")
@@ -131,7 +133,7 @@ def gateway(
         "env", f"PYTHONPATH={python_path(folder)}",
         *module(program, "serve", "--port", str(port), "--admin-port", str(admin_port)),
         "--workers", str(workers),
-        "--policy", "affinity", "--tokenizer", f"{MODEL}={MODEL_FOLDER}",
+        "--policy", "affinity", "--tokenizer", f"{MODEL}={tokenizer}",
         *backends(urls), *extra,
     ]  # fmt: skip
     with Process(name, argv, core=core, folder=folder) as process:

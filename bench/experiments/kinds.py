@@ -1,0 +1,214 @@
+"""What requests of other kinds cost: messages of other shapes, other dialects, clients with keys.
+
+    python -m bench kinds [--rounds 5] [--tokenizer FOLDER] [--keys]
+
+The gateway beside the aiohttp proxy, alternated, CPU per request of the whole process tree. Bodies
+are of program text, each with something new: 16 KiB, of which 12 are one of 32 system prompts, and
+390 KB, the last turns of 16 conversations. Chats have a text as content, in one part or two, a
+name, what was thought, or a picture; Messages, Responses and completions say the same.
+"""
+
+import argparse
+import base64
+import random
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.experiments.throughput import RUNG_COUNT, Wrk, summary
+from bench.loads import workload
+from bench.loads.throughput_bodies import RUN_NUMBERS, Load
+from bench.loads.workload import CHAT, NUMBER_DIGITS, Message, Parts
+from bench.tools import machine, wrk
+from bench.tools.canned import Canned
+from bench.tools.demo_model import MODEL, MODEL_FOLDER
+from bench.tools.processes import free_ports, need_tools, say, two_cores
+from bench.tools.scrape import difference, samples
+from bench.tools.statistics import Cell, ratio, table
+from bench.tools.systems import aiohttp_proxy, gateway
+
+MESSAGES, RESPONSES, COMPLETIONS = "/v1/messages", "/v1/responses", "/v1/completions"
+KEY = "sk-bench"
+SYSTEMS, QUESTIONS = 32, 128
+SYSTEM_CHARS, QUESTION_CHARS = 12 * 1024, 4 * 1024
+PICTURE_BYTES = 290_000
+# What no canned answer depends on.
+PROMPT_TOKENS = 1000
+
+Change = Callable[[Message], Message]
+
+
+def around_number(body: dict[str, Any]) -> Parts:
+    """A body in two, to be sent around a number."""
+    mark = b"@" * NUMBER_DIGITS
+    head, tail = msgspec.json.encode(body | {"model": MODEL}).split(mark)
+    return head, tail
+
+
+def marked(text: str) -> str:
+    """A text that begins with a number that is not there yet."""
+    return f"{'@' * NUMBER_DIGITS} {text}"
+
+
+def questions() -> list[tuple[str, str]]:
+    """System prompts, and questions that are new each time."""
+    return [
+        (
+            workload.code(SYSTEM_CHARS, number % SYSTEMS),
+            marked(workload.code(QUESTION_CHARS, 1_000_000 + number)),
+        )
+        for number in range(QUESTIONS)
+    ]
+
+
+def conversations() -> list[list[Message]]:
+    """The last turns of 16 conversations, the question of each new."""
+    talks = []
+    for seed in range(workload.CONVERSATIONS):
+        told = workload.conversation(workload.TURNS, workload.LONG_BYTES, seed, workload.code)
+        said = workload.said(told)
+        for left in (3, 2, 1, 0):
+            *before, last = said[: len(said) - 2 * left]
+            talks.append([*before, {**last, "content": marked(last["content"])}])
+    return talks
+
+
+def short(change: Change) -> list[Parts]:
+    """Chats of 16 KiB, their messages changed."""
+    return [
+        around_number({"messages": [change(one) for one in workload.said(said)]})
+        for said in ([("system", system), ("user", asked)] for system, asked in questions())
+    ]
+
+
+def long(change: Change) -> list[Parts]:
+    """Chats of 390 KB, their messages changed."""
+    return [around_number({"messages": list(map(change, talk))}) for talk in conversations()]
+
+
+def in_parts(count: int) -> Change:
+    """What writes content as so many parts."""
+
+    def change(message: Message) -> Message:
+        text = message["content"]
+        step = -(-len(text) // count)
+        texts = [text[at : at + step] for at in range(0, len(text), step)]
+        return {**message, "content": [{"type": "text", "text": one} for one in texts]}
+
+    return change
+
+
+def thinking(message: Message) -> Message:
+    """An assistant's message with what was thought."""
+    return message | ({"reasoning_content": "So."} if message["role"] == "assistant" else {})
+
+
+def named(message: Message) -> Message:
+    """A user's message with a name."""
+    return message | ({"name": "bo"} if message["role"] == "user" else {})
+
+
+def pictures() -> list[Parts]:
+    """A question and a picture."""
+    data = base64.b64encode(random.Random(1).randbytes(PICTURE_BYTES)).decode()
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    asked = {"type": "text", "text": marked("What is this?")}
+    return [around_number({"messages": [{"role": "user", "content": [asked, picture]}]})]
+
+
+def apart(talks: Iterable[list[Message]]) -> list[Parts]:
+    """The system prompt in a field of its own."""
+    return [
+        around_number({"system": talk[0]["content"], "messages": talk[1:], "max_tokens": 16})
+        for talk in talks
+    ]
+
+
+KINDS: dict[str, Callable[[], tuple[str, list[Parts]]]] = {
+    "chat": lambda: (CHAT, short(lambda message: message)),
+    "chat, content in one part": lambda: (CHAT, short(in_parts(1))),
+    "chat, content in two parts": lambda: (CHAT, short(in_parts(2))),
+    "Messages": lambda: (
+        MESSAGES,
+        apart(workload.said([("system", one), ("user", asked)]) for one, asked in questions()),
+    ),
+    "Responses": lambda: (
+        RESPONSES,
+        [around_number({"instructions": system, "input": asked}) for system, asked in questions()],
+    ),
+    "completion": lambda: (
+        COMPLETIONS,
+        [around_number({"prompt": system + asked}) for system, asked in questions()],
+    ),
+    "390 KB, a chat": lambda: (CHAT, long(lambda message: message)),
+    "390 KB, content in two parts": lambda: (CHAT, long(in_parts(2))),
+    "390 KB, with `reasoning_content`": lambda: (CHAT, long(thinking)),
+    "390 KB, with names": lambda: (CHAT, long(named)),
+    "390 KB, a picture": lambda: (CHAT, pictures()),
+    "390 KB, Messages": lambda: (MESSAGES, apart(conversations())),
+}
+
+
+def load_of(name: str) -> Load:
+    """What wrk sends of a kind, with a key, which matters where keys are asked for alone."""
+    path, parts = KINDS[name]()
+    tokens = [PROMPT_TOKENS] * len(parts)
+
+    def script(turn: int) -> str:
+        lua = wrk.script_of_parts(path, parts, tokens, turn * RUN_NUMBERS)
+        typed = "Content-Type: application/json"
+        return lua.replace(typed, rf"Authorization: Bearer {KEY}\r\n{typed}")
+
+    return Load(name, script)
+
+
+def measured(rounds: int, seconds_s: int, folder: Path, *, keys: bool) -> list[list[Cell]]:
+    """A row for each kind."""
+    rows: list[list[Cell]] = []
+    core, load_core = cores = two_cores()
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        scratch = Path(enter(tempfile.TemporaryDirectory(prefix="bench-kinds-")))
+        told = {"keys": [{"digest": sha256(KEY.encode()).hexdigest(), "tenant": "bench"}]}
+        config = scratch / "tokenlane.yaml"
+        config.write_bytes(msgspec.json.encode({"auth": told} if keys else {}))  # JSON is YAML
+        canned = enter(Canned(free_ports(4), load_core))
+        ours = enter(gateway(canned.urls, core, "--config", str(config), tokenizer=folder))
+        plain, runs = enter(aiohttp_proxy(canned.urls, core)), Wrk(scratch, cores)
+        assert ours.admin_port is not None
+        for name in KINDS:
+            say(f"kinds, {name}")
+            before = samples(ours.admin_port)
+            done = runs.rounds(load_of(name), [ours, plain], rounds, seconds_s)
+            rungs = difference(before, samples(ours.admin_port), RUNG_COUNT, "rung")
+            own, other = summary(ours.name, done), summary(plain.name, done)
+            costs = own["cpu_us"], other["cpu_us"]
+            rung = max(rungs, key=lambda one: rungs[one], default="none")
+            rows.append([name, *costs, ratio(costs[1], costs[0]), rung, own["errors"]])
+    return rows
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench kinds", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=2, help="of a round")
+    parser.add_argument("--tokenizer", type=Path, default=MODEL_FOLDER, metavar="FOLDER")
+    parser.add_argument("--keys", action="store_true", help="clients have keys")
+    options = parser.parse_args()
+    need_tools("nginx", "wrk", "taskset")
+    rows = measured(options.rounds, options.seconds, options.tokenizer, keys=options.keys)
+    print(machine.describe(machine.facts()))
+    header = ["requests", "CPU µs", "aiohttp", "aiohttp / ours", "mostly by", "errors"]
+    print(table(header, rows))
+
+
+if __name__ == "__main__":
+    main()
