@@ -41,8 +41,8 @@ class Plan:
     forwards: replicas that have proven the ids get them.
     form: what the replica got, or would get if it has proven the ids; None for unread prompts.
     shadow: the model that gets a copy.
-    raw: the body as it came, where others may begin as it does. turn: what is new in it, where it
-    begins as a known one.
+    raw: the client's bytes, where another body may begin as they do. turn: what is new in the body,
+    where it begins as a known one.
     """
 
     __slots__ = (

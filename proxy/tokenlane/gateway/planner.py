@@ -99,17 +99,20 @@ class Planner:
 
     def _inspect(self, plan: Plan, received: RawBody) -> None:
         kind, rules = plan.route.kind, self._rules
-        if not (rules.on or self._names.on or self._prompts.may_replace(kind)):
+        is_kept = not (rules.on or self._names.on or self._prompts.may_replace(kind))
+        if is_kept:
             turn = self._prompts.begun(kind, received)
             # A tenant's salt goes behind the fields of a body that has none of its own.
             if turn is not None and not (plan.tenant and turn.request.cache_salt is not UNSET):
                 plan.body, plan.turn, plan.request = ReplicaBody(received), turn, turn.request
                 return
-            plan.raw = received = whole(received)
             if not plan.tenant:
-                plan.body, plan.request = ReplicaBody(received), inspect(kind, received)
+                plan.body = ReplicaBody(received)
+                plan.raw = plan.body.raw
+                plan.request = inspect(kind, plan.raw)
                 return
         raw = whole(received)
+        plan.raw = raw if is_kept else b""
         plan.body = ReplicaBody.taken_apart(raw)
         fields = plan.body.fields
         if fields is None:
