@@ -92,14 +92,14 @@ def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
     if isinstance(request, ResponsesBody):
         chat = openai_responses.as_chat(request)
         # `/tokenize` sorts the keys of calls, and responses do not.
-        if any("tool_calls" in turn for turn in prompt_fields.value(chat.messages)):
+        if any("tool_calls" in turn for turn in chat.messages):
             raise Unrenderable("tool-shape")
-        return chat
+        return chat.whole()
     if not isinstance(request, MessagesBody):
         assert isinstance(request, ChatFields)
         return request
     if tokenizer is not None:
-        return tokenizer.as_chat(request)
+        return tokenizer.as_chat(request).whole()
     # Only the template decides these two; where they matter, the ids are not known.
     one, other = (
         anthropic_messages.as_chat(request, system_first=first, effort_of_none=_unknown)
@@ -107,7 +107,7 @@ def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
     )
     if one != other:
         raise Unrenderable("no-chat-template")
-    return one
+    return one.whole()
 
 
 def _unknown() -> str:

@@ -17,11 +17,18 @@ from typing import Any, NamedTuple
 
 from tokenlane.errors import ConfigError, RequestError, Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatFields, CompletionFields, Conversation, ResponsesFields
+from tokenlane.protocols.bodies import (
+    ChatFields,
+    CompletionFields,
+    Conversation,
+    MessagesFields,
+    ResponsesFields,
+)
 from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.options import Options, OptionsCache
 from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
+from tokenlane.tokens.chat.anthropic_messages import MadeChat
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.chat.runs import EarlierRun
@@ -168,8 +175,10 @@ class Tokenizer:
             return Rendering(harmony.text(asked))
         if self._own_renderer:
             raise Unrenderable("own-renderer")
-        request = self.as_chat(asked)
-        given = prompt_fields.decoded(request.messages)
+        if isinstance(asked, ChatFields):
+            request, given = asked, prompt_fields.decoded(asked.messages)
+        else:
+            request, given = self.as_chat(asked)
         converted = request is not asked
         shape = None if shapes is None else shape_of(request, given, converted=converted)
         if shapes is None or shape is None:
@@ -238,10 +247,8 @@ class Tokenizer:
             self._options.put(digest, request, made)
         return made
 
-    def as_chat(self, request: Conversation) -> ChatFields:
-        """Return a request of any dialect as the chat that vLLM makes of it. Raise Unrenderable."""
-        if isinstance(request, ChatFields):
-            return request
+    def as_chat(self, request: MessagesFields | ResponsesFields) -> MadeChat:
+        """Return the chat that vLLM makes of another dialect's request. Raise Unrenderable."""
         if isinstance(request, ResponsesFields):
             return openai_responses.as_chat(request)
         return anthropic_messages.as_chat(

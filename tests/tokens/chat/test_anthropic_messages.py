@@ -29,7 +29,7 @@ def chat(system_first: bool = False, **body: Any) -> dict[str, Any]:
         read({"messages": [USER], **body}),
         system_first=system_first,
         effort_of_none=lambda: "none",
-    )
+    ).whole()
     return {
         name: prompt_fields.value(getattr(made, name))
         for name in made.__struct_fields__

@@ -24,7 +24,7 @@ def read(body: dict[str, Any]) -> ResponsesFields:
 
 def chat(**body: Any) -> dict[str, Any]:
     """What it becomes, decoded."""
-    made = openai_responses.as_chat(read({"input": "hi", **body}))
+    made = openai_responses.as_chat(read({"input": "hi", **body})).whole()
     return {
         name: prompt_fields.value(getattr(made, name))
         for name in made.__struct_fields__

@@ -8,7 +8,7 @@ Invariants:
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,9 +26,21 @@ DISPLAYS = (None, "summarized", "omitted", "updates")
 Block = dict[str, Any]
 
 
+class MadeChat(NamedTuple):
+    """A chat that was made of another dialect's request. fields: all but its messages, which are
+    decoded JSON."""
+
+    fields: ChatFields
+    messages: list[Message]
+
+    def whole(self) -> ChatFields:
+        """Return it as a chat."""
+        return msgspec.structs.replace(self.fields, messages=encoded(self.messages))
+
+
 def as_chat(
     request: MessagesFields, *, system_first: bool, effort_of_none: Callable[[], str]
-) -> ChatFields:
+) -> MadeChat:
     """Return the chat of a request. Raise Unrenderable.
 
     system_first: the chat template takes a system message nowhere but in front. effort_of_none:
@@ -61,16 +73,16 @@ def chat_of(
     messages: list[Message],
     tools: list[dict[str, Any]] | None,
     effort: Any,
-) -> ChatFields:
+) -> MadeChat:
     """Return the chat that a request of another dialect becomes."""
-    return ChatFields(
-        messages=encoded(messages),
+    fields = ChatFields(
         tools=ABSENT if tools is None else encoded(tools),
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_effort=ABSENT if effort is None else encoded(effort),
         kv_transfer_params=request.kv_transfer_params,
         add_special_tokens=request.add_special_tokens,
     )
+    return MadeChat(fields, messages)
 
 
 def encoded(value: Any) -> msgspec.Raw:

@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatFields, ResponsesFields
-from tokenlane.tokens.chat.anthropic_messages import TOOL_KEYS, chat_of
+from tokenlane.protocols.bodies import ResponsesFields
+from tokenlane.tokens.chat.anthropic_messages import TOOL_KEYS, MadeChat, chat_of
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 Item = dict[str, Any]
@@ -20,7 +20,7 @@ PLAIN_ROLES = frozenset({"user", "system", "developer"})
 KEPT_KEYS = ("name", "task")
 
 
-def as_chat(request: ResponsesFields) -> ChatFields:
+def as_chat(request: ResponsesFields) -> MadeChat:
     """Return the chat of a request. Raise Unrenderable."""
     if prompt_fields.value(request.previous_response_id) is not None:
         raise Unrenderable("stored-response")
