@@ -12,7 +12,7 @@ import argparse
 import base64
 import random
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 from bench.experiments.throughput import RUNG_COUNT, Wrk, summary
 from bench.loads import workload
 from bench.loads.throughput_bodies import RUN_NUMBERS, Load
-from bench.loads.workload import CHAT, NUMBER_DIGITS, Message, Parts
+from bench.loads.workload import CHAT, Message, Parts
 from bench.tools import machine, wrk
 from bench.tools.canned import Canned
 from bench.tools.demo_model import MODEL, MODEL_FOLDER
@@ -43,52 +43,34 @@ PROMPT_TOKENS = 1000
 Change = Callable[[Message], Message]
 
 
-def around_number(body: dict[str, Any]) -> Parts:
+def parts_of(body: dict[str, Any]) -> Parts:
     """A body in two, to be sent around a number."""
-    mark = b"@" * NUMBER_DIGITS
-    head, tail = msgspec.json.encode(body | {"model": MODEL}).split(mark)
-    return head, tail
+    return workload.around_number(msgspec.json.encode(body | {"model": MODEL}))
 
 
-def marked(text: str) -> str:
-    """A text that begins with a number that is not there yet."""
-    return f"{'@' * NUMBER_DIGITS} {text}"
-
-
-def questions() -> list[tuple[str, str]]:
+def questions() -> list[list[Message]]:
     """System prompts, and questions that are new each time."""
+    sizes = SYSTEM_CHARS, QUESTION_CHARS
     return [
-        (
-            workload.code(SYSTEM_CHARS, number % SYSTEMS),
-            marked(workload.code(QUESTION_CHARS, 1_000_000 + number)),
-        )
-        for number in range(QUESTIONS)
+        workload.asked_anew(workload.question(*sizes, seed, SYSTEMS, workload.code))
+        for seed in range(QUESTIONS)
     ]
 
 
 def conversations() -> list[list[Message]]:
     """The last turns of 16 conversations, the question of each new."""
-    talks = []
-    for seed in range(workload.CONVERSATIONS):
-        told = workload.conversation(workload.TURNS, workload.LONG_BYTES, seed, workload.code)
-        said = workload.said(told)
-        for left in (3, 2, 1, 0):
-            *before, last = said[: len(said) - 2 * left]
-            talks.append([*before, {**last, "content": marked(last["content"])}])
-    return talks
+    talks = workload.talks(workload.LONG_BYTES, workload.code)
+    return [workload.asked_anew(talk) for talk in workload.last_of(talks)]
 
 
-def short(change: Change) -> list[Parts]:
-    """Chats of 16 KiB, their messages changed."""
-    return [
-        around_number({"messages": [change(one) for one in workload.said(said)]})
-        for said in ([("system", system), ("user", asked)] for system, asked in questions())
-    ]
+def chats(talks: list[list[Message]], change: Change) -> list[Parts]:
+    """Chats, their messages changed."""
+    return [parts_of({"messages": list(map(change, talk))}) for talk in talks]
 
 
-def long(change: Change) -> list[Parts]:
-    """Chats of 390 KB, their messages changed."""
-    return [around_number({"messages": list(map(change, talk))}) for talk in conversations()]
+def as_it_is(message: Message) -> Message:
+    """A role and a text."""
+    return message
 
 
 def in_parts(count: int) -> Change:
@@ -117,40 +99,45 @@ def pictures() -> list[Parts]:
     """A question and a picture."""
     data = base64.b64encode(random.Random(1).randbytes(PICTURE_BYTES)).decode()
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-    asked = {"type": "text", "text": marked("What is this?")}
-    return [around_number({"messages": [{"role": "user", "content": [asked, picture]}]})]
+    asked = {"type": "text", "text": workload.marked("What is this?")}
+    return [parts_of({"messages": [{"role": "user", "content": [asked, picture]}]})]
 
 
-def apart(talks: Iterable[list[Message]]) -> list[Parts]:
-    """The system prompt in a field of its own."""
+def messages(talks: list[list[Message]]) -> list[Parts]:
+    """Messages: the system prompt in a field of its own."""
     return [
-        around_number({"system": talk[0]["content"], "messages": talk[1:], "max_tokens": 16})
+        parts_of({"system": talk[0]["content"], "messages": talk[1:], "max_tokens": 16})
         for talk in talks
     ]
 
 
+def responses(talks: list[list[Message]]) -> list[Parts]:
+    """Responses: likewise."""
+    return [
+        parts_of({"instructions": talk[0]["content"], "input": talk[1]["content"]})
+        for talk in talks
+    ]
+
+
+def completions(talks: list[list[Message]]) -> list[Parts]:
+    """Completions: all that was said, in one text."""
+    return [parts_of({"prompt": "\n".join(one["content"] for one in talk)}) for talk in talks]
+
+
 KINDS: dict[str, Callable[[], tuple[str, list[Parts]]]] = {
-    "chat": lambda: (CHAT, short(lambda message: message)),
-    "chat, content in one part": lambda: (CHAT, short(in_parts(1))),
-    "chat, content in two parts": lambda: (CHAT, short(in_parts(2))),
-    "Messages": lambda: (
-        MESSAGES,
-        apart(workload.said([("system", one), ("user", asked)]) for one, asked in questions()),
-    ),
-    "Responses": lambda: (
-        RESPONSES,
-        [around_number({"instructions": system, "input": asked}) for system, asked in questions()],
-    ),
-    "completion": lambda: (
-        COMPLETIONS,
-        [around_number({"prompt": system + asked}) for system, asked in questions()],
-    ),
-    "390 KB, a chat": lambda: (CHAT, long(lambda message: message)),
-    "390 KB, content in two parts": lambda: (CHAT, long(in_parts(2))),
-    "390 KB, with `reasoning_content`": lambda: (CHAT, long(thinking)),
-    "390 KB, with names": lambda: (CHAT, long(named)),
+    "chat": lambda: (CHAT, chats(questions(), as_it_is)),
+    "chat, content in one part": lambda: (CHAT, chats(questions(), in_parts(1))),
+    "chat, content in two parts": lambda: (CHAT, chats(questions(), in_parts(2))),
+    "Messages": lambda: (MESSAGES, messages(questions())),
+    "Responses": lambda: (RESPONSES, responses(questions())),
+    "completion": lambda: (COMPLETIONS, completions(questions())),
+    "390 KB, a chat": lambda: (CHAT, chats(conversations(), as_it_is)),
+    "390 KB, content in two parts": lambda: (CHAT, chats(conversations(), in_parts(2))),
+    "390 KB, with `reasoning_content`": lambda: (CHAT, chats(conversations(), thinking)),
+    "390 KB, with names": lambda: (CHAT, chats(conversations(), named)),
     "390 KB, a picture": lambda: (CHAT, pictures()),
-    "390 KB, Messages": lambda: (MESSAGES, apart(conversations())),
+    "390 KB, Messages": lambda: (MESSAGES, messages(conversations())),
+    "390 KB, completion": lambda: (COMPLETIONS, completions(conversations())),
 }
 
 

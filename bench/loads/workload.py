@@ -170,18 +170,31 @@ Parts = tuple[bytes, bytes]
 NUMBER_DIGITS = 16
 
 
+def marked(text: str) -> str:
+    """A text that begins with a number that is not there yet."""
+    return f"{'@' * NUMBER_DIGITS} {text}"
+
+
+def asked_anew(messages: list[Message]) -> list[Message]:
+    """Messages the last of which begins so."""
+    *before, last = messages
+    return [*before, {**last, "content": marked(last["content"])}]
+
+
+def around_number(body: bytes) -> Parts:
+    """A body in which such a text stands, in its two parts."""
+    head, tail = body.split(b"@" * NUMBER_DIGITS)
+    return head, tail
+
+
 def numbered(messages: list[Message]) -> Parts:
     """The body of a chat whose last message begins with a number that is not there yet."""
-    mark = "@" * NUMBER_DIGITS
-    *before, last = messages
-    marked = {**last, "content": f"{mark} {last['content']}"}
-    head, tail = body_of([*before, marked]).split(mark.encode())
-    return head, tail
+    return around_number(body_of(asked_anew(messages)))
 
 
 def sized_parts(size_bytes: int, seed: int) -> Parts:
     """As `sized`, around a number at the beginning of the message."""
-    empty = chat([("user", f"{'@' * NUMBER_DIGITS} ")])
+    empty = chat([("user", marked(""))])
     return numbered(said([("user", text(size_bytes - len(empty), seed))]))
 
 
@@ -189,18 +202,20 @@ def sized_parts(size_bytes: int, seed: int) -> Parts:
 Write = Callable[[int, int], str]
 
 
+def question(
+    system_bytes: int, user_bytes: int, seed: int, systems: int, write: Write = text
+) -> list[Message]:
+    """One of so many system prompts, and a question."""
+    system = write(system_bytes, seed % systems)
+    return said([("system", system), ("user", write(user_bytes, 1_000_000 + seed))])
+
+
 def shared_prefix(
     system_bytes: int, user_bytes: int, seed: int, systems: int, write: Write = text
 ) -> Parts:
     """One of so many system prompts, and a question that is new each time."""
-    return numbered(
-        said(
-            [
-                ("system", write(system_bytes, seed % systems)),
-                ("user", write(user_bytes - NUMBER_DIGITS - 1, 1_000_000 + seed)),
-            ]
-        )
-    )
+    user_bytes -= NUMBER_DIGITS + 1
+    return numbered(question(system_bytes, user_bytes, seed, systems, write))
 
 
 def conversation(
@@ -223,17 +238,27 @@ TURNS = 100
 LONG_BYTES = 390_000
 
 
+def last_of(talks: list[list[Message]]) -> list[list[Message]]:
+    """Conversations up to each of their last four questions: first all of one length, then the
+    next."""
+    return [talk[: len(talk) - 2 * left] for left in reversed(range(4)) for talk in talks]
+
+
+def talks(size_bytes: int, write: Write = text) -> list[list[Message]]:
+    """16 conversations of 100 turns."""
+    return [said(conversation(TURNS, size_bytes, seed, write)) for seed in range(CONVERSATIONS)]
+
+
 def last_turns(size_bytes: int, write: Write = text) -> list[Parts]:
     """The turns 97 to 100 of 16 conversations of that size, with a new question each; first all of
     one length, then the next."""
-    talks = [said(conversation(TURNS, size_bytes, seed, write)) for seed in range(CONVERSATIONS)]
-    return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
+    return [numbered(talk) for talk in last_of(talks(size_bytes, write))]
 
 
 def last_calls(size_bytes: int, write: Write = code) -> list[Parts]:
     """As `last_turns`, of agents: each turn of theirs calls a tool, and what it answers last is
     new."""
-    talks = []
+    told = []
     for seed in range(CONVERSATIONS):
         talk: list[Message] = []
         for number, (role, content) in enumerate(conversation(TURNS, size_bytes, seed, write)):
@@ -250,8 +275,8 @@ def last_calls(size_bytes: int, write: Write = code) -> list[Parts]:
                 talk.append({"role": "tool", "tool_call_id": answered, "content": content})
             else:
                 talk.append({"role": role, "content": content})
-        talks.append(talk)
-    return [numbered(talk[: len(talk) - 2 * left]) for left in reversed(range(4)) for talk in talks]
+        told.append(talk)
+    return [numbered(talk) for talk in last_of(told)]
 
 
 def request(path: str, body: bytes, host: str = "127.0.0.1") -> bytes:
