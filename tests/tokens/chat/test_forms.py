@@ -183,6 +183,17 @@ def test_what_is_more_than_a_form_and_texts_has_none(message: Any) -> None:
     assert forms_of([{"role": "user", "content": "a"}, message]) is None
 
 
+@pytest.mark.parametrize("name", [name for name, form in FORMS.items() if form.joined])
+def test_a_template_that_gets_parts_gets_no_text_of_all(name: str) -> None:
+    asked = Asked([])
+    with_holes(name, 0, "string", asked)
+    if FORMS[name].role == "tool":
+        with_holes(name, 0, "openai", asked)
+        return
+    with pytest.raises(Unknown):
+        with_holes(name, 0, "openai", asked)
+
+
 def test_a_name_says_its_form_and_a_role_alone_is_one() -> None:
     assert all(FORMS[role] == Form(role) for role in ("system", "user", "tool"))
     assert len(set(FORMS.values())) == len(FORMS)
