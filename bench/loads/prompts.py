@@ -96,12 +96,12 @@ def ladder(tokenizer: Tokenizer) -> TokenService:
 async def ids_of(service: TokenService, body: bytes) -> Outcome:
     """What the gateway does with a body until it is routed, where its ids are forwarded: as its
     server, its planner and its reader of prompts do."""
-    turn = service.begun(body) if OPENING_BYTES <= len(body) < LEAST_BYTES else None
+    turn = service.begun(Kind.CHAT, body) if OPENING_BYTES <= len(body) < LEAST_BYTES else None
     if len(body) >= LEAST_BYTES:
         pieces = BodyPieces(service.bodies.part)
         for at in range(0, len(body), _READ_BYTES):
             pieces.add(memoryview(body)[at : at + _READ_BYTES])
-        turn = service.begun(BodyParts(pieces.same, b"".join(pieces.rest)))
+        turn = service.begun(Kind.CHAT, BodyParts(pieces.same, b"".join(pieces.rest)))
     request = inspect(Kind.CHAT, body) if turn is None else turn.request
     assert isinstance(request, ChatBody)
     known = service.known("m", request, turn)

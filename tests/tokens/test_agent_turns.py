@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.examples import many
 from tests.tokens.models import SHARED_NAMES
 from tests.tokens.test_next_turn import PAD, TEXTS, TOOLS, read, service, texts, written
+from tokenlane.protocols.bodies import Kind
 
 ARGUMENTS = [
     '{"path": "a.py", "line": 7}', "{}", "", "no JSON", "[1]", '{"a": {"b": [null, 1.5, "é\\n"]}}',
@@ -89,7 +90,7 @@ async def test_a_step_of_an_agent_is_known(name: str, how: str) -> None:
         steps = [(how, f"say {number} {at}", f"so {number} {at}", ARGUMENTS[0]) for at in range(4)]
         for messages in talk(steps):
             raw = write(messages)
-            begun.append(own.begun(raw) is not None)
+            begun.append(own.begun(Kind.CHAT, raw) is not None)
             assert await read(own, raw) == await read(cold, raw)
     own.close()
     cold.close()

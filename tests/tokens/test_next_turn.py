@@ -21,9 +21,9 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.http.body_pieces import BodyPieces
 from tokenlane.parts import BODY_PART_BYTES, NAME_BYTES, BodyParts, RawBody, whole
-from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.bodies import ChatBody, Kind, OtherBody
 from tokenlane.protocols.inspection import inspect
-from tokenlane.tokens.body_marks import message_ends, names_once
+from tokenlane.tokens.body_marks import is_list_read, message_ends
 from tokenlane.tokens.caches.body_prefixes import LEAST_BYTES, OPENING_BYTES
 from tokenlane.tokens.chat.residual import Continuations, Guard, Residual, continuation
 from tokenlane.tokens.demo import demo_folder
@@ -84,6 +84,7 @@ ODD = {
         "{% set c = m.content | trim %}{{ '!' if c.startswith('s') }}{{ c or '-' }}",
     ),
     "last three": LOOP.replace("in messages", "in messages[-3:]"),
+    "printed": LOOP.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls }}"),
     "roles first": "{% for m in messages %}{{ m.role }} {% endfor %}" + LOOP,
 }
 PAD = "word after word " * (LEAST_BYTES // 16 + 20)
@@ -137,16 +138,21 @@ def arrived(own: TokenService, raw: bytes, cuts: Sequence[int]) -> RawBody:
 
 
 async def read(
-    own: TokenService, raw: bytes, cuts: Sequence[int] = (), *, keeps_ids: bool = True
+    own: TokenService,
+    raw: bytes,
+    cuts: Sequence[int] = (),
+    *,
+    keeps_ids: bool = True,
+    kind: Kind = Kind.CHAT,
 ) -> tuple[Any, ...]:
     """All that the rest of the gateway sees of a body. cuts: where its pieces end; none for one
     that came whole."""
     body = arrived(own, raw, cuts) if cuts else raw
     assert whole(body) == raw
-    turn = own.begun(body)
+    turn = own.begun(kind, body)
     try:
-        request = inspect(Kind.CHAT, raw) if turn is None else turn.request
-        assert isinstance(request, ChatBody)
+        request = inspect(kind, raw) if turn is None else turn.request
+        assert not isinstance(request, OtherBody)
         if turn is not None:
             turn.complete()
         fields = [
@@ -339,7 +345,7 @@ SENDING = json.dumps({"tools": [SENDS]}).encode()[1:-1]
 
 
 @pytest.mark.parametrize(
-    ("front", "behind", "once"),
+    ("front", "behind", "read"),
     [
         (b'{"messages":', b"}", True),
         (b'{"tools":"my \\u2014 \\"messages\\"", "messages" : ', b"}", True),
@@ -347,21 +353,26 @@ SENDING = json.dumps({"tools": [SENDS]}).encode()[1:-1]
         (b'{"messages":', b",%b}" % SENDING, True),
         (b'{"messages":', b',"messages":[]}', False),
         (b'{"messages":', b',%b,"messages":[]}' % SENDING, False),
-        (b'{"messages":[],%b,"messages":' % SENDING, b"}", False),
+        (b'{"messages":[],%b,"messages":' % SENDING, b"}", True),
+        (b'{"metadata":{"messages":', b'},"messages":[]}', False),
         (b'{"messages":[],"metadata":{"messages":', b"}}", False),
         (b'{"messages":', b',"messages":7}', False),
-        (b'{"messages":', b',"metadata":{"messages":"%b"}}' % (b"x" * 65_536), False),
+        (b'{"messages":', b',"metadata":{"messages":"%b"}}' % (b"x" * 262_144), False),
         # More levels than Python's json goes down in any version.
         (b'{"messages":', b',"a":%b"messages"%b}' % (b"[" * 30_000, b"]" * 30_000), False),
     ],
 )  # fmt: skip
-def test_whether_messages_are_named_once(front: bytes, behind: bytes, once: bool) -> None:
-    assert names_once(front, behind) == once
+def test_whether_a_list_is_what_is_read_for_the_messages(
+    front: bytes, behind: bytes, read: bool
+) -> None:
+    assert is_list_read(Kind.CHAT, front, behind) == read
+    front, behind = (part.replace(b"messages", b"input") for part in (front, behind))
+    assert is_list_read(Kind.RESPONSES, front, behind) == read
 
 
 def test_a_name_may_be_spelled_with_escapes() -> None:
     for at in range(16):
-        assert not names_once(b'{"messages":', b"," + spelled(at) + b":[1]}")
+        assert not is_list_read(Kind.CHAT, b'{"messages":', b"," + spelled(at) + b":[1]}")
         request = inspect(Kind.CHAT, b"{" + spelled(at) + b':[1],"model":"m"}')
         assert isinstance(request, ChatBody)
         assert bytes(request.messages) == b"[1]"
@@ -375,7 +386,7 @@ async def test_a_tool_may_have_a_property_named_messages() -> None:
         for body in (write(turns(2, "one")), b"{%b,%b" % (SENDING, write(turns(2, "two"))[1:])):
             for _ in range(2):
                 await read(own, body)
-            assert own.begun(body) is not None
+            assert own.begun(Kind.CHAT, body) is not None
         own.close()
 
 
@@ -392,7 +403,7 @@ async def test_what_is_no_message_is_seen_behind_a_known_body(more: str) -> None
     raw = raw[:end] + more.encode() + raw[end:]
     told = await read(own, raw)
     assert told == await read(cold, raw)
-    assert (own.begun(raw) is not None) == more.isspace()
+    assert (own.begun(Kind.CHAT, raw) is not None) == more.isspace()
     own.close()
     cold.close()
 
@@ -451,7 +462,7 @@ async def test_what_many_short_bodies_begin_with_is_kept_once() -> None:
     known = []
     for number in range(8):
         raw = write([system(), {"role": "user", "content": f"question {number}"}])
-        known.append(own.begun(raw) is not None)
+        known.append(own.begun(Kind.CHAT, raw) is not None)
         assert await read(own, raw) == await read(cold, raw)
     own.close()
     cold.close()
@@ -477,7 +488,7 @@ async def test_openings_that_begin_alike_are_each_known(front: bytes, *, at_end:
     # The last questions come again, when they are known by what follows the openings.
     for raw in bodies + bodies[-8:] * 3:
         assert await read(own, raw) == await read(cold, raw)
-    assert all(own.begun(raw) for raw in bodies)
+    assert all(own.begun(Kind.CHAT, raw) for raw in bodies)
     assert len(own.bodies) == 4
     own.close()
     cold.close()
@@ -497,7 +508,7 @@ async def test_an_opening_is_kept_for_one_salt() -> None:
 
 def test_a_key_says_whose_ids_of_what_body_it_is() -> None:
     said = [
-        tail_key(opening_seed(own, opening), salt, tail)
+        tail_key(opening_seed(Kind.CHAT, own, opening), salt, tail)
         for own, opening in (("a", b"bc"), ("ab", b"c"), ("a", b"bd"))
         for salt, tail in ((b"a", b"bc"), (b"ab", b"c"), (b"a", b"bd"))
     ]
@@ -555,7 +566,7 @@ async def test_bodies_that_end_alike_are_each_known() -> None:
     for talk in talks:
         await read(own, write(talk))
     more = [{"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]
-    turns = [own.begun(write(talk + more)) for talk in talks]
+    turns = [own.begun(Kind.CHAT, write(talk + more)) for talk in talks]
     own.close()
     assert [turn and turn.mark.messages for turn in turns] == [2, 2, 2]
 
@@ -602,9 +613,9 @@ async def test_it_is_forgotten_with_the_size_of_blocks() -> None:
     for said in "abc":
         raw = write([{"role": "system", "content": PAD}, {"role": "user", "content": said}])
         await read(own, raw)
-    assert own.begun(raw) is not None
+    assert own.begun(Kind.CHAT, raw) is not None
     own.rehash(32)
-    assert own.begun(raw) is None
+    assert own.begun(Kind.CHAT, raw) is None
     assert own.budgets.counts()["body"].size_bytes == 0
     own.close()
 
@@ -694,9 +705,9 @@ async def test_what_may_mean_another_conversation_is_read_whole(behind: str) -> 
         await read(own, write([*turns(2, word), {"role": "user", "content": word}]))
         await read(own, write(turns(2, word)))
     raw = write([*turns(2, "two"), {"role": "user", "content": "new"}])
-    assert own.begun(raw) is not None
+    assert own.begun(Kind.CHAT, raw) is not None
     other = raw[:-1] + behind.encode()
-    assert own.begun(other) is None
+    assert own.begun(Kind.CHAT, other) is None
     assert await read(own, other) == await read(cold, other)
     own.close()
     cold.close()

@@ -28,12 +28,12 @@ from tokenlane.routing.router import Router
 from tokenlane.runtime.clock import monotonic
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
+from tokenlane.tokens.body_marks import LISTS
 from tokenlane.tokens.caches.body_prefixes import OPENING_BYTES
 from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import TokenService
 
 # Found once, as in tokenlane.protocols.routes.
-_CHAT: Final = Kind.CHAT
 _COMPLETION: Final = Kind.COMPLETION
 # Between two samples of a kind from one replica: each costs it a prompt's template and encoding,
 # and one that answers hundreds a second is known as well by one of them.
@@ -82,9 +82,9 @@ class PromptReader:
     def begun(self, kind: Kind, raw: RawBody) -> NextTurn | None:
         """Return what is new in a body that begins as a known one, and goes to replicas as it
         is."""
-        if len(raw) < OPENING_BYTES or kind is not _CHAT or not self._wants_ids:
+        if len(raw) < OPENING_BYTES or kind not in LISTS or not self._wants_ids:
             return None
-        return self._tokens.begun(raw)
+        return self._tokens.begun(kind, raw)
 
     async def read(self, plan: Plan) -> None:
         """Fill in the ids of a plan's prompt, as far as anybody wants them, and its query. Raise

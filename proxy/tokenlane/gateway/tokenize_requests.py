@@ -21,6 +21,7 @@ from tokenlane.protocols.bodies import (
     ResponsesBody,
 )
 from tokenlane.tokens.chat import anthropic_messages, openai_responses
+from tokenlane.tokens.chat.anthropic_messages import Converted
 from tokenlane.tokens.completion_prompts import completion_prompts
 from tokenlane.tokens.ids import from_json
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -90,24 +91,28 @@ def _refuse_truncation(request: ChatFields | CompletionBody) -> None:
 
 def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
     if isinstance(request, ResponsesBody):
-        chat = openai_responses.as_chat(request)
+        given, fields = openai_responses.messages_of(request), openai_responses.fields_of(request)
         # `/tokenize` sorts the keys of calls, and responses do not.
-        if any("tool_calls" in turn for turn in chat.messages):
+        if any("tool_calls" in turn for turn in given.messages):
             raise Unrenderable("tool-shape")
-        return chat.whole()
+        return _whole(fields, given)
     if not isinstance(request, MessagesBody):
         assert isinstance(request, ChatFields)
         return request
     if tokenizer is not None:
-        return tokenizer.as_chat(request).whole()
+        return _whole(tokenizer.fields_of(request), tokenizer.messages_of(request))
     # Only the template decides these two; where they matter, the ids are not known.
+    fields = anthropic_messages.fields_of(request, _unknown)
     one, other = (
-        anthropic_messages.as_chat(request, system_first=first, effort_of_none=_unknown)
-        for first in (True, False)
+        anthropic_messages.messages_of(request, system_first=first) for first in (True, False)
     )
-    if one != other:
+    if one.messages != other.messages:
         raise Unrenderable("no-chat-template")
-    return one.whole()
+    return _whole(fields, one)
+
+
+def _whole(fields: ChatFields, given: Converted) -> ChatFields:
+    return msgspec.structs.replace(fields, messages=anthropic_messages.encoded(given.messages))
 
 
 def _unknown() -> str:

@@ -62,6 +62,8 @@ class _Converted(msgspec.Struct, omit_defaults=True):
     truncate_prompt_tokens: ClassVar[msgspec.Raw] = ABSENT
     truncation_side: ClassVar[msgspec.Raw] = ABSENT
     add_special_tokens: ClassVar[msgspec.Raw] = ABSENT
+    add_generation_prompt: ClassVar[msgspec.Raw] = ABSENT
+    continue_final_message: ClassVar[msgspec.Raw] = ABSENT
 
 
 class MessagesFields(_Converted, omit_defaults=True):

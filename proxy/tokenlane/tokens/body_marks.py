@@ -1,22 +1,24 @@
-"""Where a chat's body may be left: behind a message, if its rendering has an exact cut there.
+"""Where a body may be left: behind a message, if its rendering has an exact cut there.
 
 Invariants:
 - A mark stands at the first cut behind the last text of its message, and before the first text of
-  the next one: what the template says in between may depend on what follows, and is compared.
+  the next one: what the template says in between may depend on what follows, and is compared. That
+  of a system prompt beside the messages stands before those.
 - Behind a mark no text from before it is shown, and before it none from behind it.
-- A body is kept only where no field around its messages names messages: a tool's property may.
+- Of repeated fields the last counts: a body is kept only if that is the one its marks are of.
 """
 
-import json
-import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from secrets import randbits
 from typing import Final, NamedTuple
 
 import msgspec
 
+from tokenlane.errors import RequestError
 from tokenlane.parts import in_parts
-from tokenlane.protocols.bodies import ChatBody, Prompted
+from tokenlane.protocols.bodies import BODIES, CompletionBody, Kind, OtherBody, Prompted
+from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.body_prefixes import (
     LEAST_BYTES,
     OPENING_BYTES,
@@ -27,21 +29,23 @@ from tokenlane.tokens.caches.body_prefixes import (
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.prefixes import Prefix
 from tokenlane.tokens.caches.shapes import Shape
+from tokenlane.tokens.chat.dialects import system_digest
 from tokenlane.tokens.chat.forms import TEXTS, owners
 from tokenlane.tokens.chat.residual import Residual, base_of, text_at
-from tokenlane.tokens.keys import opening_seed
+from tokenlane.tokens.keys import opening_seed, prompt_bytes
 from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK: Final = b" \t\r\n"
 _BETWEEN: Final = b", \t\r\n"
-_NAME: Final = b'"messages"'
-# Stands for a body's messages where the rest of it is read. A number: no list equals it.
-_PLACE: Final = b"7"
+# The field that has the messages, of each kind.
+LISTS: Final = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
+_KINDS: Final = {body: kind for kind, body in BODIES.items()}
+# Stands for a body's messages where the rest of it is read. No client can write it there.
+_PLACE: Final = b'"%032x"' % randbits(128)
 # A name that is spelled otherwise has an escape for a letter of it.
 _ESCAPE: Final = b"\\u00"
-_ESCAPED_LETTER: Final = re.compile(rb"\\u00(?:6[157dD]|73)")
 # The fields around the messages are read again in every turn, and kept for nothing else.
-_AROUND_LIMIT_BYTES: Final = 64 * 1024
+_AROUND_LIMIT_BYTES: Final = 256 * 1024
 # Marks kept: of a system prompt that others share, and of the last turns.
 _FIRST_MARKS: Final = 2
 _LAST_MARKS: Final = 6
@@ -59,10 +63,10 @@ class BodySource(NamedTuple):
     keeps_ids: bool
 
 
-def root_of(options: bytes, salt: bytes, block_tokens: int) -> bytes:
-    """Return all that decides a chat's ids and hashes beside its messages. options: a digest of its
-    other fields."""
-    return b"%d:%d:%b:%b" % (block_tokens, len(options), options, salt)
+def root_of(options: bytes, system: bytes, salt: bytes, block_tokens: int) -> bytes:
+    """Return all that decides a prompt's ids and hashes beside its messages. options: a digest of
+    the other fields; system: of the system prompt, if that is one of them."""
+    return b"%d:%d:%d:%b%b%b" % (block_tokens, len(options), len(system), options, system, salt)
 
 
 def learn(
@@ -73,33 +77,34 @@ def learn(
     salt: bytes,
     block_tokens: int,
 ) -> None:
-    """Keep a chat's body whose prompt was made from all of it, if it is known how it renders; of a
-    short one what opens it. prompt: of all that is kept."""
+    """Keep a body whose prompt was made from all of it, if it is known how it renders; of a short
+    one what opens it. prompt: of all that is kept."""
     shape, residual = rendering.shape, rendering.residual
-    if shape is None or residual is None or not isinstance(request, ChatBody):
+    kind = _KINDS.get(type(request))
+    if shape is None or residual is None or kind is None or isinstance(request, CompletionBody):
         return
-    body, messages = source.body, memoryview(request.messages)
-    if len(body) < LEAST_BYTES and source.cache.find(body) is not None:
+    body, messages = source.body, prompt_bytes(request)
+    if len(body) < LEAST_BYTES and source.cache.find(kind, body) is not None:
         return
     around_bytes = len(body) - messages.nbytes
     if around_bytes > _AROUND_LIMIT_BYTES or not source.cache.takes(len(body)):
         return
-    start = _start(body, messages)
-    end = start + messages.nbytes
-    if start < 0 or not names_once(body[:start], body[end:]):
+    start = _start(body, messages, kind)
+    front, behind = body[: start + 1], body[start + messages.nbytes :]
+    if start < 0 or not is_list_read(kind, front[:-1], behind):
         return
-    ends = ends_in_body(bytes(messages), start)
+    ends = ends_of(ends_in_body(messages, start), rendering.counts)
     marks = _marks(shape, residual, prompt, ends, block_tokens)
     seed = 0
     if len(body) < LEAST_BYTES:
         if not marks or marks[-1].at < OPENING_BYTES:
             return
         body = body[: marks[-1].at]
-        seed = opening_seed(source.model, body)
-    root = root_of(shape.name[0], salt, block_tokens)
+        seed = opening_seed(kind, source.model, body)
+    root = root_of(shape.name[0], system_digest(request), salt, block_tokens)
     source.cache.put(
         KnownBody(
-            source.cache.in_parts(body), body[: start + 1], is_plain(body[:start]),
+            kind, source.cache.in_parts(body), front, is_plain(kind, front[:-1]),
             source.model, root, shape.name[1], residual,
             in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
             kept(marks), seed,
@@ -108,9 +113,9 @@ def learn(
 
 
 def _marks(
-    shape: Shape, residual: Residual, prompt: Prefix, ends: list[int], block_tokens: int
+    shape: Shape, residual: Residual, prompt: Prefix, ends: Mapping[int, int], block_tokens: int
 ) -> list[BodyMark]:
-    """Return the marks of a body whose messages end there, where its prompt has cuts."""
+    """Return the marks of a body, where its prompt has cuts. ends: as of `ends_of`."""
     forms, texts, parts = shape.name[1], shape.texts, residual.parts
     cuts = [mark.chars for mark in prompt.marks]
     marks: list[BodyMark] = []
@@ -125,6 +130,8 @@ def _marks(
         place = bisect_left(cuts, chars)
         if isinstance(shown, int) or place == len(cuts) or cuts[place] >= chars + len(shown):
             continue
+        if count not in ends:
+            continue
         within, ids_bytes = cuts[place] - chars, prompt.marks[place].ids_bytes
         full_bytes = ids_bytes // (4 * block_tokens) * 4 * block_tokens
         if full_bytes:
@@ -132,7 +139,7 @@ def _marks(
             open_ids = prompt.ids[full_bytes:ids_bytes]
             marks.append(
                 BodyMark(
-                    ends[count - 1], count, texts_before, part, within, ids_bytes, open_ids,
+                    ends[count], count, texts_before, part, within, ids_bytes, open_ids,
                     last[-1:],
                 )
             )  # fmt: skip
@@ -171,50 +178,65 @@ def message_ends(
     return found
 
 
-def names_once(front: bytes, behind: bytes) -> bool:
-    """Return whether a body names its messages once. front, behind: what stands around them."""
-    if is_plain(front) and not may_name(behind):
+def is_list_read(kind: Kind, front: bytes, behind: bytes) -> bool:
+    """Return whether what stands in between is what is read for a body's messages."""
+    if is_plain(kind, front) and not may_name(kind, behind):
         return True
     if len(front) + len(behind) > _AROUND_LIMIT_BYTES:
         return False
     try:
-        named = json.loads(front + _PLACE + behind, object_pairs_hook=list)
-    except (ValueError, RecursionError):
+        request = inspect(kind, front + _PLACE + behind)
+    except RequestError:
         return False
-    return [said for name, said in named if name == "messages"] == [int(_PLACE)]
+    return not isinstance(request, OtherBody) and bytes(prompt_bytes(request)) == _PLACE
 
 
-def is_plain(front: bytes) -> bool:
+def is_plain(kind: Kind, front: bytes) -> bool:
     """Return whether what stands before a body's messages names them at its end, and nowhere
     else."""
-    at = front.rfind(_NAME)
-    if at < 0 or front[at + len(_NAME) :].strip(_BLANK) != b":":
+    name = _name(kind)
+    at = front.rfind(name)
+    if at < 0 or front[at + len(name) :].strip(_BLANK) != b":":
         return False
-    return not may_name(front[:at])
+    return not may_name(kind, front[:at])
 
 
-def may_name(around: bytes) -> bool:
+def may_name(kind: Kind, around: bytes) -> bool:
     """Return whether messages may be named in this part of a body, be it within another field."""
     # `in` takes bytes for a number first, and raises and drops a TypeError.
-    if around.find(_NAME) >= 0:
-        return True
-    return around.find(_ESCAPE) >= 0 and _ESCAPED_LETTER.search(around) is not None
+    return around.find(_name(kind)) >= 0 or around.find(_ESCAPE) >= 0
 
 
-def _start(body: bytes, messages: memoryview) -> int:
+def _name(kind: Kind) -> bytes:
+    return b'"%b"' % LISTS[kind].encode()
+
+
+def _start(body: bytes, messages: memoryview, kind: Kind) -> int:
     """Return where a body has its messages; -1 where they do not stand behind their name."""
-    at = body.find(_NAME)
+    name, first = _name(kind), bytes(messages[:1])
+    at = body.find(name)
     while at >= 0:
-        start = body.find(b"[", at)
+        start = body.find(first, at + len(name))
         if start >= 0 and body.startswith(messages, start):
             return start
-        at = body.find(_NAME, at + 1)
+        at = body.find(name, at + 1)
     return -1
 
 
-def ends_in_body(messages: bytes, start: int) -> list[int]:
-    """Return where each message of a list ends, which begins at `start` of its body."""
-    ends, at = [], 1
+def ends_of(ends: list[int], counts: Sequence[int]) -> dict[int, int]:
+    """Return where a body may be left, by how many of the prompt's messages stand before. ends: as
+    of `ends_in_body`. counts: as of `Converted`; none of a chat."""
+    counted = counts or range(len(ends))
+    return {count: end for count, end in zip(counted, ends, strict=True) if count}
+
+
+def ends_in_body(raw_messages: memoryview, start: int) -> list[int]:
+    """Return where messages begin in their body, which is `start`, and where each of them ends; a
+    text is one."""
+    messages = bytes(raw_messages)
+    if messages[:1] != b"[":
+        return [start, start + len(messages)]
+    ends, at = [start], 1
     for raw in _raws(messages):
         while messages[at] in _BETWEEN:
             at += 1

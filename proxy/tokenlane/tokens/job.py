@@ -191,7 +191,8 @@ class TokenJob:
         for prompt in prompts:
             yield
             if isinstance(prompt, str):
-                sequences.append((yield from self._sequence(prompt, special, limit_s)))
+                words = self.model.tokenizer.encoder.cuts_words
+                sequences.append((yield from self._sequence(prompt, special, limit_s, words)))
             else:
                 sequences.append(_Sequence(prompt))
         return sequences
@@ -201,7 +202,7 @@ class TokenJob:
         self._encode_s += time.thread_time() - began_s
 
     def _sequence(
-        self, text: str, special: bool, limit_s: float
+        self, text: str, special: bool, limit_s: float, words: bool = False
     ) -> Generator[None, None, _Sequence]:
         encoder = self.model.tokenizer.encoder
         if encoder.least_tokens(text) > self.limit_tokens:
@@ -213,20 +214,20 @@ class TokenJob:
             ids = encoder.encode_apart(text, add_special_tokens=special)
             self._encoded(len(text), began_s)
             return _Sequence(ids)
-        if not encoder.cuts:
+        if not encoder.cuts and not words:
             made = yield from self._apart(encoder.begun(text), limit_s)
             return _Sequence(b"".join((affixes[0], *made, affixes[1])))
         root, found, at = b"", None, 0
         parts: list[bytes | memoryview] = [affixes[0]]
         if len(text) >= _PREFIX_CHARS:
             root = b"%d:%d:%b" % (special, self.block_tokens, self.salt)
-            found = self.model.caches.prefixes.find(encoder, root, text)
+            found = self.model.caches.prefixes.find(encoder, root, text, words=words)
             if found is not None:
                 at = found.mark.chars
                 parts = [memoryview(found.prefix.ids)[: found.mark.ids_bytes]]
             yield
         starts: list[int] = []
-        for places, pieces in stretches(encoder, text, at):
+        for places, pieces in stretches(encoder, text, at, words=words):
             starts += places
             parts += yield from self._pieces(pieces, limit_s)
             yield

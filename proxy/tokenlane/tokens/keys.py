@@ -24,6 +24,8 @@ from tokenlane.protocols.bodies import (
     ChatFields,
     CompletionBody,
     CompletionFields,
+    Conversation,
+    Kind,
     MessagesBody,
     MessagesFields,
     Prompted,
@@ -68,10 +70,10 @@ def token_key(model: str, own: str, body: Prompted) -> bytes:
     return _digest(xxh3_128(values[0], seed), others)
 
 
-def opening_seed(own: str, opening: bytes) -> int:
-    """Return the seed of the keys of bodies that begin so. own: as `token_key`'s."""
-    seed = xxh3_64_intdigest(own.encode("utf-8", "surrogatepass"), _PROCESS_SEED)
-    return xxh3_64_intdigest(opening, seed)
+def opening_seed(kind: Kind, own: str, opening: bytes) -> int:
+    """Return the seed of the keys of bodies of a kind that begin so. own: as `token_key`'s."""
+    named = b"%b\0%b" % (kind.encode(), own.encode("utf-8", "surrogatepass"))
+    return xxh3_64_intdigest(opening, xxh3_64_intdigest(named, _PROCESS_SEED))
 
 
 def tail_key(seed: int, salt: bytes, tail: bytes) -> bytes:
@@ -79,13 +81,19 @@ def tail_key(seed: int, salt: bytes, tail: bytes) -> bytes:
     return xxh3_128_digest(tail, xxh3_64_intdigest(salt, seed))
 
 
-def options_digest(request: ChatFields, more: bytes) -> bytes:
-    """Return a digest of all of a chat's fields but the messages, and of `more` (16 bytes, or
-    `more`). Whoever finds two requests with the same one decides how another's is rendered: hence
-    blake2b.
+def options_digest(request: Conversation) -> bytes:
+    """Return a digest of all that decides a conversation's prompt but its messages and its system
+    prompt (16 bytes; none for a chat that says nothing else). Whoever finds two requests with the
+    same one decides how another's is rendered: hence blake2b.
     """
-    others = msgspec.structs.astuple(request)[1:_CHAT_FIELDS]
-    return more if others == _CHAT_ABSENT else _digest(blake2b(more, digest_size=16), others)
+    values = msgspec.structs.astuple(request)
+    if isinstance(request, ChatFields):
+        others = values[1:_CHAT_FIELDS]
+        return b"" if others == _CHAT_ABSENT else _digest(blake2b(digest_size=16), others)
+    body = MessagesBody if isinstance(request, MessagesFields) else ResponsesBody
+    count, number = _OTHERS[body]
+    # The system prompt is the second of the fields.
+    return _digest(blake2b(b"%d" % number, digest_size=16), values[2:count])
 
 
 class _Hasher(Protocol):

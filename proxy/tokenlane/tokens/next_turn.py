@@ -1,5 +1,5 @@
-"""A chat whose body begins as an earlier one did: only the new part is read, rendered, encoded and
-hashed.
+"""A conversation whose body begins as an earlier one did: only the new part is read, rendered,
+encoded and hashed.
 
 Invariants:
 - The new text is read as the end of a short body of the same fields: whatever vLLM or this gateway
@@ -20,17 +20,19 @@ from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.parts import BODY_PART_BYTES, RawBody, parts_until, whole
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ChatBody, Kind
+from tokenlane.protocols.bodies import Chatting, CompletionBody, Kind, OtherBody
 from tokenlane.protocols.inspection import inspect
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.body_marks import (
+    LISTS,
     BodySource,
     ends_in_body,
+    ends_of,
+    is_list_read,
     kept,
     may_name,
     message_ends,
-    names_once,
     root_of,
 )
 from tokenlane.tokens.caches.body_prefixes import (
@@ -40,12 +42,13 @@ from tokenlane.tokens.caches.body_prefixes import (
     KnownBody,
 )
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
+from tokenlane.tokens.chat.dialects import messages_behind, system_digest
 from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
 from tokenlane.tokens.chat.residual import Continuations, Residual, Unknown, says, text_at
 from tokenlane.tokens.chat.runs import EarlierRun
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS, PART_CHARS
-from tokenlane.tokens.keys import options_digest
+from tokenlane.tokens.keys import options_digest, prompt_bytes
 from tokenlane.tokens.ladder import NO_LIMIT_S
 from tokenlane.tokens.model_tokenizers import LoadedModel
 
@@ -63,19 +66,21 @@ _continuations = Continuations()
 class NextTurn(NamedTuple):
     """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
-    which are the new ones until `complete`. options: a digest of all of it but those. forms, texts:
-    of the new messages. ends: where each of them ends in the body, if that is kept."""
+    which are the new ones until `complete`. options, system: digests of all of it but those.
+    forms, texts: of the new messages. ends: where each of them ends in the body, if that is
+    kept."""
 
     known: KnownBody
     mark: BodyMark
     body: RawBody
     tail: bytes
     behind_bytes: int
-    request: ChatBody
+    request: Chatting
     options: bytes
+    system: bytes
     forms: tuple[str, ...]
     texts: list[str]
-    ends: list[int]
+    ends: dict[int, int]
 
     @property
     def all_forms(self) -> tuple[str, ...]:
@@ -85,17 +90,18 @@ class NextTurn(NamedTuple):
     @property
     def is_kept(self) -> bool:
         """Whether the body is kept: others may go on from it."""
-        return self.known.has_place_for(self.mark, len(self.tail))
+        return self.known.has_place_for(self.mark, len(self.all_forms), len(self.tail))
 
     def complete(self) -> None:
         """Give the request the messages of the whole body."""
         body = memoryview(whole(self.body))[len(self.known.front) - 1 :]
-        self.request.messages = msgspec.Raw(body[: len(body) - self.behind_bytes])
+        messages = msgspec.Raw(body[: len(body) - self.behind_bytes])
+        setattr(self.request, LISTS[self.known.kind], messages)
 
 
-def begun(cache: BodyPrefixCache, body: RawBody) -> NextTurn | None:
-    """Read what is new in a chat's body; None where all of it has to be read."""
-    found = cache.find(body)
+def begun(cache: BodyPrefixCache, kind: Kind, body: RawBody) -> NextTurn | None:
+    """Read what is new in a conversation's body; None where all of it has to be read."""
+    found = cache.find(kind, body)
     turn = None if found is None else _read(body, *found)
     if turn is None:
         cache.misses += 1
@@ -103,40 +109,48 @@ def begun(cache: BodyPrefixCache, body: RawBody) -> NextTurn | None:
 
 
 def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextTurn | None:
-    rest = tail.lstrip(_BLANK)
-    if rest[:1] == b",":
-        rest = rest[1:].lstrip(_BLANK)
-        if rest[:1] == b"]":
+    start, kind = len(known.front) - 1, known.kind
+    if mark.at == start:
+        short = known.front[:start] + tail
+    else:
+        rest = tail.lstrip(_BLANK)
+        if rest[:1] == b",":
+            rest = rest[1:].lstrip(_BLANK)
+            if rest[:1] == b"]":
+                return None
+        elif rest[:1] != b"]":
             return None
-    elif rest[:1] != b"]":
-        return None
-    start = len(known.front) - 1
-    short = known.front + rest
+        short = known.front + rest
     try:
-        request = inspect(Kind.CHAT, short)
-        assert isinstance(request, ChatBody)
-        messages = bytes(request.messages)
-        given = prompt_fields.decoded(request.messages) if len(messages) > 2 else []
+        request = inspect(kind, short)
+        assert not isinstance(request, CompletionBody | OtherBody)
+        raw = prompt_bytes(request)
+        messages = bytes(raw)
+        given = prompt_fields.decoded(msgspec.Raw(raw)) if len(messages) > 2 else []
+        given, counts = messages_behind(request, given)
         forms = forms_of(given)
         texts = [] if forms is None else texts_of(given, forms)
+        system = system_digest(request)
     except (RequestError, Unrenderable):
         return None
     end = start + len(messages)
     if short[start:end] != messages:
         return None
     behind = short[end:]
-    if not (known.is_plain and not may_name(behind)) and not names_once(short[:start], behind):
+    is_plain = known.is_plain and not may_name(kind, behind)
+    if not is_plain and not is_list_read(kind, short[:start], behind):
         return None
     behind_bytes = len(behind)
-    ends: list[int] = []
+    ends: dict[int, int] = {}
     if forms is None:
         if messages[1:-1].strip(_BLANK):
             return None
-    elif known.has_place_for(mark, len(tail)):
-        ends = ends_in_body(messages, mark.at + len(tail) - behind_bytes - len(messages))
-    options = options_digest(request, b"")
+    elif known.has_place_for(mark, mark.messages + len(forms), len(tail)):
+        first = mark.at + len(tail) - behind_bytes - len(messages)
+        ends = ends_of(ends_in_body(raw, first), counts)
+    options = options_digest(request)
     return NextTurn(
-        known, mark, body, tail, behind_bytes, request, options, forms or (), texts, ends
+        known, mark, body, tail, behind_bytes, request, options, system, forms or (), texts, ends
     )
 
 
@@ -154,7 +168,8 @@ def continued(
     if keeps_ids and not known.ids:
         return None
     encoder, speed = model.tokenizer.encoder, model.speed
-    if known.root != root_of(turn.options, salt, block_tokens) or not encoder.cuts_anywhere:
+    root = root_of(turn.options, turn.system, salt, block_tokens)
+    if known.root != root or not encoder.cuts_anywhere:
         return None
     special = prompt_fields.flag(request.add_special_tokens, False)
     affixes = encoder.affixes if special else (b"", b"")
@@ -251,7 +266,7 @@ def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _
     for part, messages in message_ends(parts, owners(turn.forms), first) if turn.is_kept else ():
         at += sum([len(one) for one in shown[done:part]])
         done = part
-        said = parts[part] if part < len(parts) else 0
+        said = parts[part] if part < len(parts) and messages in turn.ends else 0
         cuts = encoder.starts(text, at, at + len(said)) if isinstance(said, str) else []
         if cuts:
             places.append(cuts[0])
@@ -290,11 +305,12 @@ def _made(
         texts = mark.texts + sum([TEXTS[form] for form in turn.forms[:messages]])
         marks.append(
             BodyMark(
-                turn.ends[messages - 1], mark.messages + messages, texts, mark.part + part, within,
+                turn.ends[messages], mark.messages + messages, texts, mark.part + part, within,
                 ids_bytes, open_ids, last,
             )
         )  # fmt: skip
     return prompt, KnownBody(
-        parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES), known.front, known.is_plain,
-        known.model, known.root, turn.all_forms, residual, listed, blocks, kept(marks),
+        known.kind, parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES),
+        known.front, known.is_plain, known.model, known.root, turn.all_forms, residual, listed,
+        blocks, kept(marks),
     )  # fmt: skip

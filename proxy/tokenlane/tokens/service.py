@@ -15,7 +15,7 @@ from tokenlane.errors import RequestError
 from tokenlane.parts import RawBody, whole
 from tokenlane.prompt import Prompt, Rung
 from tokenlane.protocols import context_window
-from tokenlane.protocols.bodies import ChatBody, Prompted
+from tokenlane.protocols.bodies import CompletionBody, Kind, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
 from tokenlane.protocols.inspection import is_ids
 from tokenlane.runtime.clock import perf_counter
@@ -112,9 +112,9 @@ class TokenService:
         self.threads.close()
         self.processes.close()
 
-    def begun(self, raw: RawBody) -> NextTurn | None:
-        """Return what is new in a chat's body that begins as a known one."""
-        return begun(self.bodies, raw)
+    def begun(self, kind: Kind, raw: RawBody) -> NextTurn | None:
+        """Return what is new in a conversation's body that begins as a known one."""
+        return begun(self.bodies, kind, raw)
 
     def known(
         self,
@@ -160,9 +160,9 @@ class TokenService:
         return prompt
 
     def plain(self, model: str, body: Prompted, key: bytes, raw: bytes = b"") -> Outcome | None:
-        """Return the ids of a short chat of a known shape, made on the loop; None for any other,
-        which `make` is called for. raw: as `make`'s."""
-        if not key or self._room.waiting or not isinstance(body, ChatBody):
+        """Return the ids of a short conversation of a known shape, made on the loop; None for any
+        other, which `make` is called for. raw: as `make`'s."""
+        if not key or self._room.waiting or isinstance(body, CompletionBody):
             return None
         size_bytes = keys.prompt_size_bytes(body)
         if size_bytes >= LEAST_BYTES or not short.takes(body):

@@ -11,6 +11,7 @@ Invariants:
 """
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from tokenlane.tokens import folder, probe
 from tokenlane.tokens.caches.options import Options, OptionsCache
 from tokenlane.tokens.caches.shapes import MakeResidual, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat import anthropic_messages, conversation, harmony, openai_responses
-from tokenlane.tokens.chat.anthropic_messages import MadeChat
+from tokenlane.tokens.chat.anthropic_messages import Converted
 from tokenlane.tokens.chat.minijinja_template import FastTemplate
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.chat.runs import EarlierRun
@@ -38,16 +39,19 @@ from tokenlane.tokens.completion_prompts import completion_prompts
 from tokenlane.tokens.encode import line_cuts
 from tokenlane.tokens.encode.encoder import Encoder
 from tokenlane.tokens.engines import FastPaths
+from tokenlane.tokens.keys import options_digest
 
 log = logging.getLogger(__name__)
 
 
 class Rendering(NamedTuple):
-    """A prompt's text. shape, residual: what it was made of, or could have been, where known."""
+    """A prompt's text. shape, residual: what it was made of, or could have been, where known.
+    counts: as a `Converted`'s."""
 
     text: str
     shape: Shape | None = None
     residual: Residual | None = None
+    counts: Sequence[int] = ()
 
 
 class Tokenizer:
@@ -175,30 +179,27 @@ class Tokenizer:
             return Rendering(harmony.text(asked))
         if self._own_renderer:
             raise Unrenderable("own-renderer")
-        if isinstance(asked, ChatFields):
-            request, given = asked, prompt_fields.decoded(asked.messages)
-        else:
-            request, given = self.as_chat(asked)
-        converted = request is not asked
-        shape = None if shapes is None else shape_of(request, given, converted=converted)
+        given, counts = self.messages_of(asked)
+        shape = None if shapes is None else shape_of(options_digest(asked), given)
         if shapes is None or shape is None:
-            return Rendering(self._rendered(asked, request, given, None)[0])
+            return Rendering(self._rendered(asked, given, None)[0])
         residual = shapes.residual(shape)
         if residual is not None:
-            return Rendering(residual.filled(shape.texts), shape, residual)
-        text, make = self._rendered(asked, request, given, shape.name[0])
+            return Rendering(residual.filled(shape.texts), shape, residual, counts)
+        text, make = self._rendered(asked, given, shape.name[0])
         if make is not None:
             residual = shapes.learn(shape, text, make, hasty=hasty, at_once=continues)
-        return Rendering(text, shape, residual)
+        return Rendering(text, shape, residual, counts)
 
     def _rendered(
-        self, asked: Conversation, request: ChatFields, given: Any, digest: bytes | None
+        self, request: Conversation, given: Any, digest: bytes | None
     ) -> tuple[str, MakeResidual | None]:
         """Return the text of these messages, and what makes the residual of it, where there can be
-        one. request: the chat that was made of what was asked. digest: as `_options_of`'s."""
-        template, variables = self._options_of(request, digest, converted=request is not asked)
+        one. digest: as `_options_of`'s."""
+        template, variables = self._options_of(request, digest)
         turns = conversation.conversation(given, template.content_format)
-        if isinstance(asked, ResponsesFields):
+        names_first = isinstance(request, ResponsesFields)
+        if names_first:
             turns = openai_responses.names_first(turns)
         if not template.knows_developer and any(turn["role"] == "developer" for turn in turns):
             turns = conversation.developer_as_system(turns)
@@ -213,11 +214,11 @@ class Tokenizer:
         if template.volatile:
             return text, None
         seen = {**variables, "add_generation_prompt": begun}
-        return text, partial(template.residual, variables=seen)
+        return text, partial(template.residual, variables=seen, names_first=names_first)
 
     def residual(
         self,
-        request: ChatFields,
+        request: Conversation,
         digest: bytes,
         forms: tuple[str, ...],
         texts: list[str],
@@ -228,18 +229,21 @@ class Tokenizer:
         known ones. Raise Unknown, and what `rendering` does."""
         if prompt_fields.flag(request.continue_final_message, False):
             raise Unknown("a message that is continued")
-        template, variables = self._options_of(request, digest, converted=False)
+        template, variables = self._options_of(request, digest)
         begun = prompt_fields.flag(request.add_generation_prompt, True)
         seen = {**variables, "add_generation_prompt": begun}
-        return template.residual(forms, texts, seen, known)
+        names_first = isinstance(request, ResponsesFields)
+        return template.residual(forms, texts, seen, known, names_first=names_first)
 
-    def _options_of(self, request: ChatFields, digest: bytes | None, *, converted: bool) -> Options:
+    def _options_of(self, asked: Conversation, digest: bytes | None) -> Options:
         """Return the template of a request, and what it sees beside the messages. digest: of all
-        fields but those, and whether it was converted; None: not made."""
+        fields but those; None: not made."""
         known = None if digest is None else self._options.get(digest)
         if known is not None:
             return known
+        request = asked if isinstance(asked, ChatFields) else self.fields_of(asked)
         prompt_fields.refuse_overrides(request)
+        converted = request is not asked
         tools = conversation.tool_list(prompt_fields.value(request.tools), may_be_empty=converted)
         template = self._template(with_tools=tools is not None)
         made = template, template_variables(request, template.variables, tools, self.specials)
@@ -247,18 +251,21 @@ class Tokenizer:
             self._options.put(digest, request, made)
         return made
 
-    def as_chat(self, request: MessagesFields | ResponsesFields) -> MadeChat:
-        """Return the chat that vLLM makes of another dialect's request. Raise Unrenderable."""
+    def messages_of(self, request: Conversation) -> Converted:
+        """Return a request's messages as those of a chat. Raise Unrenderable."""
+        if isinstance(request, ChatFields):
+            return Converted(prompt_fields.decoded(request.messages), [])
         if isinstance(request, ResponsesFields):
-            return openai_responses.as_chat(request)
-        return anthropic_messages.as_chat(
-            request, system_first=self._system_first, effort_of_none=self._effort_of_none
-        )
-
-    @property
-    def _system_first(self) -> bool:
+            return openai_responses.messages_of(request)
         templates = {self._template(with_tools=with_tools) for with_tools in (False, True)}
-        return any(template.system_first for template in templates)
+        system_first = any(template.system_first for template in templates)
+        return anthropic_messages.messages_of(request, system_first=system_first)
+
+    def fields_of(self, request: MessagesFields | ResponsesFields) -> ChatFields:
+        """Return the rest of the chat that it makes of that one. Raise Unrenderable."""
+        if isinstance(request, ResponsesFields):
+            return openai_responses.fields_of(request)
+        return anthropic_messages.fields_of(request, self._effort_of_none)
 
     def _effort_of_none(self) -> str:
         """Return what vLLM takes for thinking switched off: the least effort where the template

@@ -7,18 +7,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.tokens.models import folder_with, shared
 from tests.vllm.prompts import TEXTS, TOOLS, chats
 from tokenlane.errors import RequestError, Unrenderable
-from tokenlane.protocols.bodies import ChatFields, Conversation, Kind
+from tokenlane.protocols.bodies import (
+    ChatFields,
+    Conversation,
+    Kind,
+    MessagesFields,
+    ResponsesFields,
+)
 from tokenlane.protocols.inspection import inspect
 from tokenlane.tokens.caches.lru import Budget
 from tokenlane.tokens.caches.shapes import Name, Shape, ShapeCache, shape_of
 from tokenlane.tokens.chat.residual import Residual, Unknown
 from tokenlane.tokens.chat.template import Template
 from tokenlane.tokens.demo import demo_folder
+from tokenlane.tokens.keys import options_digest
 from tokenlane.tokens.tokenizer import Tokenizer
 
 NONE = Budget(0, 0)
@@ -38,7 +46,7 @@ def asked(*messages: tuple[str, str], **fields: Any) -> Conversation:
 
 def shape(request: Conversation) -> Shape | None:
     assert isinstance(request, ChatFields)
-    return shape_of(request, json.loads(bytes(request.messages)), converted=False)
+    return shape_of(options_digest(request), json.loads(bytes(request.messages)))
 
 
 def of(name: Name, texts: list[str]) -> Shape:
@@ -133,18 +141,27 @@ def test_every_option_makes_another_shape(other: dict[str, Any]) -> None:
 
 def test_roles_and_the_dialect_do_too() -> None:
     messages = [{"role": "user", "content": "a"}]
-    chat, told = ChatFields(), [*messages, {"role": "assistant", "content": "b"}]
+    told = [*messages, {"role": "assistant", "content": "b"}]
     names = {
         made.name
         for made in (
-            shape_of(chat, messages, converted=False),
-            shape_of(chat, messages, converted=True),
-            shape_of(chat, told, converted=False),
-            shape_of(chat, told[::-1], converted=False),
+            *(
+                shape_of(options_digest(request), messages)
+                for request in (ChatFields(), MessagesFields(), ResponsesFields())
+            ),
+            shape_of(b"", told),
+            shape_of(b"", told[::-1]),
         )
         if made is not None
     }
-    assert len(names) == 4
+    assert len(names) == 5
+
+
+def test_a_system_prompt_beside_the_messages_decides_no_shape() -> None:
+    said = msgspec.Raw(b'"Be brief."')
+    assert options_digest(MessagesFields(system=said)) == options_digest(MessagesFields())
+    assert options_digest(ResponsesFields(instructions=said)) == options_digest(ResponsesFields())
+    assert options_digest(MessagesFields(thinking=said)) != options_digest(MessagesFields())
 
 
 @pytest.mark.parametrize(
@@ -171,7 +188,7 @@ def test_roles_and_the_dialect_do_too() -> None:
     ids=str,
 )
 def test_what_is_more_than_roles_and_texts_has_none(messages: Any) -> None:
-    assert shape_of(ChatFields(), messages, converted=False) is None
+    assert shape_of(b"", messages) is None
 
 
 def test_tools_that_only_another_dialect_may_leave_empty() -> None:

@@ -25,11 +25,13 @@ def read(body: dict[str, Any]) -> MessagesFields:
 
 def chat(system_first: bool = False, **body: Any) -> dict[str, Any]:
     """What it becomes, decoded."""
-    made = anthropic_messages.as_chat(
-        read({"messages": [USER], **body}),
-        system_first=system_first,
-        effort_of_none=lambda: "none",
-    ).whole()
+    request = read({"messages": [USER], **body})
+    messages = anthropic_messages.messages_of(request, system_first=system_first).messages
+    return {"messages": messages, **fields(anthropic_messages.fields_of(request, lambda: "none"))}
+
+
+def fields(made: ChatFields) -> dict[str, Any]:
+    """What a chat says beside its messages, decoded."""
     return {
         name: prompt_fields.value(getattr(made, name))
         for name in made.__struct_fields__

@@ -73,7 +73,7 @@ def test_a_form_and_its_texts_make_the_templates_message(
     asked, starts = Asked(texts), accumulate([TEXTS[name] for name in forms], initial=0)
     try:
         holes = [
-            with_holes(name, first, content_format, asked)
+            with_holes(name, first, content_format, asked, names_first=False)
             for name, first in zip(forms, starts, strict=False)
         ]
     except Unknown:
@@ -186,12 +186,12 @@ def test_what_is_more_than_a_form_and_texts_has_none(message: Any) -> None:
 @pytest.mark.parametrize("name", [name for name, form in FORMS.items() if form.joined])
 def test_a_template_that_gets_parts_gets_no_text_of_all(name: str) -> None:
     asked = Asked([])
-    with_holes(name, 0, "string", asked)
+    with_holes(name, 0, "string", asked, names_first=False)
     if FORMS[name].role == "tool":
-        with_holes(name, 0, "openai", asked)
+        with_holes(name, 0, "openai", asked, names_first=False)
         return
     with pytest.raises(Unknown):
-        with_holes(name, 0, "openai", asked)
+        with_holes(name, 0, "openai", asked, names_first=False)
 
 
 def test_a_name_says_its_form_and_a_role_alone_is_one() -> None:

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.support import demo_tokenizer
+from tests.tokens.chat.test_anthropic_messages import fields
 from tests.tokens.models import folder_with
 from tokenlane.errors import Unrenderable
-from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import ChatFields, ResponsesFields
 from tokenlane.tokens.chat import openai_responses
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -24,12 +24,9 @@ def read(body: dict[str, Any]) -> ResponsesFields:
 
 def chat(**body: Any) -> dict[str, Any]:
     """What it becomes, decoded."""
-    made = openai_responses.as_chat(read({"input": "hi", **body})).whole()
-    return {
-        name: prompt_fields.value(getattr(made, name))
-        for name in made.__struct_fields__
-        if bytes(getattr(made, name))
-    }
+    request = read({"input": "hi", **body})
+    messages = openai_responses.messages_of(request).messages
+    return {"messages": messages, **fields(openai_responses.fields_of(request))}
 
 
 USER = {"role": "user", "content": "hi"}

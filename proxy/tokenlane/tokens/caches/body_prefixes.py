@@ -1,4 +1,4 @@
-"""The body-prefix cache: a chat's body that begins as an earlier one did -> its hashes so far.
+"""The body-prefix cache: a body that begins as an earlier one did -> its hashes so far.
 
 Invariants:
 - A known body is compared byte by byte and not parsed: no digest is trusted.
@@ -22,6 +22,7 @@ from tokenlane.parts import (
     in_parts,
     size_of_parts,
 )
+from tokenlane.protocols.bodies import Kind
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
 from tokenlane.tokens.caches.marked import MarkedCache, MarkedEntry
 from tokenlane.tokens.chat.residual import Residual
@@ -33,7 +34,7 @@ OPENING_BYTES: Final = 4 * 1024
 _HEAD_BYTES: Final = 512
 # How many messages are looked at, from the last one back, and how far.
 _TRIES: Final = 16
-_SEARCHED_BYTES: Final = 64 * 1024
+_SEARCHED_BYTES: Final = 256 * 1024
 # A branch that is no longer than this beyond its mark is read again rather than kept.
 _READ_AGAIN_BYTES: Final = 8 * 1024
 _ENTRY_BYTES: Final = 900
@@ -43,10 +44,10 @@ _FORM_BYTES: Final = 8
 
 
 class BodyMark(NamedTuple):
-    """A place in a body, behind a message. at: bytes before it; messages, texts, part, within: so
-    many messages, texts of theirs, parts of the residual and characters of its next one stand
-    before it; ids_bytes: of packed ids; open_ids: those behind the last full block. last: the
-    character of the rendering before it."""
+    """A place in a body, behind a message, or before the first one. at: bytes before it; messages,
+    texts, part, within: so many messages, texts of theirs, parts of the residual and characters of
+    its next one stand before it; ids_bytes: of packed ids; open_ids: those behind the last full
+    block. last: the character of the rendering before it."""
 
     at: int
     messages: int
@@ -59,12 +60,14 @@ class BodyMark(NamedTuple):
 
 
 class KnownBody(MarkedEntry):
-    """A body that others may begin with, in parts. front: up to its first message. is_plain: that
-    names the messages once, at its end. root: all beside the messages that decides its ids and
-    hashes. model: whose tokenizer read it. ids: packed, in parts; none where nobody gets them.
-    blocks: their hashes. forms: of its messages. marks: ascending. seed: of the keys of short
-    bodies, many of which begin with it up to its only mark; 0 for any other."""
+    """A body that others may begin with, in parts. kind: of its prompt. front: up to its first
+    message. is_plain: that names the messages once, at its end. root: all beside the messages that
+    decides its ids and hashes. model: whose tokenizer read it. ids: packed, in parts; none where
+    nobody gets them. blocks: their hashes. forms: of the prompt's messages. marks: ascending.
+    seed: of the keys of short bodies, many of which begin with it up to its only mark; 0 for any
+    other."""
 
+    kind: Kind
     parts: list[bytes]
     front: bytes
     is_plain: bool
@@ -102,17 +105,27 @@ class KnownBody(MarkedEntry):
             part = parts[number] if at else b""
             found.append((mark.at, _name(parts[number - 1] if number else b"", part, at)))
         if self.seed:
-            found += [_head(parts[0], 0), _head(parts[0], len(self.front))]
+            found += [_head(parts[0], 0), _head(parts[0], self.own_at)]
         return found
 
-    def gives_way(self, mark: BodyMark) -> bool:
-        """Return whether a body that goes on from the mark takes its place."""
-        return mark is self.marks[-1] and not self.seed
+    @property
+    def own_at(self) -> int:
+        """Where what an opening has alone may begin: its messages, or the end of what is beside
+        them."""
+        return min(len(self.front), self.marks[0].at - _HEAD_BYTES)
 
-    def has_place_for(self, mark: BodyMark, more_bytes: int) -> bool:
-        """Return whether a body that goes on from the mark by so many bytes is kept: in this one's
-        place, or beside it."""
-        if self.gives_way(mark):
+    def gives_way(self, mark: BodyMark, messages: int) -> bool:
+        """Return whether a body of so many messages that goes on from the mark takes its place:
+        what that loses costs little to read again."""
+        last = self.marks[-1]
+        lost_bytes = last.at - mark.at
+        grown = messages > len(self.forms) and lost_bytes <= _READ_AGAIN_BYTES
+        return (mark is last or grown) and not self.seed
+
+    def has_place_for(self, mark: BodyMark, messages: int, more_bytes: int) -> bool:
+        """Return whether a body of so many messages that goes on from the mark by so many bytes is
+        kept: in this one's place, or beside it."""
+        if self.gives_way(mark, messages):
             return True
         return more_bytes > _READ_AGAIN_BYTES and mark.at + more_bytes >= LEAST_BYTES
 
@@ -155,21 +168,22 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             parts[number] = known
         return parts
 
-    def find(self, body: RawBody) -> tuple[KnownBody, BodyMark, bytes] | None:
+    def find(self, kind: Kind, body: RawBody) -> tuple[KnownBody, BodyMark, bytes] | None:
         """Return the longest known beginning of a body that ends near its end, and what follows.
         Whether its prompt can be made from that shows later: the caller counts a hit or a miss."""
         if not self._named:
             return None
         if isinstance(body, bytes):
-            parts = BodyParts([], body)
-            return self._found(parts) if len(body) >= LEAST_BYTES else self._opening(parts)
-        found = self._found(body)
-        if found is None:
-            # Behind its last message a known one may have more that this one has, too.
-            count = max(0, len(body.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
-            rest = b"".join([*body.same[count:], body.rest])
-            found = self._found(BodyParts(body.same[:count], rest))
-        return found
+            parts, short = BodyParts([], body), len(body) < LEAST_BYTES
+            found = self._opening(kind, parts) if short else self._found(kind, parts)
+        else:
+            found = self._found(kind, body)
+            if found is None:
+                # Behind its last message a known one may have more that this one has, too.
+                count = max(0, len(body.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
+                rest = b"".join([*body.same[count:], body.rest])
+                found = self._found(kind, BodyParts(body.same[:count], rest))
+        return None if found is None or found[0].kind is not kind else found
 
     def keep(self, new: KnownBody | None, known: KnownBody, mark: BodyMark) -> None:
         """Keep a body that begins as a known one does up to the mark; without one, mark that one as
@@ -177,21 +191,21 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         if new is None:
             self.use(known)
         else:
-            self.put(new, known if known.gives_way(mark) else None)
+            self.put(new, known if known.gives_way(mark, len(new.forms)) else None)
 
-    def _opening(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
+    def _opening(self, kind: Kind, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
         known = self._named.get(_head(body.rest, 0))
         if known is None:
             return None
         if not known.begins(body, known.marks[0].at):
             # Others may begin as that one does, with the same tools mostly.
-            known = self._named.get(_head(body.rest, len(known.front)))
+            known = self._named.get(_head(body.rest, known.own_at))
             if known is None or not known.begins(body, known.marks[0].at):
-                return self._found(body)
+                return self._found(kind, body)
         mark = known.marks[0]
         return known, mark, body.rest[mark.at :]
 
-    def _found(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
+    def _found(self, kind: Kind, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
         rest = body.rest
         # The end of the last message, unless something behind it ends the same way; then from
         # message to message. A brace in between may belong to a text: then no entry has its name.
@@ -200,7 +214,10 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         at, tries = len(rest), _TRIES
         while found is None and tries > 0:
             tries -= 1
-            at = rest.rfind(b'"role"', low, at)
+            end, at = at, rest.rfind(b'"role"', low, at)
+            if kind is Kind.RESPONSES:
+                # What a tool answers has no role there.
+                at = max(at, rest.rfind(b'"call_id"', low, end))
             if at < 0:
                 break
             found = self._at(body, rest.find(b"}", at) + 1)

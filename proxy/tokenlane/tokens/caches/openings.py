@@ -50,12 +50,15 @@ class OpeningCache(BoundedCache[tuple[bytes, str], list[Opening]]):
         self._seen: set[int] = set()
         self._seen_before: set[int] = set()
 
-    def find(self, encoder: Encoder, root: bytes, text: str) -> Opening | None:
+    def find(
+        self, encoder: Encoder, root: bytes, text: str, *, words: bool = False
+    ) -> Opening | None:
         """Return the longest opening of `text`. root: all beside the text that decides ids and
-        hashes."""
+        hashes. words: as `Encoder.starts`'s."""
         key = root, text[:_LEAST_CHARS]
         for opening in self._items.get(key, ()):
-            if text.startswith(opening.text) and encoder.is_cut(text, opening.chars):
+            at = opening.chars
+            if text.startswith(opening.text) and encoder.is_cut(text, at, words=words):
                 self.hits += 1
                 opening.uses += 1
                 self._items.move_to_end(key)
@@ -63,13 +66,14 @@ class OpeningCache(BoundedCache[tuple[bytes, str], list[Opening]]):
         self.misses += 1
         return None
 
-    def ends_at(self, encoder: Encoder, root: bytes, text: str) -> int:
+    def ends_at(self, encoder: Encoder, root: bytes, text: str, *, words: bool = False) -> int:
         """Return where an opening of `text` ends that should be kept, as it was seen before; else
-        0."""
+        0. words: as `Encoder.starts`'s."""
         if len(text) < _LEAST_CHARS or not encoder.cuts_anywhere or not self.budget.limit_bytes:
             return 0
         end = 0
-        for at in encoder.starts(text, _LEAST_CHARS, _SEARCHED_CHARS)[:_PLACES]:
+        places = encoder.starts(text, _LEAST_CHARS, _SEARCHED_CHARS, words=words)
+        for at in places[:_PLACES]:
             name = hash((root, text[:at]))
             if name in self._seen or name in self._seen_before:
                 end = at

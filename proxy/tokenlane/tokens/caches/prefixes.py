@@ -73,10 +73,12 @@ class KnownPrefix(NamedTuple):
 class PrefixCache(MarkedCache[Prefix]):
     """LRU over prompts by the beginnings they share with later ones."""
 
-    def find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
-        """Return the longest known beginning of `text` that ends near its end, or near its
-        start."""
-        found = self._find(encoder, root, text)
+    def find(
+        self, encoder: Encoder, root: bytes, text: str, *, words: bool = False
+    ) -> KnownPrefix | None:
+        """Return the longest known beginning of `text` that ends near its end, or near its start.
+        words: as `Encoder.starts`'s."""
+        found = self._find(encoder, root, text, words)
         with self._lock:
             if found is None:
                 self.misses += 1
@@ -86,11 +88,11 @@ class PrefixCache(MarkedCache[Prefix]):
                     self._items.move_to_end(id(found.prefix))
         return found
 
-    def _find(self, encoder: Encoder, root: bytes, text: str) -> KnownPrefix | None:
+    def _find(self, encoder: Encoder, root: bytes, text: str, words: bool) -> KnownPrefix | None:
         named = self._named
         if not named:
             return None
-        for at in _places(encoder, text):
+        for at in _places(encoder, text, words):
             name = _name(root, text, at)
             prefix = named.get(name)
             if prefix is None or prefix.root != root or not _same(text, prefix.text, at):
@@ -144,17 +146,18 @@ def _same(one: str, other: str, end: int) -> bool:
     )
 
 
-def _places(encoder: Encoder, text: str) -> Iterator[int]:
+def _places(encoder: Encoder, text: str, words: bool) -> Iterator[int]:
     """Yield the places to try, the last of the text first: a bounded number."""
     end = len(text)
     span = _LAST_CHARS if encoder.cuts_anywhere else end
     left = _LAST_MARKS
     while end > 0 and left > 0:
         begin = max(0, end - span)
-        places = encoder.starts(text, begin, end)[-left:]
+        places = encoder.starts(text, begin, end, words=words)[-left:]
         yield from reversed(places)
         left -= len(places)
         end = begin
         span *= 2
     if left <= 0:
-        yield from reversed(encoder.starts(text, 0, _FIRST_CHARS)[:_FIRST_MARKS])
+        first = encoder.starts(text, 0, _FIRST_CHARS, words=words)
+        yield from reversed(first[:_FIRST_MARKS])

@@ -21,14 +21,17 @@ class SegmentCache(PieceCache[str]):
     """LRU over stretches of text."""
 
 
-def stretches(encoder: Encoder, text: str, at: int) -> Iterator[tuple[list[int], list[str]]]:
+def stretches(
+    encoder: Encoder, text: str, at: int, *, words: bool = False
+) -> Iterator[tuple[list[int], list[str]]]:
     """Yield `text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where
     pieces begin, and the pieces, for about every 32 KiB of it. The ids of all pieces, joined, are
-    those of the text. No step takes long, except over a piece that cannot be cut."""
+    those of the text. No step takes long, except over a piece that cannot be cut. words: as
+    `Encoder.starts`'s."""
     window = _WINDOW_CHARS
     while at < len(text):
         until = at + window
-        bounds = encoder.starts(text, at, until)
+        bounds = encoder.starts(text, at, until, words=words)
         if not bounds or bounds[0] != at:
             bounds.insert(0, at)
         if until >= len(text):

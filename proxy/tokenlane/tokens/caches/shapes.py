@@ -17,11 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tokenlane.protocols.bodies import ChatFields
 from tokenlane.tokens.caches.lru import BoundedCache
 from tokenlane.tokens.chat.forms import forms_of, texts_of
 from tokenlane.tokens.chat.residual import Residual, Unknown
-from tokenlane.tokens.keys import options_digest
 
 # Longer conversations hardly ever have a shape that was seen before. To learn one takes 10 to
 # 20 us a message, in bytecode: a thread has that time, the loop for a few messages only.
@@ -35,7 +33,7 @@ _MOST_TRIES: Final = 4
 _ENTRY_BYTES: Final = 240
 
 
-# A digest of all of a conversation's fields but the messages, and their forms.
+# A digest of all of a conversation but its messages, and their forms.
 Name = tuple[bytes, tuple[str, ...]]
 
 
@@ -57,15 +55,15 @@ class Shape:
         return self._texts
 
 
-def shape_of(request: ChatFields, messages: Any, *, converted: bool) -> Shape | None:
-    """Return the shape; None where a message has no form. converted: it came in another dialect, of
-    which vLLM takes things that it refuses in a chat."""
+def shape_of(digest: bytes, messages: Any) -> Shape | None:
+    """Return the shape; None where a message has no form. digest: of all but the messages
+    (`tokenlane.tokens.keys.options_digest`)."""
     if not isinstance(messages, list) or len(messages) > _MOST_MESSAGES:
         return None
     forms = forms_of(messages)
     if forms is None:
         return None
-    return Shape((options_digest(request, b"converted" if converted else b""), forms), messages)
+    return Shape((digest, forms), messages)
 
 
 # (forms, texts) -> what a template makes of such messages. Raises Unknown.

@@ -26,63 +26,79 @@ DISPLAYS = (None, "summarized", "omitted", "updates")
 Block = dict[str, Any]
 
 
-class MadeChat(NamedTuple):
-    """A chat that was made of another dialect's request. fields: all but its messages, which are
-    decoded JSON."""
+class Converted(NamedTuple):
+    """The chat messages of a request in another dialect, decoded JSON. counts: how many of these
+    stand before the first of the request's own, and behind each of them; 0 where there is none, or
+    what follows may change them."""
 
-    fields: ChatFields
     messages: list[Message]
-
-    def whole(self) -> ChatFields:
-        """Return it as a chat."""
-        return msgspec.structs.replace(self.fields, messages=encoded(self.messages))
+    counts: list[int]
 
 
-def as_chat(
-    request: MessagesFields, *, system_first: bool, effort_of_none: Callable[[], str]
-) -> MadeChat:
-    """Return the chat of a request. Raise Unrenderable.
-
-    system_first: the chat template takes a system message nowhere but in front. effort_of_none:
-    the effort that stands for thinking switched off.
-    """
+def messages_of(request: MessagesFields, *, system_first: bool) -> Converted:
+    """Return the chat messages of a request. system_first: the chat template takes a system message
+    nowhere but in front. Raise Unrenderable."""
     given = prompt_fields.value(request.messages)
     if not isinstance(given, list):
         raise Unrenderable("message-shape")
-    system = _system_texts(prompt_fields.value(request.system))
-    if system_first:
-        system += [_system_text(one) for one in given if _role(one) == "system"]
-    messages: list[Message] = []
-    if any(system):
-        messages.append({"role": "system", "content": "".join(system)})
+    system, messages = system_of(request), list[Message]()
+    late = system_first and any(_role(one) == "system" for one in given)
+    if late:
+        system += "".join([_system_text(one) for one in given if _role(one) == "system"])
+    if system:
+        messages.append({"role": "system", "content": system})
+    counts = [0 if late else len(messages)]
     for one in given:
         if _role(one) != "system":
             _add(one, messages)
-        elif not system_first and (text := _system_text(one)):
+        elif not late and (text := _system_text(one)):
             messages.append({"role": "system", "content": text})
+        counts.append(0 if late else len(messages))
+    return Converted(messages, counts)
+
+
+def messages_behind(given: Any) -> Converted:
+    """As `messages_of`, of those that follow others. Raise Unrenderable, also where one may change
+    what comes before it."""
+    if not isinstance(given, list):
+        raise Unrenderable("message-shape")
+    messages: list[Message] = []
+    counts = [0]
+    for one in given:
+        if _role(one) == "system":
+            raise Unrenderable("message-shape")
+        _add(one, messages)
+        counts.append(len(messages))
+    return Converted(messages, counts)
+
+
+def system_of(request: MessagesFields) -> str:
+    """Return the system prompt, which has a field of its own. Raise Unrenderable."""
+    return "".join(_system_texts(prompt_fields.value(request.system)))
+
+
+def fields_of(request: MessagesFields, effort_of_none: Callable[[], str]) -> ChatFields:
+    """Return the chat of a request without its messages. effort_of_none: the effort that stands for
+    thinking switched off. Raise Unrenderable."""
     tools = prompt_fields.value(request.tools)
     made = None if tools is None else _tools(tools)
     effort = _effort(prompt_fields.value(request.output_config))
     if _thinking(prompt_fields.value(request.thinking)) == "disabled":
         effort = effort_of_none()
-    return chat_of(request, messages, made, effort)
+    return chat_fields(request, made, effort)
 
 
-def chat_of(
-    request: MessagesFields | ResponsesFields,
-    messages: list[Message],
-    tools: list[dict[str, Any]] | None,
-    effort: Any,
-) -> MadeChat:
-    """Return the chat that a request of another dialect becomes."""
-    fields = ChatFields(
+def chat_fields(
+    request: MessagesFields | ResponsesFields, tools: list[dict[str, Any]] | None, effort: Any
+) -> ChatFields:
+    """Return the chat that a request of another dialect becomes, without its messages."""
+    return ChatFields(
         tools=ABSENT if tools is None else encoded(tools),
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_effort=ABSENT if effort is None else encoded(effort),
         kv_transfer_params=request.kv_transfer_params,
         add_special_tokens=request.add_special_tokens,
     )
-    return MadeChat(fields, messages)
 
 
 def encoded(value: Any) -> msgspec.Raw:

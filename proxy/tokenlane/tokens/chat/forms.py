@@ -191,9 +191,12 @@ def owners(forms: tuple[str, ...]) -> list[int]:
     return found
 
 
-def with_holes(name: str, first: int, content_format: ContentFormat, asked: Asked) -> Message:
+def with_holes(
+    name: str, first: int, content_format: ContentFormat, asked: Asked, names_first: bool
+) -> Message:
     """Return the template's message of this form, with a hole for each text. first: the number of
-    the first of them. Raise Unknown where the template gets the parts of a text."""
+    the first of them. names_first: a call's name stands before its arguments. Raise Unknown where
+    the template gets the parts of a text."""
     form, texts = FORMS[name], iter([Text(asked, (first + at,)) for at in range(TEXTS[name])])
     if form.joined and content_format == "openai" and form.role != "tool":
         raise Unknown("a text in parts")
@@ -206,7 +209,12 @@ def with_holes(name: str, first: int, content_format: ContentFormat, asked: Aske
     for _ in range(form.calls):
         call = {"id": next(texts), "function": {}, "type": "function"}
         called = next(texts)
-        call["function"] = {"arguments": Json(next(texts)), "name": called}
+        arguments = Json(next(texts))
+        call["function"] = (
+            {"name": called, "arguments": arguments}
+            if names_first
+            else {"arguments": arguments, "name": called}
+        )
         calls.append(call)
     if calls:
         message["tool_calls"] = calls

@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenlane.errors import Unrenderable
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ResponsesFields
-from tokenlane.tokens.chat.anthropic_messages import TOOL_KEYS, MadeChat, chat_of
+from tokenlane.protocols.bodies import ChatFields, ResponsesFields
+from tokenlane.tokens.chat.anthropic_messages import TOOL_KEYS, Converted, chat_fields
 from tokenlane.tokens.chat.conversation import BILLING_LINE, Message
 
 Item = dict[str, Any]
@@ -20,8 +20,38 @@ PLAIN_ROLES = frozenset({"user", "system", "developer"})
 KEPT_KEYS = ("name", "task")
 
 
-def as_chat(request: ResponsesFields) -> MadeChat:
-    """Return the chat of a request. Raise Unrenderable."""
+def messages_of(request: ResponsesFields) -> Converted:
+    """Return the chat messages of a request. Raise Unrenderable."""
+    instructions = system_of(request)
+    first = [{"role": "system", "content": instructions}] if instructions else []
+    return messages_behind(prompt_fields.value(request.input), first)
+
+
+def messages_behind(given: Any, messages: list[Message]) -> Converted:
+    """As `messages_of`, of what follows these, none of which it changes. Raise Unrenderable."""
+    counts = [len(messages)]
+    if isinstance(given, str):
+        messages.append({"role": "user", "content": given})
+        return Converted(messages, [*counts, 0])
+    if not isinstance(given, list):
+        raise Unrenderable("message-shape")
+    for item in given:
+        _add(item, messages)
+        # Items that follow may go into an assistant's message.
+        counts.append(0 if messages[-1]["role"] == "assistant" else len(messages))
+    return Converted(messages, counts)
+
+
+def system_of(request: ResponsesFields) -> str:
+    """Return the instructions, which have a field of their own. Raise Unrenderable."""
+    instructions = prompt_fields.value(request.instructions)
+    if not isinstance(instructions, str | None):
+        raise Unrenderable("message-shape")
+    return instructions or ""
+
+
+def fields_of(request: ResponsesFields) -> ChatFields:
+    """Return the chat of a request without its messages. Raise Unrenderable."""
     if prompt_fields.value(request.previous_response_id) is not None:
         raise Unrenderable("stored-response")
     if prompt_fields.value(request.previous_input_messages) is not None:
@@ -29,20 +59,6 @@ def as_chat(request: ResponsesFields) -> MadeChat:
     # Cut to the replica's context length; left out, nothing is.
     if prompt_fields.value(request.truncation) != "disabled" and bytes(request.truncation):
         raise Unrenderable("truncation")
-    messages: list[Message] = []
-    instructions = prompt_fields.value(request.instructions)
-    if not isinstance(instructions, str | None):
-        raise Unrenderable("message-shape")
-    if instructions:
-        messages.append({"role": "system", "content": instructions})
-    given = prompt_fields.value(request.input)
-    if isinstance(given, str):
-        messages.append({"role": "user", "content": given})
-    elif isinstance(given, list):
-        for item in given:
-            _add(item, messages)
-    else:
-        raise Unrenderable("message-shape")
     tools = prompt_fields.value(request.tools)
     made = None if tools is None else _tools(tools) or None
     given = prompt_fields.value(request.chat_template_kwargs)
@@ -52,7 +68,7 @@ def as_chat(request: ResponsesFields) -> MadeChat:
     reasoning = prompt_fields.value(request.reasoning)
     if not isinstance(reasoning, dict | None):
         raise Unrenderable("field-shape")
-    return chat_of(request, messages, made, (reasoning or {}).get("effort"))
+    return chat_fields(request, made, (reasoning or {}).get("effort"))
 
 
 def _add(item: Any, messages: list[Message]) -> None:

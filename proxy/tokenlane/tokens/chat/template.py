@@ -148,10 +148,13 @@ class Template:
         texts: list[str],
         variables: dict[str, Any],
         known: EarlierRun | None = None,
+        *,
+        names_first: bool = False,
     ) -> Residual:
         """Return what it makes of messages of these forms, whatever their texts; see
         `tokenlane.tokens.chat.partial_evaluation`. variables: without the messages. known: an
-        earlier one, of messages whose texts are not given again. Raises Unknown."""
+        earlier one, of messages whose texts are not given again. names_first: of calls. Raises
+        Unknown."""
         starts = list(accumulate([TEXTS[name] for name in forms], initial=0))
         first = 0
         guards: tuple[Guard, ...] = ()
@@ -162,7 +165,8 @@ class Template:
 
         def message(at: int) -> Message:
             if at not in made:
-                made[at] = with_holes(forms[at], starts[at], self.content_format, asked)
+                form, first_text = forms[at], starts[at]
+                made[at] = with_holes(form, first_text, self.content_format, asked, names_first)
             return made[at]
 
         run = _partial_evaluation(self.source)

@@ -182,10 +182,22 @@ class Encoder:
         """Whether any cut is known to be exact."""
         return self._cut is not None
 
-    def starts(self, text: str, from_at: int = 0, until: int = sys.maxsize) -> list[int]:
+    @property
+    def cuts_words(self) -> bool:
+        """Whether a text can be cut between its words, wherever a search for that began."""
+        return self._places is not None and self.cuts_anywhere
+
+    def starts(
+        self, text: str, from_at: int = 0, until: int = sys.maxsize, *, words: bool = False
+    ) -> list[int]:
         """Return where `text` may be cut, from_at <= place < until, ascending: what stands before
         such a place is encoded independently of the rest. `from_at` must be 0 or such a place,
-        unless `cuts_anywhere`. [] where no cut is known to be exact."""
+        unless `cuts_anywhere`. [] where no cut is known to be exact. words: also between two words
+        in about every 4 KiB; needs `cuts_words`."""
+        if words:
+            assert self._places is not None
+            besides = word_cuts.on_grid(text, from_at, min(until, len(text)), self._places)
+            return sorted({*self.starts(text, from_at, until), *besides})
         if self._cut is None:
             return []
         found: list[int] = []
@@ -201,9 +213,11 @@ class Encoder:
             at = max(at, window)
         return found
 
-    def is_cut(self, text: str, at: int) -> bool:
-        """Return whether `text` may be cut here: `starts` would find it. Needs `cuts_anywhere`."""
-        return self._cut is not None and self._cut.match(text, at) is not None
+    def is_cut(self, text: str, at: int, *, words: bool = False) -> bool:
+        """Return whether `text` may be cut here: `starts` could find it. Needs `cuts_anywhere`."""
+        if self._cut is not None and self._cut.match(text, at) is not None:
+            return True
+        return words and self._places is not None and word_cuts.is_place(text, at, self._places)
 
     def encode_piece(self, piece: str) -> bytes:
         """Return packed ids of one piece, without special tokens around it."""

@@ -33,6 +33,9 @@ LOOP_CHARS: Final = 32 * 1024
 _LIMIT_CHARS: Final = 128 * 1024
 _UNKNOWN_LIMIT_CHARS: Final = 2 * 1024 * 1024
 
+# Between two places of a text that others may begin with.
+GRID_CHARS: Final = 4 * 1024
+
 _BESIDE_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
 _BEHIND_LINE_ENDS = r"(?<=\S)\n(?=\S)"
 _QWEN_SPLIT = {
@@ -75,9 +78,30 @@ def apart(text: str, found_by: re.Pattern[str] | None) -> Iterator[str]:
         place = found_by.search(text, near, start + limit_chars)
         if place is None:
             break
-        at = place.start() if place[0] == " " else place.end()
+        at = _cut_at(place)
         yield text[start:at]
         start, near = at, at + PART_CHARS
     if len(text) - start > limit_chars:
         raise Unrenderable("uncut")
     yield text[start:] if start else text
+
+
+def on_grid(text: str, from_at: int, until: int, found_by: re.Pattern[str]) -> list[int]:
+    """Return places of `text` to cut, about one in GRID_CHARS, from_at <= place < until. Texts that
+    begin alike have the same ones, wherever the search began. found_by: see `places`."""
+    found = []
+    for near in range(from_at // GRID_CHARS * GRID_CHARS, until, GRID_CHARS):
+        place = found_by.search(text, near, near + GRID_CHARS)
+        if place is not None and from_at <= (at := _cut_at(place)) < until:
+            found.append(at)
+    return found
+
+
+def is_place(text: str, at: int, found_by: re.Pattern[str]) -> bool:
+    """Return whether `text` may be cut here. found_by: see `places`."""
+    before, behind = found_by.match(text, at - 1), found_by.match(text, at)
+    return any(place is not None and _cut_at(place) == at for place in (before, behind))
+
+
+def _cut_at(place: re.Match[str]) -> int:
+    return place.start() if place[0] == " " else place.end()

@@ -16,7 +16,7 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ABSENT, ChatBody, CompletionBody
+from tokenlane.protocols.bodies import ABSENT, Chatting, CompletionBody, ResponsesBody
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.openings import Opening
@@ -24,6 +24,7 @@ from tokenlane.tokens.caches.prefixes import Mark, Prefix
 from tokenlane.tokens.caches.shapes import shape_of
 from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
 from tokenlane.tokens.job import Tokenized, TokenJob
+from tokenlane.tokens.keys import front_bytes, options_digest, prompt_bytes
 from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.tokenizer import Rendering
 
@@ -46,7 +47,8 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
         rendered_s = time.perf_counter()
         if not isinstance(job.body, CompletionBody):
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        made = _encoded(job.model, text, special, job.block_tokens, job.salt, settings)
+        words = isinstance(job.body, CompletionBody) and job.model.tokenizer.encoder.cuts_words
+        made = _encoded(job.model, text, special, job.block_tokens, job.salt, settings, words)
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
     if made is None:
@@ -54,34 +56,37 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
     return Tokenized(made[0], None, time.perf_counter() - began_s)
 
 
-def takes(chat: ChatBody) -> bool:
-    """Return whether a chat's prompt is its rendered text, whole and without special tokens put
-    around it."""
-    return chat.truncate_prompt_tokens is ABSENT and chat.add_special_tokens is ABSENT
+def takes(chat: Chatting) -> bool:
+    """Return whether a conversation's prompt is its rendered text, whole and without a say of its
+    own in what is put around it."""
+    said = not isinstance(chat, ResponsesBody) and chat.add_special_tokens is not ABSENT
+    return chat.truncate_prompt_tokens is ABSENT and not said
 
 
 def plain(
     model: LoadedModel,
-    chat: ChatBody,
+    chat: Chatting,
     block_tokens: int,
     salt: bytes,
     settings: TokenSettings,
     source: BodySource | None = None,
 ) -> Prompt | None:
-    """Return the prompt of a chat that `takes` takes, without a job: where its shape is known, and
-    it takes about a hop's time. None for all others, and where anything is wrong with it: a job
-    then reports what. source: its body, where others may begin as it does."""
-    began_s, size_bytes = time.perf_counter(), memoryview(chat.messages).nbytes
+    """Return the prompt of a conversation that `takes` takes, without a job: where its shape is
+    known, and it takes about a hop's time. None for all others, and where anything is wrong with
+    it: a job then reports what. source: its body, where others may begin as it does."""
+    began_s, size_bytes = time.perf_counter(), prompt_bytes(chat).nbytes + front_bytes(chat).nbytes
     if model.speed.render_s(size_bytes) > settings.thread_hop_s:
         return None
     try:
-        shape = shape_of(chat, prompt_fields.decoded(chat.messages), converted=False)
+        messages, counts = model.tokenizer.messages_of(chat)
+        shape = shape_of(options_digest(chat), messages)
         residual = None if shape is None else model.caches.shapes.residual(shape)
         if shape is None or residual is None:
             return None
         text = residual.filled(shape.texts)
         model.speed.learn_render(size_bytes, time.perf_counter() - began_s)
-        made = _encoded(model, text, False, block_tokens, salt, settings)
+        special = prompt_fields.flag(chat.add_special_tokens, False)
+        made = _encoded(model, text, special, block_tokens, salt, settings)
     except (RequestError, Unrenderable):
         return None
     if made is None:
@@ -90,7 +95,7 @@ def plain(
     if source is not None and opening is not None and opening.uses % _USES == 1:
         marks = [Mark(opening.chars, len(opening.ids), 0)]
         begun = Prefix(b"", opening.text, opening.ids, opening.blocks, marks)
-        learn(source, chat, Rendering(text, shape, residual), begun, salt, block_tokens)
+        learn(source, chat, Rendering(text, shape, residual, counts), begun, salt, block_tokens)
     return prompt
 
 
@@ -117,9 +122,10 @@ def _encoded(
     block_tokens: int,
     salt: bytes,
     settings: TokenSettings,
+    words: bool = False,
 ) -> tuple[Prompt, Opening | None] | None:
     """Return the prompt of a text and its opening, if that is known; None where the rest is
-    predicted to take too long."""
+    predicted to take too long. words: as `Encoder.starts`'s."""
     encoder, speed, openings = model.tokenizer.encoder, model.speed, model.caches.openings
     limit_s = settings.thread_hop_s
     affixes = encoder.affixes if special else (b"", b"")
@@ -129,9 +135,11 @@ def _encoded(
         ids = encoder.encode(text, add_special_tokens=special)
         return _prompt(ids, block_tokens, salt, b""), None
     root = b"%b:%d:%b" % (b"1" if special else b"0", block_tokens, salt)
-    opening = openings.find(encoder, root, text)
-    if opening is None and (end := openings.ends_at(encoder, root, text)):
-        if speed.encode_s(end) >= settings.stall_budget_s or end > LOOP_CHARS:
+    opening = openings.find(encoder, root, text, words=words)
+    if opening is None and (end := openings.ends_at(encoder, root, text, words=words)):
+        # Of a completion what follows its opening may be as long as that.
+        most_chars = len(text) if words else end
+        if speed.encode_s(most_chars) >= settings.stall_budget_s or most_chars > LOOP_CHARS:
             return None
         began_s, head = time.perf_counter(), text[:end]
         ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
