@@ -5,7 +5,9 @@
 The gateway beside the aiohttp proxy, alternated, CPU per request of the whole process tree. Bodies
 are of program text, each with something new: 16 KiB, of which 12 are one of 32 system prompts, and
 390 KB, the last turns of 16 conversations. Chats have a text as content, in one part or two, a
-name, what was thought, or a picture; Messages, Responses and completions say the same.
+name, what was thought, or a picture; Messages, Responses and completions say the same. Agents have
+20 tools, call one in each turn, and write their bodies as Claude Code (what is to be cached moves
+on from turn to turn) and Codex do.
 """
 
 import argparse
@@ -37,6 +39,12 @@ KEY = "sk-bench"
 SYSTEMS, QUESTIONS = 32, 128
 SYSTEM_CHARS, QUESTION_CHARS = 12 * 1024, 4 * 1024
 PICTURE_BYTES = 290_000
+TOOLS = 20
+PARAMETERS = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("path", "old", "new", "reason")},
+    "required": ["path"],
+}
 # What no canned answer depends on.
 PROMPT_TOKENS = 1000
 
@@ -119,6 +127,72 @@ def responses(talks: list[list[Message]]) -> list[Parts]:
     ]
 
 
+def agents() -> list[list[Message]]:
+    """The last turns of 16 agents, what the tool answers last new."""
+    talks = workload.calling_talks(workload.LONG_BYTES)
+    return [workload.asked_anew(talk) for talk in workload.last_of(talks)]
+
+
+def schemas() -> list[dict[str, Any]]:
+    """Tools: their names, what they are for, and what they take; about 2 KB each."""
+    return [
+        {"name": name, "description": workload.text(1_500, at), "parameters": PARAMETERS}
+        for at, name in enumerate(["edit", *(f"tool_{number}" for number in range(1, TOOLS))])
+    ]
+
+
+def agent_messages(talks: list[list[Message]]) -> list[Parts]:
+    """Messages of agents, in blocks; the last two say that they are to be cached."""
+    return [parts_of(_agent_messages(talk)) for talk in talks]
+
+
+def _agent_messages(talk: list[Message]) -> dict[str, Any]:
+    told: list[Message] = []
+    for one in talk[1:]:
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": one["content"]}]
+        if one["role"] == "tool":
+            result = {"type": "tool_result", "tool_use_id": one["tool_call_id"]}
+            blocks = [{**result, "content": one["content"]}]
+        for call in one.get("tool_calls", ()):
+            function, use = call["function"], {"type": "tool_use", "id": call["id"]}
+            given = msgspec.json.decode(function["arguments"])
+            blocks.append({**use, "name": function["name"], "input": given})
+        told.append({"role": "user" if one["role"] == "tool" else one["role"], "content": blocks})
+    cached = {"cache_control": {"type": "ephemeral"}}
+    for one in told[-2:]:
+        one["content"][-1] |= cached
+    tools = [
+        {"name": one["name"], "description": one["description"], "input_schema": one["parameters"]}
+        for one in schemas()
+    ]
+    system = [{"type": "text", "text": talk[0]["content"], **cached}]
+    return {"messages": told, "system": system, "tools": tools, "max_tokens": 32_000}
+
+
+def agent_responses(talks: list[list[Message]]) -> list[Parts]:
+    """Responses of agents: an item for each call and each answer."""
+    return [parts_of(_agent_responses(talk)) for talk in talks]
+
+
+def _agent_responses(talk: list[Message]) -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    for one in talk[1:]:
+        content = one["content"]
+        if one["role"] == "tool":
+            answer = {"type": "function_call_output", "call_id": one["tool_call_id"]}
+            items.append({**answer, "output": content})
+            continue
+        kind = "output_text" if one["role"] == "assistant" else "input_text"
+        said = [{"type": kind, "text": content}]
+        items.append({"type": "message", "role": one["role"], "content": said})
+        items += [
+            {"type": "function_call", "call_id": call["id"], **call["function"]}
+            for call in one.get("tool_calls", ())
+        ]
+    tools = [{"type": "function", **one, "strict": False} for one in schemas()]
+    return {"instructions": talk[0]["content"], "input": items, "tools": tools, "store": False}
+
+
 def completions(talks: list[list[Message]]) -> list[Parts]:
     """Completions: all that was said, in one text."""
     return [parts_of({"prompt": "\n".join(one["content"] for one in talk)}) for talk in talks]
@@ -137,6 +211,8 @@ KINDS: dict[str, Callable[[], tuple[str, list[Parts]]]] = {
     "390 KB, with names": lambda: (CHAT, chats(conversations(), named)),
     "390 KB, a picture": lambda: (CHAT, pictures()),
     "390 KB, Messages": lambda: (MESSAGES, messages(conversations())),
+    "390 KB, Messages of agents": lambda: (MESSAGES, agent_messages(agents())),
+    "390 KB, Responses of agents": lambda: (RESPONSES, agent_responses(agents())),
     "390 KB, completion": lambda: (COMPLETIONS, completions(conversations())),
 }
 

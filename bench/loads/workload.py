@@ -255,9 +255,8 @@ def last_turns(size_bytes: int, write: Write = text) -> list[Parts]:
     return [numbered(talk) for talk in last_of(talks(size_bytes, write))]
 
 
-def last_calls(size_bytes: int, write: Write = code) -> list[Parts]:
-    """As `last_turns`, of agents: each turn of theirs calls a tool, and what it answers last is
-    new."""
+def calling_talks(size_bytes: int, write: Write = code) -> list[list[Message]]:
+    """As `talks`, of agents: each turn of theirs calls a tool."""
     told = []
     for seed in range(CONVERSATIONS):
         talk: list[Message] = []
@@ -276,7 +275,12 @@ def last_calls(size_bytes: int, write: Write = code) -> list[Parts]:
             else:
                 talk.append({"role": role, "content": content})
         told.append(talk)
-    return [numbered(talk) for talk in last_of(told)]
+    return told
+
+
+def last_calls(size_bytes: int, write: Write = code) -> list[Parts]:
+    """As `last_turns`, of agents; what the tool answers last is new."""
+    return [numbered(talk) for talk in last_of(calling_talks(size_bytes, write))]
 
 
 def request(path: str, body: bytes, host: str = "127.0.0.1") -> bytes:

@@ -107,7 +107,7 @@ async def test_a_turn_is_known(name: str, caching: bool, style: int, kind: Kind)
     """In the first conversation, from its second body on; from the third where what is to be
     cached moves on."""
     own, cold, hits = service(name), service(name, 0), []
-    hows = ["said", "two", "thought", "empty"] * 2
+    hows = ["said", "two", "thought", "empty"] * 4
     steps = [(how, f"say {at}", f"so {at}", ARGUMENTS[0]) for at, how in enumerate(hows)]
     for said in talk(steps):
         raw = written(kind, said, style, caching=caching)

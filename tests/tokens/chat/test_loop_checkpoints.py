@@ -270,11 +270,30 @@ def test_a_turn_is_run_once_more_and_no_other(name: str) -> None:
     template, forms = COMPILED[name], ["system", "user", "assistant", "user", "assistant"]
     before = made(template, forms, texts_for(forms))
     assert before is not None
-    assert {(one.turn, one.first) for one in before.checkpoints.values()} in turns_of(5)
+    assert {(one.turn, one.first) for [one] in before.checkpoints.values()} in turns_of(5)
     more = [*forms, "user", "assistant"]
     after = made(template, more, texts_for(more)[5:], EarlierRun(before, 5, True))
     assert after is not None
-    assert {(one.turn, one.first) for one in after.checkpoints.values()} in turns_of(7)
+    last = [(left[-1].turn, left[-1].first) for left in after.checkpoints.values()]
+    assert set(last) in turns_of(7)
+
+
+# Not of a loop behind another one, nor of one that does otherwise behind the last question.
+@pytest.mark.parametrize("name", sorted(ALONG.keys() - {"found", "two"}))
+def test_an_earlier_turn_will_do_where_the_last_messages_are_other_ones(name: str) -> None:
+    """From the second such run on; no loop may be run from its start then."""
+    template, forms = COMPILED[name], ["system", *["user", "assistant"] * 8]
+    known = made(template, forms, texts_for(forms))
+    for count in range(12):
+        assert known is not None
+        forms += ["assistant", "user"]
+        first = len(forms) - 4
+        run = EarlierRun(known, first, False, may_begin=count == 0)
+        known = made(template, forms, texts_for(forms)[first:], run)
+    assert known is not None
+    whole = made(template, forms, texts_for(forms))
+    assert whole is not None
+    assert known.parts == whole.parts
 
 
 @pytest.mark.parametrize("name", ONCE)
@@ -285,7 +304,7 @@ def test_tools_are_walked_through_once(name: str) -> None:
     more = [*forms, "user"]
     after = made(template, more, texts_for(more)[3:], EarlierRun(before, 3, True))
     assert after is not None
-    assert after.checkpoints[0] is before.checkpoints[0]
+    assert after.checkpoints[0] == before.checkpoints[0]
     assert after.parts == made(template, more, texts_for(more)).parts  # type: ignore[union-attr]  # it was made before
 
 

@@ -2,7 +2,8 @@
 
 A conversation grows at its end, and a template walks through it from the start: what a loop prints
 for the messages before is the same if all that its body reads is. So a run leaves a checkpoint
-where the last turn of such a loop begins; a run for a longer conversation goes on from there. A
+where the last turn of such a loop begins; a run for a longer conversation goes on from there. Where
+the last messages are others than before, it goes on from an earlier place, and leaves one, too. A
 loop over the tools leaves one where it ended, and a longer conversation's run skips that loop.
 
 Invariants:
@@ -26,6 +27,13 @@ from tokenlane.tokens.chat.residual import Checkpoint, Unknown, part_before
 from tokenlane.tokens.chat.runs import PLAIN, Backwards, FromEnd, Messages, Run, attributes
 
 WALK: Final = "walk"
+# Kept of each loop; and how many messages stand behind the place that is left besides.
+_KEPT: Final = 3
+_EARLIER: Final = 8
+# Frozen values that no message has a part in.
+_NO_MESSAGE: Final = frozenset(
+    [*[kind.__name__ for kind in PLAIN], "given", "undefined", "macro", "function"]
+)
 
 
 class _Walked:
@@ -40,34 +48,43 @@ class _Walked:
         self._spaces = [one for one in names if isinstance(one, Namespace)]
         self._before = self._now()
         self._entry = run.parts()
+        self._left: tuple[Checkpoint, ...] = ()
         run.looks_ahead = False
 
     def _now(self) -> tuple[Any, ...]:
         return tuple(map(self.run.frozen, self._names))
 
-    def _known(self) -> Checkpoint | None:
-        """Return where an earlier run was that came to this loop in the same way."""
+    def _known(self, most: int) -> tuple[Checkpoint, ...]:
+        """Return where earlier runs were that came to this loop in the same way. most: the number
+        of the last message that they had come to."""
         known = self.run.known
-        found = None if known is None else known.residual.checkpoints.get(self._number)
-        if known is None or found is None or self._first != found.first:
-            return None
-        printed = part_before(known.residual.parts, found.entry)
-        return found if found.names == self._before and printed == self._entry else None
+        left = () if known is None else known.residual.checkpoints.get(self._number, ())
+        return tuple([one for one in left if one.first + one.turn <= most and self._alike(one)])
+
+    def _alike(self, found: Checkpoint) -> bool:
+        known = self.run.known
+        assert known is not None
+        if self._first != found.first or found.names != self._before:
+            return False
+        return part_before(known.residual.parts, found.entry) == self._entry
 
     def _leave(self, turn: int) -> None:
         """Leave a checkpoint, if all that was read so far is read again by longer ones."""
         spaces = [kept for kept in map(_kept, self._spaces) if kept is not None]
         if self.run.looks_ahead or len(spaces) < len(self._spaces):
             return
-        self.run.checkpoints[self._number] = Checkpoint(
+        left = Checkpoint(
             turn, self._first, self._before, _place(self._entry),
             _place(self.run.parts()), spaces,
         )  # fmt: skip
+        before = [one for one in self._left if one.turn < turn]
+        self.run.checkpoints[self._number] = self._left = (*before[1 - _KEPT :], left)
 
-    def _restore(self, found: Checkpoint) -> None:
-        """Go on from a checkpoint."""
-        run = self.run
+    def _restore(self, known: tuple[Checkpoint, ...]) -> None:
+        """Go on from the last of these checkpoints."""
+        run, found = self.run, known[-1]
         assert run.known is not None
+        self._left = known
         run.resume(part_before(run.known.residual.parts, found.place))
         run.kept = max(run.kept, found.place[0] - 1)
         for space, kept in zip(self._spaces, found.spaces, strict=True):
@@ -83,6 +100,8 @@ class _WalkedMessages(_Walked):
     def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
         super().__init__(messages.run, messages.first, number, names)
         self.messages = messages
+        known = self.run.known
+        self._earlier = -1 if known is None or known.whole else messages.size - 1 - _EARLIER
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -93,15 +112,14 @@ class Walk(_WalkedMessages):
 
     def __init__(self, messages: Messages, number: int, names: list[Any]) -> None:
         super().__init__(messages, number, names)
-        known, found = self.run.known, self._known()
+        known = self.run.known
         # The turns before look at the next message, too.
-        if known is None or found is None or found.first + found.turn >= known.messages:
-            if known is not None and not known.may_begin:
-                raise Unknown("a loop from its start")
-            self.start = 0
-        else:
+        found = () if known is None else self._known(known.messages - 1)
+        self.start = found[-1].turn if found else 0
+        if found:
             self._restore(found)
-            self.start = found.turn
+        elif known is not None and not known.may_begin:
+            raise Unknown("a loop from its start")
 
     def __iter__(self) -> Iterator[Message]:
         for turn in range(self.start, self.messages.size):
@@ -114,7 +132,7 @@ class Walk(_WalkedMessages):
 
     def begins(self, turn: int) -> None:
         """Notice that a turn begins."""
-        if turn == self.messages.size - 1:
+        if turn in (self._earlier, self.messages.size - 1):
             self._leave(turn)
 
 
@@ -123,36 +141,42 @@ class WalkBack(_WalkedMessages):
     earlier run that began it as this one goes on."""
 
     def __iter__(self) -> Iterator[Message]:
-        known, found = self.run.known, self._known()
-        size, entry = self.messages.size, _place(self._entry)
+        known = self.run.known
+        found = () if known is None else self._known(known.messages)
+        places = {one.turn - 1: at for at, one in enumerate(found, 1)}
+        size, entry, begun = self.messages.size, _place(self._entry), list[int]()
         for turn in range(size - 1, -1, -1):
-            if (
-                known is not None
-                and found is not None
-                and found.first + turn == known.messages - 1 == found.first + found.turn - 1
-                and not self.run.looks_ahead
-                and self._now() == self._before
-                and _place(self.run.parts()) == entry
-            ):
-                self._restore(found)
-                break
+            if (turn in places or turn == self._earlier) and self._begins_here(entry):
+                begun.append(turn + 1)
+                if turn in places:
+                    self._restore(found[: places[turn]])
+                    break
             yield self.messages.at(turn)
         if _place(self.run.parts()) == entry:
-            self._leave(size)
+            for turn in (*reversed(begun), size):
+                self._leave(turn)
+
+    def _begins_here(self, entry: tuple[int, int]) -> bool:
+        """Return whether all is as it was where it began."""
+        run = self.run
+        return not run.looks_ahead and self._now() == self._before and _place(run.parts()) == entry
 
 
 class WalkGiven(_Walked):
     """A loop over what comes with the messages, as tools do. It is skipped where all messages of
-    the earlier run are in this one: it would read the same of them, and print the same."""
+    the earlier run are in this one, or its body reads none: it would print the same."""
 
     def __init__(self, given: list[Any], run: Run, number: int, names: list[Any]) -> None:
         super().__init__(run, 0, number, [*names, given])
         known = run.known
-        found = None if known is None or not known.whole else self._known()
-        if found is not None:
+        alike = known is not None and (
+            known.whole or all(frozen[0] in _NO_MESSAGE for frozen in self._before)
+        )
+        found = self._known(len(given)) if alike else ()
+        if found:
             self._restore(found)
             run.checkpoints[number] = found
-        self.given = given if found is None else []
+        self.given = [] if found else given
 
     def __len__(self) -> int:
         return len(self.given)

@@ -127,11 +127,12 @@ def _long_strings_bytes(frozen: tuple[Any, ...]) -> int:
 
 class Residual(msgspec.Struct):
     """parts: text, and the numbers of texts, or of what is made of them, that stand in between.
-    checkpoints: by the loop's number. size_bytes: the memory it takes, if it is known before."""
+    checkpoints: the last ones, by the loop's number. size_bytes: the memory it takes, if it is
+    known before."""
 
     parts: tuple[str | int, ...]
     guards: tuple[Guard, ...] = ()
-    checkpoints: dict[int, Checkpoint] = {}
+    checkpoints: dict[int, tuple[Checkpoint, ...]] = {}
     size_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -139,7 +140,8 @@ class Residual(msgspec.Struct):
             return
         listed = len(self.parts) + sum([len(guard.texts) for guard in self.guards])
         strings = {part: getsizeof(part) for part in self.parts if isinstance(part, str)}
-        kept = sum([one.size_bytes for one in self.checkpoints.values()]) + 120 * len(self.guards)
+        left = [one.size_bytes for some in self.checkpoints.values() for one in some]
+        kept = sum(left) + 120 * len(self.guards)
         kept += sum([len(word) for guard in self.guards for word in guard.words])
         self.size_bytes = sum(strings.values()) + 8 * listed + kept + 60
 
@@ -147,7 +149,7 @@ class Residual(msgspec.Struct):
         self,
         parts: tuple[str | int, ...],
         guards: tuple[Guard, ...],
-        checkpoints: dict[int, Checkpoint],
+        checkpoints: dict[int, tuple[Checkpoint, ...]],
         kept: int,
     ) -> "Residual":
         """Return the residual of a longer conversation, of whose parts so many are of this one."""

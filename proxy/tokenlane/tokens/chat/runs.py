@@ -45,7 +45,7 @@ class Run:
         self.shown: list[Any] = []
         self.kept = 0
         self._before: tuple[str | int, ...] = ()
-        self.checkpoints: dict[int, Checkpoint] = {}
+        self.checkpoints: dict[int, tuple[Checkpoint, ...]] = {}
         self.looks_ahead = False
         self._given = {
             id(value): name for name, value in variables.items() if isinstance(value, dict | list)
