@@ -58,6 +58,13 @@ async def test_a_conversation_stays_where_it_is_kept() -> None:
                 assert used > tokens  # all that came before is in the prompt
                 tokens = used
         assert bench.outcomes() == {("200", "ok"): 12}
+
+
+async def test_a_response_that_is_not_to_be_stored_is_not_remembered() -> None:
+    async with serving(1) as bench:
+        for store, known in ((True, True), (None, True), ("false", False), (False, False)):
+            made = await respond(bench, "one", store=store)
+            assert bench.gateway.kept.homes.owns(name_of(made), "") == known
         assert bench.metric(families.RETRIES_DENIED) == 0
 
 

@@ -43,12 +43,15 @@ _LINES_KEPT: Final = 4096
 
 class Attempt:
     """One attempt of a request. number: 1 for the first. left: candidates not tried yet. kept: the
-    request asks for a response that only one replica stores."""
+    request asks for a response that only one replica stores. stored: its own may be one."""
 
-    __slots__ = ("choice", "decision", "kept", "left", "number")
+    __slots__ = ("choice", "decision", "kept", "left", "number", "stored")
 
-    def __init__(self, decision: Decision, number: int, left: int, *, kept: bool = False) -> None:
+    def __init__(
+        self, decision: Decision, number: int, left: int, *, kept: bool = False, stored: bool = True
+    ) -> None:
         self.kept = kept
+        self.stored = stored
         self.decision = decision
         self.choice: Choice = decision.choice
         self.number = number
@@ -213,7 +216,7 @@ class Attempts:
             told=route.action is Action.KEPT,
             on_computed=on_computed,
             on_made=partial(self._on_made, attempt.choice.slot, record.tenant)
-            if route.names_answers
+            if route.names_answers and attempt.stored
             else None,
         )
 

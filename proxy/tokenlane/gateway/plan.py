@@ -78,6 +78,7 @@ class Plan:
     def rename(self, model: str) -> None:
         """Ask for this model instead."""
         self.request.model = self.model = model
+        self.body = self.body.apart()
         self.body.put("model", msgspec.json.encode(model))
 
     def copy_for(self, model: str) -> "Plan":

@@ -99,14 +99,14 @@ class Planner:
 
     def _inspect(self, plan: Plan, received: RawBody) -> None:
         kind, rules = plan.route.kind, self._rules
-        is_kept = not (rules.on or self._names.on or self._prompts.may_replace(kind))
+        is_kept = not (rules.on or self._prompts.may_replace(kind))
         if is_kept:
             turn = self._prompts.begun(kind, received)
             # A tenant's salt goes behind the fields of a body that has none of its own.
             if turn is not None and not (plan.tenant and turn.request.cache_salt is not UNSET):
                 plan.body, plan.turn, plan.request = ReplicaBody(received), turn, turn.request
                 return
-            if not plan.tenant:
+            if not (plan.tenant or self._names.on):
                 plan.body = ReplicaBody(received)
                 plan.raw = plan.body.raw
                 plan.request = inspect(kind, plan.raw)
@@ -154,6 +154,8 @@ class Planner:
             plan.label = name
 
     def _key(self, plan: Plan) -> int:
+        if plan.turn is not None:
+            plan.turn.complete()
         return self._names.key(plan.request, plan.headers, plan.request_id, plan.tenant)
 
 

@@ -77,6 +77,15 @@ class ReplicaBody:
         except ValueError:
             return cls(raw)
 
+    def apart(self) -> "ReplicaBody":
+        """Return it with its fields, as far as it can be taken apart."""
+        if self.fields is not None:
+            return self
+        made = ReplicaBody.taken_apart(self.raw)
+        for name, value in (self._added or {}).items():
+            made.put(name, value)
+        return made
+
     def copy(self) -> "ReplicaBody":
         """Return a copy that is changed independently."""
         fields = None if self.fields is None else dict(self.fields)

@@ -37,6 +37,7 @@ from tokenlane.gateway.request_record import RequestRecord
 from tokenlane.gateway.shadow import ShadowTraffic
 from tokenlane.http.exchange import Exchange
 from tokenlane.parts import RawBody, whole
+from tokenlane.protocols.bodies import ResponsesBody
 from tokenlane.protocols.dialects import GATEWAY_STOPPED
 from tokenlane.protocols.routes import Action, Route, allow, route_of
 from tokenlane.routing.lease import LoadBoard
@@ -259,7 +260,9 @@ class Gateway:
             decision = record.decision = self.planner.decide(plan, among, monotonic())
             slot = decision.choice.slot
             number, left = len(tried) + 1, len(among.slots) + len(among.spared) - 1
-            attempt = Attempt(decision, number, left, kept=left > 0 and plan.named != "")
+            kept, request = left > 0 and plan.named != "", plan.request
+            stored = not isinstance(request, ResponsesBody) or request.store is not False
+            attempt = Attempt(decision, number, left, kept=kept, stored=stored)
             sent = None if plan.forwards else plan.body.made
             if sent is None:
                 sent = await self._prompts.body_for(slot, plan)

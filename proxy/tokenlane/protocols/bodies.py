@@ -132,10 +132,12 @@ class MessagesBody(MessagesFields):
 
 
 class ResponsesBody(ResponsesFields):
-    """A request in the dialect of OpenAI's responses."""
+    """A request in the dialect of OpenAI's responses. store: False where nobody asks for the
+    response later."""
 
     model: str | None = None
     stream: bool | None = None
+    store: bool | None = None
     max_output_tokens: int | None = None
     cache_salt: Salt = UNSET
 

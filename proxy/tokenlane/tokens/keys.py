@@ -11,9 +11,10 @@ Invariants:
   elsewhere.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
 from secrets import randbits
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_digest
@@ -88,12 +89,49 @@ def options_digest(request: Conversation) -> bytes:
     """
     values = msgspec.structs.astuple(request)
     if isinstance(request, ChatFields):
-        others = values[1:_CHAT_FIELDS]
-        return b"" if others == _CHAT_ABSENT else _digest(blake2b(digest_size=16), others)
-    body = MessagesBody if isinstance(request, MessagesFields) else ResponsesBody
-    count, number = _OTHERS[body]
-    # The system prompt is the second of the fields.
-    return _digest(blake2b(b"%d" % number, digest_size=16), values[2:count])
+        others, number = values[1:_CHAT_FIELDS], 1
+        if others == _CHAT_ABSENT:
+            return b""
+    else:
+        body = MessagesBody if isinstance(request, MessagesFields) else ResponsesBody
+        count, number = _OTHERS[body]
+        # The system prompt is the second of the fields.
+        others = values[2:count]
+    # Tools stand first among the others.
+    tools = _tools.of(bytes(request.tools), long_digest)
+    return _digest(blake2b(b"%d%b" % (number, tools), digest_size=16), others[1:])
+
+
+def long_digest(text: bytes) -> bytes:
+    """Return what nobody finds another text for (16 bytes)."""
+    return blake2b(text, digest_size=16).digest()
+
+
+class KnownDigests:
+    """Digests of what many requests say in the same words, tools or a system prompt: to compare
+    these takes a tenth of the time. 2 MiB at most."""
+
+    _MOST: ClassVar[int] = 16
+    _LIMIT_BYTES: ClassVar[int] = 128 * 1024
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[bytes, bytes]] = {}
+
+    def of(self, said: bytes, make: Callable[[bytes], bytes]) -> bytes:
+        """Return the digest of it, as known, or else made. Raise what `make` raises."""
+        name = xxh3_64_intdigest(said, _PROCESS_SEED)
+        known = self._known.get(name)
+        if known is not None and known[0] == said:
+            return known[1]
+        digest = make(said)
+        if len(said) <= self._LIMIT_BYTES:
+            if len(self._known) == self._MOST:
+                self._known.clear()
+            self._known[name] = said, digest
+        return digest
+
+
+_tools: Final = KnownDigests()
 
 
 class _Hasher(Protocol):

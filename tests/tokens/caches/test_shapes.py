@@ -157,6 +157,17 @@ def test_roles_and_the_dialect_do_too() -> None:
     assert len(names) == 5
 
 
+def test_a_digest_is_of_all_tools_however_many_were_seen() -> None:
+    lists = [msgspec.Raw(b'[{"name":"f%d"}]' % (at % 40)) for at in range(120)]
+    lists += [msgspec.Raw(b'["%b"]' % (b"x" * size)) for size in (10, 200_000, 200_001) * 2]
+    digests = [options_digest(ChatFields(tools=tools)) for tools in lists]
+    assert len(set(digests)) == 43
+    for at, digest in enumerate(digests[:80]):
+        assert digest == digests[at + 40]
+    of_others = options_digest(ChatFields(documents=lists[0]))
+    assert of_others not in {*digests, options_digest(MessagesFields(tools=lists[0]))}
+
+
 def test_a_system_prompt_beside_the_messages_decides_no_shape() -> None:
     said = msgspec.Raw(b'"Be brief."')
     assert options_digest(MessagesFields(system=said)) == options_digest(MessagesFields())

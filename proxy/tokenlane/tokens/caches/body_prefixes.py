@@ -211,18 +211,19 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         # message to message. A brace in between may belong to a text: then no entry has its name.
         found = self._at(body, rest.rfind(b"}]") + 1)
         low = max(0, len(rest) - _SEARCHED_BYTES)
-        at, tries = len(rest), _TRIES
-        while found is None and tries > 0:
+        # What a tool answers has no role in a response.
+        role_at = rest.rfind(b'"role"', low)
+        call_at = rest.rfind(b'"call_id"', low) if kind is Kind.RESPONSES else -1
+        tries = _TRIES
+        while found is None and tries > 0 and (at := max(role_at, call_at)) >= 0:
             tries -= 1
-            end, at = at, rest.rfind(b'"role"', low, at)
-            if kind is Kind.RESPONSES:
-                # What a tool answers has no role there.
-                at = max(at, rest.rfind(b'"call_id"', low, end))
-            if at < 0:
-                break
             found = self._at(body, rest.find(b"}", at) + 1)
             if found is None:
                 found = self._at(body, rest.rfind(b"}", low, at) + 1)
+            if at == role_at:
+                role_at = rest.rfind(b'"role"', low, at)
+            else:
+                call_at = rest.rfind(b'"call_id"', low, at)
         # This does not mark it as used: `keep` does.
         return found
 

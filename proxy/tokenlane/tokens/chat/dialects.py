@@ -3,12 +3,17 @@
 Invariant: a chat's messages are those that its template gets, and its system prompt is one of them.
 """
 
-from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from tokenlane.protocols.bodies import Conversation, MessagesFields, ResponsesFields
 from tokenlane.tokens.chat import anthropic_messages, openai_responses
 from tokenlane.tokens.chat.anthropic_messages import Converted
+from tokenlane.tokens.keys import KnownDigests, long_digest
+
+_messages: Final = KnownDigests()
+_responses: Final = KnownDigests()
 
 
 def messages_behind(request: Conversation, given: Any) -> Converted:
@@ -25,9 +30,19 @@ def system_digest(request: Conversation) -> bytes:
     """Return a digest of the system prompt that stands beside the messages (16 bytes; none where
     there is none). Raise Unrenderable."""
     if isinstance(request, MessagesFields):
-        system = anthropic_messages.system_of(request)
-    elif isinstance(request, ResponsesFields):
-        system = openai_responses.system_of(request)
-    else:
-        return b""
-    return blake2b(system.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        return _messages.of(bytes(request.system), _of_messages)
+    if isinstance(request, ResponsesFields):
+        return _responses.of(bytes(request.instructions), _of_responses)
+    return b""
+
+
+def _of_messages(raw: bytes) -> bytes:
+    return _of_text(anthropic_messages.system_of(MessagesFields(system=msgspec.Raw(raw))))
+
+
+def _of_responses(raw: bytes) -> bytes:
+    return _of_text(openai_responses.system_of(ResponsesFields(instructions=msgspec.Raw(raw))))
+
+
+def _of_text(text: str) -> bytes:
+    return long_digest(text.encode("utf-8", "surrogatepass"))
