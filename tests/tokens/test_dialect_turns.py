@@ -186,7 +186,7 @@ def test_nothing_tells_that_an_opening_was_known(
             assert await read(warm, raw, kind=kind) == await read(cold, raw, kind=kind)
         # In front of the messages it is known.
         assert warm.bodies.hits == (2 if style & 1 and name != "system again" else 0), style
-        for question, how, at in story:
+        for question, how, at in [("", 0, 0), *story]:
             raw = asking(question, system("." * (at % 3)))
             for body in (raw, damaged(raw, how, at, b"[]") if how != 4 else raw):
                 seen = await read(warm, body, (style, at), kind=kind)

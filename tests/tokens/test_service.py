@@ -19,8 +19,10 @@ from tests.tokens.rungs.test_threads import Bad, Job
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
-from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind
+from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, OtherBody
 from tokenlane.protocols.inspection import inspect
+from tokenlane.tokens import keys
+from tokenlane.tokens.body_marks import LISTS
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
@@ -275,6 +277,32 @@ async def test_bail_says_why(model: str, body: CompletionBody, reason: str) -> N
         outcome = await tokens.prompt(model, body)
         assert (outcome.prompt, outcome.rung, outcome.reason) == (None, Rung.BAIL, reason)
         assert len(tokens.cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "found"),
+    [
+        (Kind.CHAT, {"type": "image_url", "image_url": {"url": "x" * 40_000}}, True),
+        (Kind.CHAT, {"type": "text", "text": '"type": "image_url" ' * 2_000}, False),
+        (Kind.CHAT, {"image_url": {"url": "x" * 40_000}, "type": "image_url"}, False),
+        (Kind.RESPONSES, {"type": "input_image", "image_url": "x" * 40_000}, True),
+        (Kind.RESPONSES, {"type": "input_text", "text": "x" * 40_000}, False),
+        (Kind.MESSAGES, {"type": "image", "source": "x" * 40_000}, False),
+    ],
+)
+async def test_a_picture_is_found_without_a_job(
+    kind: Kind, part: dict[str, Any], found: bool
+) -> None:
+    said = {"role": "user", "content": [part]}
+    field = {LISTS[kind]: [{"role": "user", "content": "hi"}, said, said], "model": "demo"}
+    for indent in (None, 1):
+        body = inspect(kind, json.dumps(field, indent=indent).encode())
+        assert not isinstance(body, OtherBody)
+        assert keys.unreadable(body) == ("multimodal" if found else "")
+        async with service() as tokens:
+            outcome = await tokens.prompt("demo", body)
+            assert (outcome.prompt is None) == ("image" in part["type"])
+            assert outcome.reason == ("multimodal" if outcome.prompt is None else "")
 
 
 async def test_a_piece_over_the_budget_bails() -> None:

@@ -126,7 +126,7 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
         assert not isinstance(request, CompletionBody | OtherBody)
         raw = prompt_bytes(request)
         messages = bytes(raw)
-        given = prompt_fields.decoded(msgspec.Raw(raw)) if len(messages) > 2 else []
+        given = prompt_fields.decoded(msgspec.Raw(raw)) if messages != b"[]" else []
         given, counts = messages_behind(request, given)
         forms = forms_of(given)
         texts = [] if forms is None else texts_of(given, forms)

@@ -204,8 +204,8 @@ class TokenService:
                 return outcome
             turn.complete()
             key, raw = key or keys.token_key(model, own, body), whole(turn.body)
-        if keys.has_long_options(body):
-            return Outcome(None, Rung.BAIL, "field-shape")
+        if reason := keys.unreadable(body):
+            return Outcome(None, Rung.BAIL, reason)
         if self.asks(model, body):
             return await self._asked(model, body, key)
         loaded = self.models[own]
