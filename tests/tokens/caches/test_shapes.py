@@ -158,14 +158,15 @@ def test_roles_and_the_dialect_do_too() -> None:
 
 
 def test_a_digest_is_of_all_tools_however_many_were_seen() -> None:
-    lists = [msgspec.Raw(b'[{"name":"f%d"}]' % (at % 40)) for at in range(120)]
-    lists += [msgspec.Raw(b'["%b"]' % (b"x" * size)) for size in (10, 200_000, 200_001) * 2]
-    digests = [options_digest(ChatFields(tools=tools)) for tools in lists]
-    assert len(set(digests)) == 43
-    for at, digest in enumerate(digests[:80]):
-        assert digest == digests[at + 40]
-    of_others = options_digest(ChatFields(documents=lists[0]))
-    assert of_others not in {*digests, options_digest(MessagesFields(tools=lists[0]))}
+    lists = [b'[{"name":"f%d"}]' % at for at in range(40)]
+    lists += [b'["%b%d"]' % (b"x" * size, at) for size in (9, 100_000, 200_000) for at in range(30)]
+    made: dict[bytes, bytes] = {}
+    for tools in lists * 3:
+        digest = options_digest(ChatFields(tools=msgspec.Raw(tools)))
+        assert made.setdefault(tools, digest) == digest
+    made[b"documents"] = options_digest(ChatFields(documents=msgspec.Raw(lists[0])))
+    made[b"Messages"] = options_digest(MessagesFields(tools=msgspec.Raw(lists[0])))
+    assert len(set(made.values())) == len(made) == len(lists) + 2
 
 
 def test_a_system_prompt_beside_the_messages_decides_no_shape() -> None:
