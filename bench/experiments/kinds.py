@@ -252,7 +252,9 @@ def measured(rounds: int, seconds_s: int, folder: Path, *, keys: bool) -> list[l
             own, other = summary(ours.name, done), summary(plain.name, done)
             costs = own["cpu_us"], other["cpu_us"]
             rung = max(rungs, key=lambda one: rungs[one], default="none")
-            rows.append([name, *costs, ratio(costs[1], costs[0]), rung, own["errors"]])
+            share = rungs.get(rung, 0.0) / max(1.0, sum(rungs.values()))
+            mostly = f"{rung} {share:.0%}"
+            rows.append([name, *costs, ratio(costs[1], costs[0]), mostly, own["errors"]])
     return rows
 
 
