@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests.examples import many
 from tests.support import demo_tokenizer
-from tests.tokens.encode.test_metaspace import lines_spec
-from tests.tokens.encode.test_word_cuts import PIECES
-from tests.tokens.models import SHARED_NAMES, lines_folder, shared, written
+from tests.tokens.encode.test_word_cuts import PIECES, loader
+from tests.tokens.models import SHARED_NAMES
 from tokenlane.config.settings import TokenSettings
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import CompletionBody, Kind
@@ -31,18 +29,7 @@ SPECIALS = ["<|im_start|>user\n", "<|im_end|>\n", "</s>"]
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
-    @cache
-    def load(name: str) -> Tokenizer:
-        if name == "demo":
-            return demo_tokenizer()
-        if name in SHARED_NAMES:
-            return Tokenizer.load(name, shared(name))
-        folder = tmp_path_factory.mktemp(name)
-        if name == "lines":
-            return Tokenizer.load(name, written(folder, lines_spec()))
-        return Tokenizer.load(name, lines_folder(name, folder / name))
-
-    return load
+    return loader(tmp_path_factory)
 
 
 def service(tokenizer: Tokenizer, hop_s: float) -> TokenService:

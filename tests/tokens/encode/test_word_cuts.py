@@ -14,7 +14,13 @@ from tests.examples import many
 from tests.support import demo_tokenizer
 from tests.tokens.encode.test_line_cuts import WORDS
 from tests.tokens.encode.test_metaspace import lines_spec
-from tests.tokens.models import lines_folder, metaspace_spec, shared, split_spec, written
+from tests.tokens.models import (
+    lines_folder,
+    metaspace_spec,
+    shared,
+    split_spec,
+    written,
+)
 from tokenlane.errors import Unrenderable
 from tokenlane.tokens.encode.word_cuts import PART_CHARS, apart, places
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -39,19 +45,26 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=20).map("".join)
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
+    """What loads a tokenizer by its name, once."""
+
     @cache
     def load(name: str) -> Tokenizer:
         if name == "demo":
             return demo_tokenizer()
-        if name == "lines":
-            return Tokenizer.load(name, written(tmp_path_factory.mktemp(name), lines_spec()))
         if name == "qwen3":
             return Tokenizer.load(name, shared(name))
-        return Tokenizer.load(name, lines_folder(name, tmp_path_factory.mktemp("words") / name))
+        folder = tmp_path_factory.mktemp("words")
+        if name == "lines":
+            return Tokenizer.load(name, written(folder, lines_spec()))
+        return Tokenizer.load(name, lines_folder(name, folder / name))
 
     return load
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
+    return loader(tmp_path_factory)
 
 
 @pytest.mark.parametrize("name", NAMES)
