@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tokens import test_dialect_turns as dialect_turns
 from tests.tokens.models import folder_with
 from tests.tokens.test_agent_turns import ARGUMENTS, Step, talk
 from tests.tokens.test_next_turn import TEXTS, TOOLS, read, system, written
@@ -62,6 +63,30 @@ async def test_turns_by_real_templates(tmp_path: Path) -> None:
         warm.close()
         cold.close()
     assert hits > turns // 3
+
+
+@pytest.mark.timeout(300)
+async def test_turns_of_other_dialects_by_real_templates(tmp_path: Path) -> None:
+    rng, hits, turns = random.Random(3), 0, 0
+    for name, tokenizer in tokenizers(tmp_path):
+        warm, cold = service(tokenizer, 64 << 20, stall_budget_s=1e-9), service(tokenizer, 0)
+        kind, style = rng.choice(sorted(dialect_turns.DIALECTS)), rng.randrange(4)
+        for number in range(TALKS):
+            steps: list[Step] = [
+                (how, rng.choice(SAID), rng.choice(SAID), rng.choice(ARGUMENTS))
+                if number > 1
+                else (how, f"say {number}", f"so {number}", ARGUMENTS[0])
+                for how in rng.choices(HOWS, k=STEPS)
+            ]
+            for messages in talk(steps):
+                raw = dialect_turns.written(kind, messages, style, caching=True)
+                told = await read(warm, raw, (len(raw) // 2,), kind=kind)
+                assert told == await read(cold, raw, kind=kind), (name, kind, messages)
+        hits += warm.bodies.hits
+        turns += TALKS * STEPS
+        warm.close()
+        cold.close()
+    assert hits > turns // 5
 
 
 @pytest.mark.timeout(300)
