@@ -54,13 +54,13 @@ def words(seed: int, chars: int) -> str:
 @pytest.mark.parametrize("hop_s", [1e-9, 10.0], ids=["threads", "loop"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(240)
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(8))
 @given(
     st.integers(0, 2**32),
     st.lists(
         st.tuples(st.integers(-40, 40), st.integers(0, 5), st.integers(0, 9_000), st.booleans()),
         min_size=2,
-        max_size=6,
+        max_size=4,
     ),
 )
 def test_the_ids_are_those_of_the_whole(

@@ -21,7 +21,7 @@ Talk = list[dict[str, Any]]
 TOOL = {"name": "f", "description": 'its "messages", its "input"', "input_schema": {}}
 FUNCTION = {"type": "function", "name": "f", "description": 'its "messages"', "parameters": {}}
 # Templates that print a call as it is show which of its keys stands first.
-NAMES = ["calls", "back", "printed", "demo", *SHARED_NAMES]
+NAMES = ["calls", "back", "printed", *SHARED_NAMES]
 LATER = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 
 
@@ -98,11 +98,9 @@ def written(kind: Kind, said: Talk, style: int, **fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", DIALECTS, ids=str)
-@pytest.mark.parametrize("style", range(4))
+@pytest.mark.parametrize("style", [2, 5])
 @pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize(
-    "name", ["calls", "back", "demo", *(one for one in SHARED_NAMES if one == "qwen3")]
-)
+@pytest.mark.parametrize("name", ["calls", *(one for one in SHARED_NAMES if one == "qwen3")])
 async def test_a_turn_is_known(name: str, caching: bool, style: int, kind: Kind) -> None:
     """In the first conversation, from its second body on; from the third where what is to be
     cached moves on."""
@@ -127,7 +125,7 @@ async def test_a_turn_is_known(name: str, caching: bool, style: int, kind: Kind)
     st.lists(
         st.tuples(st.sampled_from(HOWS), texts, texts, st.sampled_from(ARGUMENTS)),
         min_size=1,
-        max_size=4,
+        max_size=3,
     ),
     st.integers(0, 15),
     st.sampled_from([0, 0, *range(1, 9)]),

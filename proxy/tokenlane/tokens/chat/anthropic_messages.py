@@ -27,11 +27,11 @@ Block = dict[str, Any]
 
 
 class Converted(NamedTuple):
-    """The chat messages of a request in another dialect, decoded JSON. counts: how many of these
-    stand before the first of the request's own, and behind each of them; 0 where there is none, or
-    what follows may change them."""
+    """The chat messages of a request, decoded JSON: a list, unless a chat has something else there.
+    counts: of another dialect's, how many of these stand before the first of the request's own, and
+    behind each of them; 0 where there is none, or what follows may change them."""
 
-    messages: list[Message]
+    messages: Any
     counts: list[int]
 
 
