@@ -91,6 +91,7 @@ STREAMS = st.lists(
 CUTS = st.lists(st.integers(0, 2000), max_size=8)
 
 
+@example([TOKEN, TOKEN, DONE, TOKEN], [len(TOKEN)], False)
 @given(STREAMS, CUTS, st.booleans())
 def test_any_split_gives_the_same_facts(events: list[bytes], cuts: list[int], crlf: bool) -> None:
     data = b"".join(events)

@@ -61,10 +61,12 @@ class EventScanner:
             ):
                 # The usual chunk: whole events with nothing to decode.
                 count = payload.count(b"\ndata:") + payload.startswith(b"data:")
-                self.token_events += count
-                if count == 1 and not self._behind and len(payload) <= _USUAL_LIMIT_BYTES:
-                    self._remember(payload)
-                return
+                # Behind [DONE] nothing should come.
+                if count == 1 or payload.find(b"[DONE]") < 0:
+                    self.token_events += count
+                    if count == 1 and not self._behind and len(payload) <= _USUAL_LIMIT_BYTES:
+                        self._remember(payload)
+                    return
         if not self._carry and payload.endswith(b"\n\n"):
             self._look(payload)
         else:
