@@ -179,7 +179,7 @@ def _told(one: Asked) -> list[tuple[bytes, bytes]]:
     ids=["open", "with keys", "with an alias", "with keys and a split"],
 )
 @pytest.mark.timeout(240)
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=12)
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=8)
 @given(story=stories)
 def test_nobody_can_tell_that_a_prompt_was_known(
     how: Settings, story: list[tuple[Any, ...]]
