@@ -67,6 +67,12 @@ def step(number: int, how: str, one: str, other: str, arguments: str) -> list[di
     return [{**said, "tool_calls": calls}, *answers]
 
 
+def steps_of(most: int) -> st.SearchStrategy[list[Step]]:
+    """Some steps, so many at most."""
+    drawn = st.tuples(st.sampled_from(HOWS), texts, texts, st.sampled_from(ARGUMENTS))
+    return st.lists(drawn, min_size=1, max_size=most)
+
+
 def talk(steps: list[Step]) -> list[list[dict[str, Any]]]:
     """A conversation as it grows."""
     said: list[dict[str, Any]] = [{"role": "system", "content": PAD}]
@@ -126,11 +132,7 @@ async def test_a_step_that_nobody_took_before_is_known(name: str) -> None:
 @pytest.mark.timeout(240)
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(HOWS), texts, texts, st.sampled_from(ARGUMENTS)),
-        min_size=1,
-        max_size=4,
-    ),
+    steps_of(4),
     st.integers(0, 31),
     st.booleans(),
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.examples import many
 from tests.tokens.models import SHARED_NAMES
-from tests.tokens.test_agent_turns import ARGUMENTS, HOWS, Step, talk
+from tests.tokens.test_agent_turns import ARGUMENTS, Step, steps_of, talk
 from tests.tokens.test_next_turn import TEXTS, damaged, read, service, system, texts
 from tokenlane.protocols.bodies import Kind
 from tokenlane.tokens.chat.conversation import arguments_of, reasoning_of
@@ -122,11 +122,7 @@ async def test_a_turn_is_known(name: str, caching: bool, style: int, kind: Kind)
 @pytest.mark.timeout(240)
 @LATER
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(HOWS), texts, texts, st.sampled_from(ARGUMENTS)),
-        min_size=1,
-        max_size=3,
-    ),
+    steps_of(3),
     st.integers(0, 15),
     st.sampled_from([0, 0, *range(1, 9)]),
     st.integers(0, 2**20),

@@ -20,9 +20,8 @@ from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError
 from tokenlane.prompt import Rung
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Kind, OtherBody
-from tokenlane.protocols.inspection import inspect
+from tokenlane.protocols.inspection import MESSAGES_FIELDS, inspect
 from tokenlane.tokens import keys
-from tokenlane.tokens.body_marks import LISTS
 from tokenlane.tokens.job import Tokenized
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import Outcome, TokenService
@@ -294,7 +293,10 @@ async def test_a_picture_is_found_without_a_job(
     kind: Kind, part: dict[str, Any], found: bool
 ) -> None:
     said = {"role": "user", "content": [part]}
-    field = {LISTS[kind]: [{"role": "user", "content": "hi"}, said, said], "model": "demo"}
+    field = {
+        MESSAGES_FIELDS[kind]: [{"role": "user", "content": "hi"}, said, said],
+        "model": "demo",
+    }
     for indent in (None, 1):
         body = inspect(kind, json.dumps(field, indent=indent).encode())
         assert not isinstance(body, OtherBody)

@@ -2,7 +2,8 @@
 that was not. Needs no server."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.tokens.test_next_turn import TEXTS, TOOLS, read, system, written
 from tests.vllm import corpus
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import ConfigError
+from tokenlane.protocols.bodies import Kind
 from tokenlane.tokens.model_tokenizers import ModelTokenizers
 from tokenlane.tokens.service import TokenService
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -40,53 +42,45 @@ def tokenizers(folder: Path) -> Iterator[tuple[str, Tokenizer]]:
             continue
 
 
+async def known_turns(
+    rng: random.Random, tokenizer: Tokenizer, kind: Kind, write: Callable[[list[Any]], bytes]
+) -> int:
+    """Compare what services with and without caches make of conversations, and return how many
+    bodies were known by their beginning."""
+    warm, cold = service(tokenizer, 64 << 20, stall_budget_s=1e-9), service(tokenizer, 0)
+    for number in range(TALKS):
+        steps: list[Step] = [
+            (how, rng.choice(SAID), rng.choice(SAID), rng.choice(ARGUMENTS))
+            if number > 1
+            else (how, f"say {number}", f"so {number}", ARGUMENTS[0])
+            for how in rng.choices(HOWS, k=STEPS)
+        ]
+        for messages in talk(steps):
+            raw = write(messages)
+            told = await read(warm, raw, (len(raw) // 2,), kind=kind)
+            assert told == await read(cold, raw, kind=kind), (kind, messages)
+    warm.close()
+    cold.close()
+    return warm.bodies.hits
+
+
 @pytest.mark.timeout(300)
 async def test_turns_by_real_templates(tmp_path: Path) -> None:
-    rng, hits, turns = random.Random(1), 0, 0
-    for name, tokenizer in tokenizers(tmp_path):
-        warm, cold = service(tokenizer, 64 << 20, stall_budget_s=1e-9), service(tokenizer, 0)
+    rng, hits = random.Random(1), []
+    for _, tokenizer in tokenizers(tmp_path):
         fields: dict[str, Any] = {"tools": TOOLS} if rng.random() < 0.5 else {}
-        write = written(0, fields)
-        for number in range(TALKS):
-            steps: list[Step] = [
-                (how, rng.choice(SAID), rng.choice(SAID), rng.choice(ARGUMENTS))
-                if number > 1
-                else (how, f"say {number}", f"so {number}", ARGUMENTS[0])
-                for how in rng.choices(HOWS, k=STEPS)
-            ]
-            for messages in talk(steps):
-                raw = write(messages)
-                told = await read(warm, raw, (len(raw) // 2,))
-                assert told == await read(cold, raw), (name, messages)
-        hits += warm.bodies.hits
-        turns += TALKS * STEPS
-        warm.close()
-        cold.close()
-    assert hits > turns // 3
+        hits.append(await known_turns(rng, tokenizer, Kind.CHAT, written(0, fields)))
+    assert sum(hits) > TALKS * STEPS * len(hits) // 3
 
 
 @pytest.mark.timeout(300)
 async def test_turns_of_other_dialects_by_real_templates(tmp_path: Path) -> None:
-    rng, hits, turns = random.Random(3), 0, 0
-    for name, tokenizer in tokenizers(tmp_path):
-        warm, cold = service(tokenizer, 64 << 20, stall_budget_s=1e-9), service(tokenizer, 0)
+    rng, hits = random.Random(3), []
+    for _, tokenizer in tokenizers(tmp_path):
         kind, style = rng.choice(sorted(dialect_turns.DIALECTS)), rng.randrange(4)
-        for number in range(TALKS):
-            steps: list[Step] = [
-                (how, rng.choice(SAID), rng.choice(SAID), rng.choice(ARGUMENTS))
-                if number > 1
-                else (how, f"say {number}", f"so {number}", ARGUMENTS[0])
-                for how in rng.choices(HOWS, k=STEPS)
-            ]
-            for messages in talk(steps):
-                raw = dialect_turns.written(kind, messages, style, caching=True)
-                told = await read(warm, raw, (len(raw) // 2,), kind=kind)
-                assert told == await read(cold, raw, kind=kind), (name, kind, messages)
-        hits += warm.bodies.hits
-        turns += TALKS * STEPS
-        warm.close()
-        cold.close()
-    assert hits > turns // 5
+        write = partial(dialect_turns.written, kind, style=style, caching=True)
+        hits.append(await known_turns(rng, tokenizer, kind, write))
+    assert sum(hits) > TALKS * STEPS * len(hits) // 5
 
 
 @pytest.mark.timeout(300)

@@ -44,6 +44,10 @@ class ModelNames:
     def __iter__(self) -> Iterator[str]:
         return iter(self.models())
 
+    def changes(self, name: str | None) -> bool:
+        """Return whether another model may be asked instead of this, or beside it."""
+        return name in self or name in self._shadows
+
     def shadowed(self, model: str) -> bool:
         """Return whether some requests of a model are copied."""
         return model in self._shadows

@@ -105,6 +105,8 @@ class Planner:
             # A tenant's salt goes behind the fields of a body that has none of its own.
             if turn is not None and not (plan.tenant and turn.request.cache_salt is not UNSET):
                 plan.body, plan.turn, plan.request = ReplicaBody(received), turn, turn.request
+                if self._names.on and self._names.changes(turn.request.model):
+                    plan.body = plan.body.apart()
                 return
             if not (plan.tenant or self._names.on):
                 plan.body = ReplicaBody(received)

@@ -21,14 +21,13 @@ from tokenlane.parts import RawBody
 from tokenlane.prompt import Prompt
 from tokenlane.protocols import context_window
 from tokenlane.protocols.bodies import Kind, OtherBody, Prompted
-from tokenlane.protocols.inspection import is_ids, kinds_of
+from tokenlane.protocols.inspection import MESSAGES_FIELDS, is_ids, kinds_of
 from tokenlane.relay.answer_fields import Usage
 from tokenlane.routing.decision import Decision
 from tokenlane.routing.router import Router
 from tokenlane.runtime.clock import monotonic
 from tokenlane.runtime.cohorts import step_aside
 from tokenlane.telemetry.stalls.stages import AWAITING, LOOP, ROUTE, TOKENIZE_LOCAL
-from tokenlane.tokens.body_marks import LISTS
 from tokenlane.tokens.caches.body_prefixes import OPENING_BYTES
 from tokenlane.tokens.next_turn import NextTurn
 from tokenlane.tokens.service import TokenService
@@ -82,7 +81,7 @@ class PromptReader:
     def begun(self, kind: Kind, raw: RawBody) -> NextTurn | None:
         """Return what is new in a body that begins as a known one, and goes to replicas as it
         is."""
-        if len(raw) < OPENING_BYTES or kind not in LISTS or not self._wants_ids:
+        if len(raw) < OPENING_BYTES or kind not in MESSAGES_FIELDS or not self._wants_ids:
             return None
         return self._tokens.begun(kind, raw)
 

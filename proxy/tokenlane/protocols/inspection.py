@@ -51,8 +51,8 @@ _NAMES: Final[dict[Kind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     for kind, body in BODIES.items()
 }
 _encode: Final = msgspec.json.Encoder().encode
-# Without these there is no prompt.
-_REQUIRED: Final = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
+# The field that has the messages, of each kind; without it there is no prompt.
+MESSAGES_FIELDS: Final = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
 
 
 def inspect(kind: Kind, body: bytes) -> Body:
@@ -90,7 +90,7 @@ def _unreadable(error: Exception) -> RequestError:
 
 
 def _complete(kind: Kind, parsed: Body) -> Body:
-    required = _REQUIRED.get(kind)
+    required = MESSAGES_FIELDS.get(kind)
     if required is not None and getattr(parsed, required) is ABSENT:
         raise RequestError(
             400, f"The field `{required}` is required.", code="missing_field", param=required

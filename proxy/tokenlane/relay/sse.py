@@ -61,7 +61,7 @@ class EventScanner:
             ):
                 # The usual chunk: whole events with nothing to decode.
                 count = payload.count(b"\ndata:") + payload.startswith(b"data:")
-                # Behind [DONE] nothing should come.
+                # Among several may be [DONE], though it should be the last.
                 if count == 1 or payload.find(b"[DONE]") < 0:
                     self.token_events += count
                     if count == 1 and not self._behind and len(payload) <= _USUAL_LIMIT_BYTES:

@@ -18,7 +18,7 @@ import msgspec
 from tokenlane.errors import RequestError
 from tokenlane.parts import in_parts
 from tokenlane.protocols.bodies import BODIES, CompletionBody, Kind, OtherBody, Prompted
-from tokenlane.protocols.inspection import inspect
+from tokenlane.protocols.inspection import MESSAGES_FIELDS, inspect
 from tokenlane.tokens.caches.body_prefixes import (
     LEAST_BYTES,
     OPENING_BYTES,
@@ -37,8 +37,6 @@ from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK: Final = b" \t\r\n"
 _BETWEEN: Final = b", \t\r\n"
-# The field that has the messages, of each kind.
-LISTS: Final = {Kind.CHAT: "messages", Kind.MESSAGES: "messages", Kind.RESPONSES: "input"}
 _KINDS: Final = {body: kind for kind, body in BODIES.items()}
 # Stands for a body's messages where the rest of it is read. No client can write it there.
 _PLACE: Final = b'"%032x"' % randbits(128)
@@ -208,7 +206,7 @@ def may_name(kind: Kind, around: bytes) -> bool:
 
 
 def _name(kind: Kind) -> bytes:
-    return b'"%b"' % LISTS[kind].encode()
+    return b'"%b"' % MESSAGES_FIELDS[kind].encode()
 
 
 def _start(body: bytes, messages: memoryview, kind: Kind) -> int:

@@ -21,11 +21,10 @@ from tokenlane.parts import BODY_PART_BYTES, RawBody, parts_until, whole
 from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import Chatting, CompletionBody, Kind, OtherBody
-from tokenlane.protocols.inspection import inspect
+from tokenlane.protocols.inspection import MESSAGES_FIELDS, inspect
 from tokenlane.runtime.clock import perf_counter
 from tokenlane.tokens.blocks import more_hashes
 from tokenlane.tokens.body_marks import (
-    LISTS,
     BodySource,
     ends_in_body,
     ends_of,
@@ -96,7 +95,7 @@ class NextTurn(NamedTuple):
         """Give the request the messages of the whole body."""
         body = memoryview(whole(self.body))[len(self.known.front) - 1 :]
         messages = msgspec.Raw(body[: len(body) - self.behind_bytes])
-        setattr(self.request, LISTS[self.known.kind], messages)
+        setattr(self.request, MESSAGES_FIELDS[self.known.kind], messages)
 
 
 def begun(cache: BodyPrefixCache, kind: Kind, body: RawBody) -> NextTurn | None:

@@ -47,14 +47,8 @@ def messages_of(request: MessagesFields, *, system_first: bool) -> Converted:
         system += "".join([_system_text(one) for one in given if _role(one) == "system"])
     if system:
         messages.append({"role": "system", "content": system})
-    counts = [0 if late else len(messages)]
-    for one in given:
-        if _role(one) != "system":
-            _add(one, messages)
-        elif not late and (text := _system_text(one)):
-            messages.append({"role": "system", "content": text})
-        counts.append(0 if late else len(messages))
-    return Converted(messages, counts)
+    made = _continued([one for one in given if not (late and _role(one) == "system")], messages)
+    return Converted(messages, [0] * (len(given) + 1)) if late else made
 
 
 def messages_behind(given: Any) -> Converted:
@@ -62,12 +56,18 @@ def messages_behind(given: Any) -> Converted:
     what comes before it."""
     if not isinstance(given, list):
         raise Unrenderable("message-shape")
-    messages: list[Message] = []
-    counts = [0]
+    if any(_role(one) == "system" for one in given):
+        raise Unrenderable("message-shape")
+    return _continued(given, [])
+
+
+def _continued(given: list[Any], messages: list[Message]) -> Converted:
+    counts = [len(messages)]
     for one in given:
-        if _role(one) == "system":
-            raise Unrenderable("message-shape")
-        _add(one, messages)
+        if _role(one) != "system":
+            _add(one, messages)
+        elif text := _system_text(one):
+            messages.append({"role": "system", "content": text})
         counts.append(len(messages))
     return Converted(messages, counts)
 
