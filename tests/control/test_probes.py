@@ -110,6 +110,13 @@ async def test_a_context_below_nothing_is_none(serve: Serve) -> None:
     )
 
 
+async def test_the_version_is_asked_for_where_no_start_is_told(serve: Serve) -> None:
+    version = says(text='{"version":"1.2.3"}')
+    assert (await look(await serve(health=says(), version=version))).version == "1.2.3"
+    told = await look(await serve(health=says(), version=version, metrics=says(text=METRICS)))
+    assert told.version == ""
+
+
 async def test_an_unreadable_version_is_an_unknown_one(serve: Serve) -> None:
     url = await serve(health=says(), version=says(text=f'{{"more":{NESTED}}}'))
     assert await look(url) == Probe("ok")

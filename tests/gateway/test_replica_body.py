@@ -45,6 +45,13 @@ OTHERS = st.dictionaries(
 ).map(lambda fields: {**fields, "model": "demo"})
 
 
+def test_what_cannot_be_taken_apart_is_not_tried_again() -> None:
+    body = ReplicaBody.taken_apart(b"[]")
+    assert body.fields is None
+    assert body.apart() is body
+    assert body.copy().apart().fields is None
+
+
 @pytest.mark.row("P3")
 @given(OTHERS, st.lists(st.integers(0, 2**32 - 1), max_size=5000))
 async def test_a_prompt_becomes_its_ids_and_the_rest_stays(others: Any, ids: list[int]) -> None:

@@ -159,11 +159,12 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
         await body_of(session, f"{url}/health")
     except ProbeFailed as failed:
         return Probe(str(failed), status=failed.status)
-    listed, scrape, about = await asyncio.gather(
-        _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES),
-        _scrape(session, url),
-        _said(session, f"{url}/version", _Version),
+    listed, scrape = await asyncio.gather(
+        _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES), _scrape(session, url)
     )
+    # Another version is a sign of another process, which a start that is told shows anyway.
+    tells_start = scrape is not None and scrape.started_s
+    about = None if tells_start else await _said(session, f"{url}/version", _Version)
     version = about.version if about is not None else ""
     if listed is None:
         return Probe("ok", scrape=scrape, version=version)

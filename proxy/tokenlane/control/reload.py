@@ -30,7 +30,7 @@ from tokenlane.runtime.file_times import Stamps, stamps
 from tokenlane.telemetry.metrics import families
 from tokenlane.telemetry.metrics.segment import Sample
 
-LOOK_S = 0.1
+LOOK_S = 0.5
 OUTCOMES = ("applied", "unchanged", "refused")
 
 log = logging.getLogger("reload")

@@ -36,10 +36,12 @@ _encode = msgspec.json.Encoder().encode
 
 class ReplicaBody:
     """The body of one request. received: the client's bytes. fields: by their names, where it was
-    taken apart. strict: it is JSON to every parser. made: with all changes, where it is put
-    together."""
+    taken apart. is_opaque: it cannot be. strict: it is JSON to every parser. made: with all
+    changes, where it is put together."""
 
-    __slots__ = ("_added", "_received", "_rewritten", "_strict", "_with_ids", "fields", "made")
+    __slots__ = (
+        "_added", "_is_opaque", "_received", "_rewritten", "_strict", "_with_ids", "fields", "made",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,8 +49,10 @@ class ReplicaBody:
         fields: dict[str, msgspec.Raw] | None = None,
         *,
         strict: bool = True,
+        is_opaque: bool = False,
     ) -> None:
         self._received = received
+        self._is_opaque = is_opaque
         self.fields = fields
         self._strict = strict
         self._added: dict[str, bytes] | None = None
@@ -67,7 +71,7 @@ class ReplicaBody:
         """Return a body with its fields; without them where it is not an object, has too many, or
         one whose name is not text."""
         if not json_values.are_few(raw):
-            return cls(raw)
+            return cls(raw, is_opaque=True)
         try:
             return cls(raw, json_values.strict_fields(raw))
         except ValueError:
@@ -75,11 +79,11 @@ class ReplicaBody:
         try:
             return cls(raw, json_values.fields(raw), strict=False)
         except ValueError:
-            return cls(raw)
+            return cls(raw, is_opaque=True)
 
     def apart(self) -> "ReplicaBody":
         """Return it with its fields, as far as it can be taken apart."""
-        if self.fields is not None:
+        if self.fields is not None or self._is_opaque:
             return self
         made = ReplicaBody.taken_apart(self.raw)
         for name, value in (self._added or {}).items():
@@ -89,7 +93,7 @@ class ReplicaBody:
     def copy(self) -> "ReplicaBody":
         """Return a copy that is changed independently."""
         fields = None if self.fields is None else dict(self.fields)
-        made = ReplicaBody(self._received, fields, strict=self._strict)
+        made = ReplicaBody(self._received, fields, strict=self._strict, is_opaque=self._is_opaque)
         made._added = None if self._added is None else dict(self._added)
         made._rewritten, made.made = self._rewritten, self.made
         return made

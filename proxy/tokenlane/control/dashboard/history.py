@@ -88,7 +88,7 @@ class RateHistory:
         last = Window(self._readings[-2], self._readings[-1])
         # A worker's beats of a second may come in the next one.
         worst = self._worst(1) or self._worst(2)
-        now, point = self._now(self._window(), self._worst()), self._now(last, worst)
+        now, point = self._now(self._window, self._worst()), self._now(last, worst)
         for names, numbers in ((_EACH_SECOND, point), (_OVER_WINDOW, now)):
             for name in names:
                 points = self._series.setdefault(name, deque(maxlen=HISTORY_PERIODS))
@@ -111,7 +111,7 @@ class RateHistory:
     ) -> Live:
         """Everything, as it is now."""
         gateway, shown = self._gateway, options.shown(self._gateway.settings)
-        window, worst, at_s = self._window(), self._worst(), self._readings[-1].at_s
+        window, worst, at_s = self._window, self._worst(), self._readings[-1].at_s
         replicas = [self._replica(replica, window) for replica in self._table.replicas]
         cut, lately = (self._events.counted(CUT, at_s, of_s) for of_s in (KEEP_S, LATELY_S))
         settings = [SettingRow(path=at, value=text, is_default=usual) for at, text, usual in shown]
@@ -147,6 +147,7 @@ class RateHistory:
 
     def _read(self, at_s: float) -> None:
         self._readings.append(Reading(at_s, self._gateway.totals.cells()))
+        self._window = Window(self._readings[0], self._readings[-1])
         self._savings.see(self._table.scrapes)
         self._beats.append(self._gateway.stalls.take_worst())
         replicas = self._table.replicas
@@ -156,9 +157,6 @@ class RateHistory:
         ]
         busy = self._accelerators.of(replicas)
         self.front_ends.see(in_flight, self._table.scrapes, busy)
-
-    def _window(self) -> Window:
-        return Window(self._readings[0], self._readings[-1])
 
     def _worst(self, periods: int = WINDOW_PERIODS) -> dict[int, float]:
         """Return by worker how late its latest heartbeat of the last periods was."""
@@ -194,7 +192,7 @@ class RateHistory:
         """Record what the last reading shows to have happened."""
         if cut := int(last.count(families.REQUESTS.name, outcome="truncated")):
             self._events.count(CUT, cut, at_s, wall_s)
-        self._slow = rows.times_slower(self._window())
+        self._slow = rows.times_slower(self._window)
         slow = {
             name: f"{times:.0f} times slower than its like" for name, times in self._slow.items()
         }
@@ -217,7 +215,7 @@ class RateHistory:
 
     def _notice_states(self, at_s: float, wall_s: float | None) -> None:
         """Record which replicas are in another state than before. wall_s: None at the start."""
-        left = rows.left_out(self._window())
+        left = rows.left_out(self._window)
         states: dict[str, tuple[str, str, float | None]] = {}
         for replica in self._table.replicas:
             state, why = self._state(replica, left)
