@@ -189,17 +189,43 @@ def test_reasons_are_a_closed_set() -> None:
     assert reasons == set(ADVICE) == set(WHY)
 
 
-async def test_no_cookies_no_connection_kept(serve: Serve) -> None:
-    seen: list[tuple[str | None, str | None]] = []
+async def test_no_cookies_and_a_connection_for_each_probe(serve: Serve) -> None:
+    seen: list[tuple[str, str | None, int]] = []
 
-    async def health(request: web.Request) -> web.Response:
-        seen.append((request.headers.get("Cookie"), request.headers.get("Connection")))
+    async def answer(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        client_port = request.transport.get_extra_info("peername")[1]
+        seen.append((request.path, request.headers.get("Cookie"), client_port))
         return web.Response(headers={"Set-Cookie": "a=b; Path=/"})
 
-    url = await serve(health=health)
-    await look(url)
-    await look(url)
-    assert seen == [(None, "close"), (None, "close")]
+    url = await serve(health=answer, models=answer, metrics=answer, version=answer)
+    fresh = asyncio.Event()
+    prober = Prober(SETTINGS, lambda *_: fresh.set() if len(seen) > 5 else None)
+    prober.add(0, url)
+    running = asyncio.gather(prober.run())
+    async with asyncio.timeout(20):
+        await fresh.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    asked, cookies, ports = zip(*seen, strict=True)
+    assert asked[:4] == ("/health", "/v1/models", "/metrics", "/version")
+    assert set(cookies) == {None}
+    assert ports[0] == ports[1] == ports[2] == ports[3] != ports[4] == ports[5]
+
+
+async def test_what_hangs_hides_nothing_else(serve: Serve) -> None:
+    forever = asyncio.Event()
+
+    async def hang(_: web.Request) -> web.Response:
+        await forever.wait()
+        return web.Response()
+
+    url = await serve(health=says(), models=hang, metrics=says(text=METRICS))
+    found = await look(url, HASTY)
+    assert found.models is None
+    assert found.scrape is not None
+    forever.set()
 
 
 async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> None:

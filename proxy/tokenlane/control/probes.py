@@ -1,10 +1,10 @@
-"""Health probes and scrapes of the replicas, each on a connection of its own.
+"""Health probes and scrapes of the replicas.
 
 Invariants:
 - No redirects, no cookies, no environment proxies, no decompression, bounded bodies: a replica
   cannot make the prober talk to anybody else or hold more than a few megabytes.
-- A fresh connection each time: a replica that no longer accepts is not up, however well its old
-  connections work.
+- Each probe begins on a connection of its own: a replica that no longer accepts is not up, however
+  well its old connections work. What else is asked goes the same way, one behind the other.
 - Nothing a replica answers raises out of `probe`.
 """
 
@@ -35,6 +35,8 @@ BODY_LIMIT_BYTES = 4 * 1024 * 1024
 MODELS_LIMIT_COUNT = 4096
 MODELS_LIMIT_BYTES = 1024 * 1024
 NUDGE_GAP_S = 0.1
+# A connection is kept for what the same probe asks next, and for no other probe.
+_KEPT_S = 0.02
 # Why a replica does not tokenize, where that is no status.
 _WHY = {"timeout": "no answer in time", "protocol": "no answer that can be read"}
 
@@ -86,7 +88,10 @@ def open_session(
         headers["Authorization"] = "Bearer " + key.reveal().decode("ascii")
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, force_close=True, ttl_dns_cache=10, ssl=tls or True
+            limit=0,
+            keepalive_timeout=min(_KEPT_S, settings.probe_interval_s / 2),
+            ttl_dns_cache=10,
+            ssl=tls or True,
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=settings.probe_deadline_s),
@@ -159,9 +164,8 @@ async def probe(session: aiohttp.ClientSession, url: str) -> Probe:
         await body_of(session, f"{url}/health")
     except ProbeFailed as failed:
         return Probe(str(failed), status=failed.status)
-    listed, scrape = await asyncio.gather(
-        _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES), _scrape(session, url)
-    )
+    listed = await _said(session, f"{url}/v1/models", _ModelList, MODELS_LIMIT_BYTES)
+    scrape = await _scrape(session, url)
     # Another version is a sign of another process, which a start that is told shows anyway.
     tells_start = scrape is not None and scrape.started_s
     about = None if tells_start else await _said(session, f"{url}/version", _Version)
