@@ -5,9 +5,9 @@
 The gateway beside the aiohttp proxy, alternated, CPU per request of the whole process tree. Bodies
 are of program text, each with something new: 16 KiB, of which 12 are one of 32 system prompts, and
 390 KB, the last turns of 16 conversations. Chats have a text as content, in one part or two, a
-name, what was thought, or a picture; Messages, Responses and completions say the same. Agents have
-20 tools, call one in each turn, and write their bodies as Claude Code (what is to be cached moves
-on from turn to turn) and Codex do.
+name, what was thought, a picture, or a document in one message with the question about it;
+Messages, Responses and completions say the same. Agents have 20 tools, call one in each turn, and
+write their bodies as Claude Code (what is to be cached moves on from turn to turn) and Codex do.
 """
 
 import argparse
@@ -119,6 +119,16 @@ def messages(talks: list[list[Message]]) -> list[Parts]:
     ]
 
 
+def all_of(talk: list[Message]) -> str:
+    """All that was said, in one text."""
+    return "\n".join(one["content"] for one in talk)
+
+
+def asking(talks: list[list[Message]]) -> list[Parts]:
+    """Chats in which all of it stands in one message, the question behind a document."""
+    return [parts_of({"messages": [{"role": "user", "content": all_of(talk)}]}) for talk in talks]
+
+
 def responses(talks: list[list[Message]]) -> list[Parts]:
     """Responses: likewise."""
     return [
@@ -195,13 +205,14 @@ def _agent_responses(talk: list[Message]) -> dict[str, Any]:
 
 def completions(talks: list[list[Message]]) -> list[Parts]:
     """Completions: all that was said, in one text."""
-    return [parts_of({"prompt": "\n".join(one["content"] for one in talk)}) for talk in talks]
+    return [parts_of({"prompt": all_of(talk)}) for talk in talks]
 
 
 KINDS: dict[str, Callable[[], tuple[str, list[Parts]]]] = {
     "chat": lambda: (CHAT, chats(questions(), as_it_is)),
     "chat, content in one part": lambda: (CHAT, chats(questions(), in_parts(1))),
     "chat, content in two parts": lambda: (CHAT, chats(questions(), in_parts(2))),
+    "chat, a document": lambda: (CHAT, asking(questions())),
     "Messages": lambda: (MESSAGES, messages(questions())),
     "Responses": lambda: (RESPONSES, responses(questions())),
     "completion": lambda: (COMPLETIONS, completions(questions())),
@@ -209,6 +220,7 @@ KINDS: dict[str, Callable[[], tuple[str, list[Parts]]]] = {
     "390 KB, content in two parts": lambda: (CHAT, chats(conversations(), in_parts(2))),
     "390 KB, with `reasoning_content`": lambda: (CHAT, chats(conversations(), thinking)),
     "390 KB, with names": lambda: (CHAT, chats(conversations(), named)),
+    "390 KB, a document": lambda: (CHAT, asking(conversations())),
     "390 KB, a picture": lambda: (CHAT, pictures()),
     "390 KB, Messages": lambda: (MESSAGES, messages(conversations())),
     "390 KB, Messages of agents": lambda: (MESSAGES, agent_messages(agents())),

@@ -1,4 +1,5 @@
-"""Where a body may be left: behind a message, if its rendering has an exact cut there.
+"""Where a body may be left: behind a message, if its rendering has an exact cut there, or within a
+long text (`tokenlane.tokens.text_marks`).
 
 Invariants:
 - A mark stands at the first cut behind the last text of its message, and before the first text of
@@ -33,6 +34,7 @@ from tokenlane.tokens.chat.dialects import system_digest
 from tokenlane.tokens.chat.forms import TEXTS, owners
 from tokenlane.tokens.chat.residual import Residual, base_of, text_at
 from tokenlane.tokens.keys import opening_seed, prompt_bytes
+from tokenlane.tokens.text_marks import longest_text, marks_within
 from tokenlane.tokens.tokenizer import Rendering
 
 _BLANK: Final = b" \t\r\n"
@@ -92,7 +94,14 @@ def learn(
     if start < 0 or not is_list_read(kind, front[:-1], behind):
         return
     ends = ends_of(ends_in_body(messages, start), rendering.counts)
-    marks = _marks(shape, residual, prompt, ends, block_tokens)
+    marks, text = _marks(shape, residual, prompt, ends, block_tokens), ""
+    long = longest_text(residual, shape.name[1], shape.texts)
+    if long is not None:
+        within = marks_within(
+            request, long, shape.name[1], shape.texts, prompt, body, {0: start + 1} | ends,
+            block_tokens,
+        )  # fmt: skip
+        marks, text = sorted([*marks, *within]), shape.texts[long.number] if within else ""
     seed = 0
     if len(body) < LEAST_BYTES:
         if not marks or marks[-1].at < OPENING_BYTES:
@@ -105,7 +114,7 @@ def learn(
             kind, source.cache.in_parts(body), front, is_plain(kind, front[:-1]),
             source.model, root, shape.name[1], residual,
             in_parts(prompt.ids, PART_BYTES) if source.keeps_ids else [], prompt.blocks,
-            kept(marks), seed,
+            kept(marks), seed, text,
         )
     )  # fmt: skip
 
@@ -145,10 +154,10 @@ def _marks(
 
 
 def kept(marks: list[BodyMark]) -> list[BodyMark]:
-    """Return those of the marks that are worth their place."""
-    if len(marks) <= _FIRST_MARKS + _LAST_MARKS:
-        return marks
-    return marks[:_FIRST_MARKS] + marks[-_LAST_MARKS:]
+    """Return those of the marks that are worth their place: all of those within a text."""
+    behind = [mark.at for mark in marks if not mark.opening]
+    left = {*behind[:_FIRST_MARKS], *behind[-_LAST_MARKS:]}
+    return [mark for mark in marks if mark.opening or mark.at in left]
 
 
 def message_ends(

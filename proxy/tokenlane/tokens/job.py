@@ -9,7 +9,7 @@ Invariants:
 
 import logging
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from tokenlane.prompt import HASH_BYTES, Prompt
 from tokenlane.protocols import context_window, prompt_fields
 from tokenlane.protocols.bodies import Chatting, CompletionBody, Prompted
 from tokenlane.protocols.context_window import NO_LIMIT
+from tokenlane.tokens import text_marks
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.prefixes import KnownPrefix, Mark, Prefix, marked, replaced
@@ -177,7 +178,17 @@ class TokenJob:
             text = self.rendered(body, hasty=limit_s != NO_LIMIT_S)
             self._render_s = time.thread_time() - began_s
         yield
-        return (yield from self._sequence(text, special, limit_s))
+        return (yield from self._sequence(text, special, limit_s, besides=self._places(text)))
+
+    def _places(self, text: str) -> list[int]:
+        """Return where the text is cut for bodies that leave this one within its longest text."""
+        made, encoder = self._rendering, self.model.tokenizer.encoder
+        if self.source is None or made is None or not encoder.cuts_words:
+            return []
+        if made.shape is None or made.residual is None:
+            return []
+        long = text_marks.longest_text(made.residual, made.shape.name[1], made.shape.texts)
+        return [] if long is None else text_marks.places(encoder, text, long)
 
     def _completions(
         self, body: CompletionBody, limit_s: float
@@ -202,7 +213,12 @@ class TokenJob:
         self._encode_s += time.thread_time() - began_s
 
     def _sequence(
-        self, text: str, special: bool, limit_s: float, words: bool = False
+        self,
+        text: str,
+        special: bool,
+        limit_s: float,
+        words: bool = False,
+        besides: Sequence[int] = (),
     ) -> Generator[None, None, _Sequence]:
         encoder = self.model.tokenizer.encoder
         if encoder.least_tokens(text) > self.limit_tokens:
@@ -227,7 +243,7 @@ class TokenJob:
                 parts = [memoryview(found.prefix.ids)[: found.mark.ids_bytes]]
             yield
         starts: list[int] = []
-        for places, pieces in stretches(encoder, text, at, words=words):
+        for places, pieces in stretches(encoder, text, at, words=words, besides=besides):
             starts += places
             parts += yield from self._pieces(pieces, limit_s)
             yield

@@ -50,6 +50,7 @@ from tokenlane.tokens.encode.word_cuts import LOOP_CHARS, PART_CHARS
 from tokenlane.tokens.keys import options_digest, prompt_bytes
 from tokenlane.tokens.ladder import NO_LIMIT_S
 from tokenlane.tokens.model_tokenizers import LoadedModel
+from tokenlane.tokens.text_marks import PLACE
 
 _BLANK: Final = b" \t\r\n"
 # What a template takes where it is run with the texts unknown, and what it takes to go on from
@@ -109,7 +110,9 @@ def begun(cache: BodyPrefixCache, kind: Kind, body: RawBody) -> NextTurn | None:
 
 def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextTurn | None:
     start, kind = len(known.front) - 1, known.kind
-    if mark.at == start:
+    if mark.opening:
+        short = b"%b%b%b%b" % (known.front, mark.opening, PLACE.encode(), tail)
+    elif mark.at == start:
         short = known.front[:start] + tail
     else:
         rest = tail.lstrip(_BLANK)
@@ -129,6 +132,13 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
         given, counts = messages_behind(request, given)
         forms = forms_of(given)
         texts = [] if forms is None else texts_of(given, forms)
+        if mark.opening:
+            if forms is None or forms[0] != known.forms[mark.messages]:
+                return None
+            said = texts[mark.split]
+            if not said.startswith(PLACE):
+                return None
+            texts[mark.split] = known.text[: mark.chars] + said[len(PLACE) :]
         system = system_digest(request)
     except (RequestError, Unrenderable):
         return None
@@ -257,9 +267,16 @@ def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _
     the mark."""
     last, first = turn.mark.last, turn.mark.texts
     shown = [part if isinstance(part, str) else text_at(turn.texts, part, first) for part in parts]
+    within = turn.mark.within if turn.mark.opening else 0
+    if within:
+        begun, chars = shown[0], turn.mark.chars
+        is_plain = begun is turn.texts[turn.mark.split]
+        if not is_plain and not begun.startswith(turn.known.text[chars - within : chars]):
+            return None
+        shown[0] = begun[within:]
     text = last + "".join(shown)
     at = len(last)
-    if not encoder.is_cut(text, at):
+    if not encoder.is_cut(text, at, words=within > 0):
         return None
     places, ends, done = [at], [(0, 0, 0)], 0
     for part, messages in message_ends(parts, owners(turn.forms), first) if turn.is_kept else ():
@@ -311,5 +328,5 @@ def _made(
     return prompt, KnownBody(
         known.kind, parts_until(known.parts, mark.at, turn.tail, BODY_PART_BYTES),
         known.front, known.is_plain, known.model, known.root, turn.all_forms, residual, listed,
-        blocks, kept(marks),
+        blocks, kept(marks), 0, known.text if any(one.opening for one in marks) else "",
     )  # fmt: skip

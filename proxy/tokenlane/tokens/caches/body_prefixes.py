@@ -3,8 +3,8 @@
 Invariants:
 - A known body is compared byte by byte and not parsed: no digest is trusted.
 - Parts that it has in common with a body are compared as that one arrives, and are in memory once.
-- A mark stands behind a message, where the rendering of it ends at an exact cut: whatever follows,
-  the ids before the mark are those of the whole.
+- A mark stands behind a message, or within a long text, where the rendering has an exact cut:
+  whatever follows, the ids before the mark are those of the whole.
 - An entry holds a body and its hashes; of its ids those behind the last full block of each mark,
   and all of them where they are forwarded.
 - A body that leaves a known one is kept once it is so much longer that reading it again would cost:
@@ -12,6 +12,7 @@ Invariants:
 - Bounded in bytes and safe between threads, as `tokenlane.tokens.caches.marked`.
 """
 
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 from tokenlane.parts import (
@@ -47,7 +48,9 @@ class BodyMark(NamedTuple):
     """A place in a body, behind a message, or before the first one. at: bytes before it; messages,
     texts, part, within: so many messages, texts of theirs, parts of the residual and characters of
     its next one stand before it; ids_bytes: of packed ids; open_ids: those behind the last full
-    block. last: the character of the rendering before it."""
+    block. last: the character of the rendering before it. Within a text, and so a message: opening:
+    the bytes of that message before the text; split: how many texts of it stand before that one;
+    chars: characters of the text before the place."""
 
     at: int
     messages: int
@@ -57,6 +60,9 @@ class BodyMark(NamedTuple):
     ids_bytes: int
     open_ids: bytes
     last: str
+    opening: bytes = b""
+    split: int = 0
+    chars: int = 0
 
 
 class KnownBody(MarkedEntry):
@@ -65,7 +71,7 @@ class KnownBody(MarkedEntry):
     decides its ids and hashes. model: whose tokenizer read it. ids: packed, in parts; none where
     nobody gets them. blocks: their hashes. forms: of the prompt's messages. marks: ascending.
     seed: of the keys of short bodies, many of which begin with it up to its only mark; 0 for any
-    other."""
+    other. text: that in which marks stand; none where all stand behind messages."""
 
     kind: Kind
     parts: list[bytes]
@@ -79,6 +85,7 @@ class KnownBody(MarkedEntry):
     blocks: bytes
     marks: list[BodyMark]
     seed: int = 0
+    text: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -86,6 +93,7 @@ class KnownBody(MarkedEntry):
         body_bytes = size_of_parts(self.parts, BODY_PART_BYTES)
         ids_bytes = size_of_parts(self.ids, PART_BYTES)
         kept = body_bytes + ids_bytes + len(self.front) + len(self.root) + len(self.blocks)
+        kept += getsizeof(self.text)
         named = _PART_NAME_BYTES * len(self.parts) + _MARK_BYTES * len(self.marks)
         named += 2 * (_HEAD_BYTES + _PART_NAME_BYTES) if self.seed else 0
         listed = named + _FORM_BYTES * len(self.forms)
@@ -178,6 +186,9 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             found = self._opening(kind, parts) if short else self._found(kind, parts)
         else:
             found = self._found(kind, body)
+            within = self._within(body)
+            if within is not None and (found is None or found[1].at < within[1].at):
+                found = within
             if found is None:
                 # Behind its last message a known one may have more that this one has, too.
                 count = max(0, len(body.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
@@ -226,6 +237,20 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
                 call_at = rest.rfind(b'"call_id"', low, at)
         # This does not mark it as used: `keep` does.
         return found
+
+    def _within(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
+        """Return the longest beginning that ends within a text."""
+        count = len(body.same)
+        known = self._named.get((BODY_PART_BYTES * count, body.same[-1][-NAME_BYTES:]))
+        if known is None or not known.text:
+            return None
+        for mark in reversed(known.marks):
+            if mark.opening and known.begins(body, mark.at):
+                number, at = divmod(mark.at, BODY_PART_BYTES)
+                pieces = [*body.same[number:], body.rest]
+                pieces[0] = pieces[0][at:]
+                return known, mark, b"".join(pieces)
+        return None
 
     def _at(self, body: BodyParts, at: int) -> tuple[KnownBody, BodyMark, bytes] | None:
         size_bytes = BODY_PART_BYTES * len(body.same) + at

@@ -5,7 +5,7 @@ Invariants:
   per tokenizer: nothing else changes a stretch's ids.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -22,16 +22,18 @@ class SegmentCache(PieceCache[str]):
 
 
 def stretches(
-    encoder: Encoder, text: str, at: int, *, words: bool = False
+    encoder: Encoder, text: str, at: int, *, words: bool = False, besides: Sequence[int] = ()
 ) -> Iterator[tuple[list[int], list[str]]]:
     """Yield `text` from `at` on (0, or where a cut is exact), cut wherever that is exact: where
     pieces begin, and the pieces, for about every 32 KiB of it. The ids of all pieces, joined, are
     those of the text. No step takes long, except over a piece that cannot be cut. words: as
-    `Encoder.starts`'s."""
+    `Encoder.starts`'s. besides: more places where a cut is exact."""
     window = _WINDOW_CHARS
     while at < len(text):
         until = at + window
         bounds = encoder.starts(text, at, until, words=words)
+        if besides:
+            bounds = sorted({*bounds, *[place for place in besides if at <= place < until]})
         if not bounds or bounds[0] != at:
             bounds.insert(0, at)
         if until >= len(text):

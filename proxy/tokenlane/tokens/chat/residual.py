@@ -236,16 +236,23 @@ def continuation(
     old: Residual, new: Residual, part: int, within: int, known: int
 ) -> Continuation | None:
     """Return how `new` goes on behind its first `part` parts and `within` characters of the next
-    one, where `old` fits the first `known` texts. None where those differ, where one of these texts
-    is shown again behind them, and where `new` asks them what `old` did not."""
+    one, where `old` fits the first `known` texts; from that part on where it shows a text. None
+    where those differ, where one of these texts is shown again behind them, and where `new` asks
+    them what `old` did not."""
     if new.parts[:part] != old.parts[:part]:
         return None
     behind = new.parts[part:]
     if within:
-        begun, said = old.parts[part], behind[0] if behind else 0
-        if isinstance(begun, int) or isinstance(said, int) or said[:within] != begun[:within]:
+        if not behind:
             return None
-        behind = (said[within:], *behind[1:])
+        begun, said = old.parts[part], behind[0]
+        if isinstance(begun, int):
+            if said != begun:
+                return None
+        elif isinstance(said, int) or said[:within] != begun[:within]:
+            return None
+        else:
+            behind = (said[within:], *behind[1:])
     if any(isinstance(one, int) and base_of(one) < known for one in behind):
         return None
     asked = {one[:3]: one.texts for one in old.guards}

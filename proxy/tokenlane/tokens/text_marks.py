@@ -1,0 +1,144 @@
+"""Where a body may be left within its longest text: behind a document that others ask about, too.
+
+Invariants:
+- A mark stands between two words, where the prompt may be cut
+  (`tokenlane.tokens.encode.word_cuts`), and where the bytes before it are known to say the
+  characters before it: the text is spelled as one of the usual encoders spells it.
+- What follows is read as the end of that very text: it begins with a word that no client knows, and
+  so has to be what is read for it.
+- What a template asks of the text, it is asked of all of it.
+"""
+
+import json
+from collections.abc import Mapping
+from secrets import randbits
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tokenlane.errors import Unrenderable
+from tokenlane.protocols.bodies import Conversation
+from tokenlane.tokens.caches.body_prefixes import BodyMark
+from tokenlane.tokens.caches.prefixes import Prefix
+from tokenlane.tokens.chat.dialects import messages_behind
+from tokenlane.tokens.chat.forms import TEXTS, forms_of, owners, texts_of
+from tokenlane.tokens.chat.residual import Residual, base_of, text_at
+from tokenlane.tokens.encode.encoder import Encoder
+from tokenlane.tokens.encode.word_cuts import GRID_CHARS
+
+# Stands for a text's known part where the rest of it is read.
+PLACE: Final = f"{randbits(128):032x}"
+# A shorter text is read again.
+_LEAST_CHARS: Final = 2 * GRID_CHARS
+# Marks in a text: at its beginning, which others share that go on otherwise, and at its end.
+_FIRST_MARKS: Final = 2
+_LAST_MARKS: Final = 6
+_OPENING_LIMIT_BYTES: Final = 1024
+_NAME_CHARS: Final = 64
+_WAYS: Final = (
+    msgspec.json.Encoder().encode,
+    lambda text: json.dumps(text).encode(),
+)
+
+
+class LongText(NamedTuple):
+    """The longest text of a prompt. number: of all texts; message: whose it is; first: the number
+    of that one's first text; part: of the residual, which shows it, but for so many characters that
+    it skips at its beginning; start, end: characters of the rendering before it and its end."""
+
+    number: int
+    message: int
+    first: int
+    part: int
+    skipped: int
+    start: int
+    end: int
+
+
+def longest_text(residual: Residual, forms: tuple[str, ...], texts: list[str]) -> LongText | None:
+    """Return the longest text, if it is long, and shown once, behind all texts of the messages
+    before and in front of all others."""
+    sizes = list(map(len, texts))
+    number = sizes.index(max(sizes, default=0)) if sizes else 0
+    if not sizes or sizes[number] < _LEAST_CHARS:
+        return None
+    message = owners(forms)[number]
+    first = sum([TEXTS[form] for form in forms[:message]])
+    start = 0
+    for part, said in enumerate(residual.parts):
+        if isinstance(said, int) and base_of(said) >= first:
+            shown, text = text_at(texts, said), texts[number]
+            # By its beginning: to search for a long text takes a millisecond.
+            skipped = text.find(shown[:_NAME_CHARS])
+            if base_of(said) != number or not text.startswith(shown, max(0, skipped)):
+                return None
+            return LongText(number, message, first, part, skipped, start, start + len(shown))
+        start += len(said) if isinstance(said, str) else len(text_at(texts, said))
+    return None
+
+
+def places(encoder: Encoder, text: str, long: LongText) -> list[int]:
+    """Return where a rendering is to be cut within its longest text, ascending."""
+    begin, end = long.start + 1, long.end
+    near, far = begin + (_FIRST_MARKS + 1) * GRID_CHARS, end - _LAST_MARKS * GRID_CHARS
+    first = encoder.starts(text, begin, min(near, end), words=True)[:_FIRST_MARKS]
+    last = encoder.starts(text, max(begin, far), end, words=True)[-_LAST_MARKS:]
+    return sorted({*first, *last})
+
+
+def marks_within(
+    request: Conversation,
+    long: LongText,
+    forms: tuple[str, ...],
+    texts: list[str],
+    prompt: Prefix,
+    body: bytes,
+    ends: Mapping[int, int],
+    block_tokens: int,
+) -> list[BodyMark]:
+    """Return the marks within the longest text, where its prompt has cuts. ends: where a body may
+    be left, by how many messages stand before; before the first one, too."""
+    begin, end = ends.get(long.message), ends.get(long.message + 1)
+    if begin is None or end is None:
+        return []
+    begin = body.find(b"{", begin, end)
+    text, split = texts[long.number], long.number - long.first
+    for encode in _WAYS if begin >= 0 else ():
+        at = body.find(encode(text[:_NAME_CHARS])[:-1], begin, begin + _OPENING_LIMIT_BYTES) + 1
+        if not at:
+            continue
+        opening, marks = body[begin:at], list[BodyMark]()
+        chars, block_bytes = 0, 4 * block_tokens
+        for mark in prompt.marks:
+            within = mark.chars - long.start
+            full_bytes = mark.ids_bytes // block_bytes * block_bytes
+            before = text[chars : long.skipped + max(0, within)]
+            # A place that two prompts share may be listed twice.
+            if within <= 0 or mark.chars >= long.end or not before or not full_bytes:
+                continue
+            spelled = encode(before)[1:-1]
+            if not body.startswith(spelled, at):
+                break
+            at, chars = at + len(spelled), chars + len(before)
+            marks.append(
+                BodyMark(
+                    at, long.message, long.first, long.part, within, mark.ids_bytes,
+                    prompt.ids[full_bytes : mark.ids_bytes], before[-1], opening, split, chars,
+                )
+            )  # fmt: skip
+        said = said_by(request, opening + PLACE.encode() + body[at:end], forms[long.message])
+        wanted = texts[long.first : long.first + TEXTS[forms[long.message]]]
+        wanted[split] = PLACE + text[chars:]
+        if marks and said == wanted:
+            return marks
+    return []
+
+
+def said_by(request: Conversation, raw: bytes, form: str) -> list[str] | None:
+    """Return the texts of a message, as one of this form has them; None where it has another."""
+    try:
+        given: Any = [msgspec.json.decode(raw)]
+        messages = messages_behind(request, given).messages
+        return texts_of(messages, (form,)) if forms_of(messages) == (form,) else None
+    except (ValueError, RecursionError, Unrenderable):
+        return None
