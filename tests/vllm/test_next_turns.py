@@ -115,3 +115,27 @@ def test_many_questions_behind_one_opening_are_answered_as_by_text(
             count += 1
     wait_for(lambda: hits(front) >= len(systems) * (len(questions) - 4), 10.0)
     report.prove(FORWARDED, "chats behind a known opening", count)
+
+
+@pytest.mark.timeout(600)
+def test_questions_about_one_document_are_answered_as_by_text(
+    front: Gateway, replicas: tuple[Server, Server], report: Report
+) -> None:
+    """In one message with the document, of which what was asked before is known."""
+    rng = random.Random(9)
+    documents = [text(rng, SYSTEM_CHARS) for _ in range(3)]
+    questions = [text(rng, rng.randint(1, 900)) for _ in range(8)]
+    for question in questions:
+        for number, document in enumerate(documents):
+            told: list[dict[str, Any]] = [{"role": "user", "content": f"{document}\n{question}"}]
+            if number:
+                told.insert(0, {"role": "system", "content": "Answer."})
+            body: Body = {"messages": told, "max_tokens": 12, "temperature": 0}
+            _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
+            status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
+            assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
+            assert said(by_ids) == said(by_text)
+    wait_for(lambda: hits(front) >= len(documents) * (len(questions) - 1), 10.0)
+    report.prove(
+        FORWARDED, "questions about a document, in one message", len(documents) * len(questions)
+    )

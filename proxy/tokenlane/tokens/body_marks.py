@@ -101,7 +101,8 @@ def learn(
             request, long, shape.name[1], shape.texts, prompt, body, {0: start + 1} | ends,
             block_tokens,
         )  # fmt: skip
-        marks, text = sorted([*marks, *within]), shape.texts[long.number] if within else ""
+        if within:
+            marks, text = sorted([*marks, *within]), shape.texts[long.number][: within[-1].chars]
     seed = 0
     if len(body) < LEAST_BYTES:
         if not marks or marks[-1].at < OPENING_BYTES:
