@@ -562,7 +562,7 @@ async def test_bodies_that_end_alike_are_each_known() -> None:
     """As what tools answer does."""
     own, write = service("demo"), written(0, {})
     ending = {"role": "user", "content": "exit code 0\n" * NAME_BYTES}
-    talks = [[{"role": "system", "content": PAD + "f" * number}, ending] for number in range(3)]
+    talks = [[{"role": "system", "content": "f" * number + PAD}, ending] for number in range(3)]
     for talk in talks:
         await read(own, write(talk))
     more = [{"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]

@@ -22,6 +22,7 @@ from tokenlane.parts import (
     RawBody,
     in_parts,
     size_of_parts,
+    whole,
 )
 from tokenlane.protocols.bodies import Kind
 from tokenlane.tokens.caches.listed_ids import PART_BYTES
@@ -181,19 +182,18 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         Whether its prompt can be made from that shows later: the caller counts a hit or a miss."""
         if not self._named:
             return None
-        if isinstance(body, bytes):
-            parts, short = BodyParts([], body), len(body) < LEAST_BYTES
-            found = self._opening(kind, parts) if short else self._found(kind, parts)
+        if len(body) < LEAST_BYTES:
+            found = self._opening(kind, BodyParts([], whole(body)))
         else:
-            found = self._found(kind, body)
-            within = self._within(body)
+            parts = BodyParts([], body) if isinstance(body, bytes) else body
+            found, within = self._found(kind, parts), self._within(body)
             if within is not None and (found is None or found[1].at < within[1].at):
                 found = within
-            if found is None:
+            if found is None and parts.same:
                 # Behind its last message a known one may have more that this one has, too.
-                count = max(0, len(body.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
-                rest = b"".join([*body.same[count:], body.rest])
-                found = self._found(kind, BodyParts(body.same[:count], rest))
+                count = max(0, len(parts.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
+                rest = b"".join([*parts.same[count:], parts.rest])
+                found = self._found(kind, BodyParts(parts.same[:count], rest))
         return None if found is None or found[0].kind is not kind else found
 
     def keep(self, new: KnownBody | None, known: KnownBody, mark: BodyMark) -> None:
@@ -238,19 +238,33 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         # This does not mark it as used: `keep` does.
         return found
 
-    def _within(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
-        """Return the longest beginning that ends within a text."""
-        count = len(body.same)
-        known = self._named.get((BODY_PART_BYTES * count, body.same[-1][-NAME_BYTES:]))
+    def _within(self, body: RawBody) -> tuple[KnownBody, BodyMark, bytes] | None:
+        """Return the longest known beginning that ends within a text."""
+        same = self._same(body) if isinstance(body, bytes) else body.same
+        size_bytes = BODY_PART_BYTES * len(same)
+        known = self._named.get((size_bytes, same[-1][-NAME_BYTES:])) if same else None
         if known is None or not known.text:
             return None
+        if isinstance(body, bytes):
+            body = BodyParts(same, body[size_bytes:])
         for mark in reversed(known.marks):
             if mark.opening and known.begins(body, mark.at):
-                number, at = divmod(mark.at, BODY_PART_BYTES)
-                pieces = [*body.same[number:], body.rest]
-                pieces[0] = pieces[0][at:]
+                count = min(mark.at // BODY_PART_BYTES, len(same))
+                pieces = [*same[count:], body.rest]
+                pieces[0] = pieces[0][mark.at - BODY_PART_BYTES * count :]
                 return known, mark, b"".join(pieces)
         return None
+
+    def _same(self, body: bytes) -> list[bytes]:
+        """Return the parts that a body which came whole has in common with a known one."""
+        same, at = list[bytes](), BODY_PART_BYTES
+        while at <= len(body):
+            part = self.part(body[at - NAME_BYTES : at], len(same))
+            if part is None or not body.startswith(part, at - BODY_PART_BYTES):
+                break
+            same.append(part)
+            at += BODY_PART_BYTES
+        return same
 
     def _at(self, body: BodyParts, at: int) -> tuple[KnownBody, BodyMark, bytes] | None:
         size_bytes = BODY_PART_BYTES * len(body.same) + at
