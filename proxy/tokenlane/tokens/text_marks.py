@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tokenlane.errors import Unrenderable
+from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.protocols.bodies import Conversation
 from tokenlane.tokens.caches.body_prefixes import BodyMark
 from tokenlane.tokens.caches.prefixes import Prefix
@@ -58,10 +58,10 @@ class LongText(NamedTuple):
 def longest_text(residual: Residual, forms: tuple[str, ...], texts: list[str]) -> LongText | None:
     """Return the longest text, if it is long, and shown once, behind all texts of the messages
     before and in front of all others."""
-    sizes = list(map(len, texts))
-    number = sizes.index(max(sizes, default=0)) if sizes else 0
-    if not sizes or sizes[number] < _LEAST_CHARS:
+    size_chars = max(map(len, texts), default=0)
+    if size_chars < _LEAST_CHARS:
         return None
+    number = list(map(len, texts)).index(size_chars)
     message = owners(forms)[number]
     first = sum([TEXTS[form] for form in forms[:message]])
     start = 0
@@ -140,5 +140,5 @@ def said_by(request: Conversation, raw: bytes, form: str) -> list[str] | None:
         given: Any = [msgspec.json.decode(raw)]
         messages = messages_behind(request, given).messages
         return texts_of(messages, (form,)) if forms_of(messages) == (form,) else None
-    except (ValueError, RecursionError, Unrenderable):
+    except (ValueError, RecursionError, RequestError, Unrenderable):
         return None
