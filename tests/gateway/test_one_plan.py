@@ -189,7 +189,7 @@ async def prepare(bench: Bench, scene: Scene) -> dict[int, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=many(150), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=many(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(scene=scenes, asked=requests)
 async def test_explained_is_done(scene: Scene, asked: Asked) -> None:
     headers = bearer(KEYS[asked.tenant])

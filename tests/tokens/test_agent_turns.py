@@ -130,7 +130,7 @@ async def test_a_step_that_nobody_took_before_is_known(name: str) -> None:
     "name", ["calls", "back", "each asked", "loop", "stripped and asked", *SHARED_NAMES]
 )
 @pytest.mark.timeout(240)
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(8))
 @given(
     steps_of(4),
     st.integers(0, 31),

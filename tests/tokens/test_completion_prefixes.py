@@ -54,7 +54,7 @@ def words(seed: int, chars: int) -> str:
 @pytest.mark.parametrize("hop_s", [1e-9, 10.0], ids=["threads", "loop"])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(240)
-@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(8))
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(5))
 @given(
     st.integers(0, 2**32),
     st.lists(

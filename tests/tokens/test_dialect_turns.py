@@ -22,7 +22,7 @@ TOOL = {"name": "f", "description": 'its "messages", its "input"', "input_schema
 FUNCTION = {"type": "function", "name": "f", "description": 'its "messages"', "parameters": {}}
 # Templates that print a call as it is show which of its keys stands first.
 NAMES = ["calls", "back", "printed", *SHARED_NAMES]
-LATER = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(8))
+LATER = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(5))
 
 
 def _texts(message: dict[str, Any]) -> list[str]:

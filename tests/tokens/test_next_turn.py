@@ -100,7 +100,7 @@ TOOLS = [
 ]
 # A tool whose property is named as the messages are.
 SENDS = {"name": "send", "parameters": {"properties": {"messages": {"type": "array"}}}}
-MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(12))
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(8))
 
 
 @cache

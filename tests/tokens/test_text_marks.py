@@ -16,7 +16,7 @@ from tests.tokens.test_next_turn import ODD, arrived, damaged, read, service, te
 from tokenlane.protocols.bodies import Kind
 from tokenlane.tokens.service import TokenService
 
-ASKED = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(10))
+ASKED = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(8))
 LINES = ["word after word ", 'say "so", \\ and\nmore ', "é und ü 🧵 ", "so  it <|im_end|> ", "x\n"]
 DOCUMENT_CHARS = 70_000
 ROOMY_BYTES = 512 << 20

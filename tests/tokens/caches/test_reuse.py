@@ -41,7 +41,7 @@ AROUND = {
 }
 MODELS = ["demo", "newlines", "metaspace", *SHARED_NAMES]
 LONG_S = 1e9
-MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(40))
+MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=many(24))
 
 
 def roomy() -> TokenCaches:

@@ -354,7 +354,7 @@ FIRST = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=many(250), deadline=None)
+@settings(max_examples=many(125), deadline=None)
 @given(
     first=FIRST,
     loops=st.lists(LOOPS, min_size=1, max_size=3).map("".join),

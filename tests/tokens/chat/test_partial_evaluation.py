@@ -158,7 +158,7 @@ def residual_of(
         return None
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(sorted(TEMPLATES)),
     roles=ROLES.filter(bool),

@@ -96,7 +96,7 @@ def test_pieces_are_exact(name: str, affixes: bool) -> None:
     made = encoder(name, affixes=affixes)
     assert made.affixes is not None
 
-    @settings(max_examples=many(50), deadline=None)
+    @settings(max_examples=many(30), deadline=None)
     @given(text=texts(name), special=st.booleans())
     def exact(text: str, special: bool) -> None:
         pieces = pieces_of(made, text)
@@ -168,7 +168,7 @@ def small(splits: str, normalizer: Any) -> str:
 def test_cuts_are_exact_at_any_added_tokens(splits: str, normalizer: Any) -> None:
     written = small(splits, normalizer)
 
-    @settings(max_examples=many(100), deadline=None)
+    @settings(max_examples=many(50), deadline=None)
     @given(added=st.lists(ADDED, max_size=4), text=st.text("<>ab ", max_size=24))
     @example(
         [{"content": "<a", "normalized": True}, {"content": "ab", "normalized": False}], "b<ab"

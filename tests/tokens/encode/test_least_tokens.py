@@ -39,7 +39,7 @@ def test_no_text_has_fewer(name: str) -> None:
     encoder = loaded(name).encoder
     assert longest_token_chars(json.loads(encoder.to_json())) == LONGEST[name]
 
-    @settings(max_examples=many(100), deadline=None)
+    @settings(max_examples=many(50), deadline=None)
     @given(RUNS)
     def fewer(text: str) -> None:
         ids = encoder.by_reference(text, add_special_tokens=False)

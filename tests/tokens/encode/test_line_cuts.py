@@ -42,7 +42,7 @@ def test_such_cuts_are_exact(name: str, loaded: Callable[[str], Tokenizer]) -> N
     encoder = loaded(name).encoder
     assert len(pieces_of(encoder, "### user:\na\n### assistant:\nb\n### user:\nc")) == 3
 
-    @settings(max_examples=many(50), deadline=None)
+    @settings(max_examples=many(30), deadline=None)
     @given(TEXTS, st.booleans())
     def exact(text: str, special: bool) -> None:
         pieces = pieces_of(encoder, text)

@@ -89,7 +89,7 @@ def test_ids_are_the_librarys(name: str) -> None:
     encoder = built(MADE[name]())
     engine = FastEncoder(encoder.to_json())
 
-    @settings(max_examples=many(130), deadline=None)
+    @settings(max_examples=many(70), deadline=None)
     @example(texts=["<0x00>"], special=False)
     @example(texts=["a", "b <0x0A>c"], special=True)
     @given(texts=st.lists(TEXTS, min_size=1, max_size=3), special=st.booleans())
@@ -127,7 +127,7 @@ def test_cut_anywhere_it_is_the_same(name: str) -> None:
     encoder = built(MADE[name]())
     encoder.read_spec([])
 
-    @settings(max_examples=many(130), deadline=None)
+    @settings(max_examples=many(70), deadline=None)
     @given(TEXTS)
     def alike(text: str) -> None:
         expected = encoder.by_reference(text, add_special_tokens=False)

@@ -73,7 +73,7 @@ def test_such_cuts_are_exact(name: str, loaded: Callable[[str], Tokenizer]) -> N
     found_by = places(json.loads(encoder.to_json()))
     assert found_by is not None
 
-    @settings(max_examples=many(70), deadline=None)
+    @settings(max_examples=many(40), deadline=None)
     @given(TEXTS)
     def exact(text: str) -> None:
         begun = encoder.begun(text)
