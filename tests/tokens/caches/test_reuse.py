@@ -226,7 +226,8 @@ def test_the_short_rung_makes_the_same(model: str, limit_bytes: int) -> None:
         system = ("edit", (0, f"You are number {number}. " * 30))
         asked([system, *[("edit", (1, question)) for question in "abc"]], 16)
     assert (openings.hits > 0) == tokenizer.encoder.cuts_anywhere
-    assert (openings.evictions > 0) == (tokenizer.encoder.cuts_anywhere and limit_bytes == 10_000)
+    if limit_bytes == 10_000:
+        assert (openings.evictions > 0) == tokenizer.encoder.cuts_anywhere
     assert 0 <= openings.size_bytes <= limit_bytes
 
 
