@@ -30,9 +30,9 @@ from tokenlane.tokens.encode.word_cuts import GRID_CHARS
 PLACE: Final = f"{randbits(128):032x}"
 # A shorter text is read again.
 _LEAST_CHARS: Final = 2 * GRID_CHARS
-# Marks in a text: at its beginning, which others share that go on otherwise, and at its end.
-_FIRST_MARKS: Final = 2
-_LAST_MARKS: Final = 6
+# How far before the end of a text its marks stand, in GRID_CHARS: what is behind the document may
+# be long, too.
+_STEPS_BACK: Final = (16, 8, 4, 3, 2, 1)
 _OPENING_LIMIT_BYTES: Final = 1024
 _NAME_CHARS: Final = 64
 _WAYS: Final = (
@@ -79,11 +79,11 @@ def longest_text(residual: Residual, forms: tuple[str, ...], texts: list[str]) -
 
 def places(encoder: Encoder, text: str, long: LongText) -> list[int]:
     """Return where a rendering is to be cut within its longest text, ascending."""
-    begin, end = long.start + 1, long.end
-    near, far = begin + (_FIRST_MARKS + 1) * GRID_CHARS, end - _LAST_MARKS * GRID_CHARS
-    first = encoder.starts(text, begin, min(near, end), words=True)[:_FIRST_MARKS]
-    last = encoder.starts(text, max(begin, far), end, words=True)[-_LAST_MARKS:]
-    return sorted({*first, *last})
+    found: list[int] = []
+    for steps in _STEPS_BACK:
+        near = max(long.start + 1, long.end - steps * GRID_CHARS)
+        found += encoder.starts(text, near, min(near + GRID_CHARS, long.end), words=True)[:1]
+    return sorted(set(found))
 
 
 def marks_within(
