@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -10,6 +11,7 @@ from aiohttp import web
 from tests.faults.test_descriptors import no_descriptors
 from tests.raw import Upstream, answering, ok
 from tokenlane.config.settings import ControlSettings
+from tokenlane.control import probes
 from tokenlane.control.dashboard.verdict import WHY
 from tokenlane.control.fleet_table import ADVICE, Probe
 from tokenlane.control.probes import (
@@ -189,8 +191,27 @@ def test_reasons_are_a_closed_set() -> None:
     assert reasons == set(ADVICE) == set(WHY)
 
 
-async def test_no_cookies_and_a_connection_for_each_probe(serve: Serve) -> None:
+@asynccontextmanager
+async def running(prober: Prober) -> AsyncIterator[None]:
+    """Probes meanwhile, for 20 s at most."""
+    task = asyncio.get_running_loop().create_task(prober.run())
+    async with asyncio.timeout(20):
+        yield
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("kept_s", [None, 100.0])
+async def test_no_cookies_and_a_connection_for_each_probe(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, kept_s: float | None
+) -> None:
+    """Also for what a probe asks besides, if nothing comes between."""
     seen: list[tuple[str, str | None, int]] = []
+    interval_s = SETTINGS.probe_interval_s
+    if kept_s is not None:
+        monkeypatch.setattr(probes, "_KEPT_S", kept_s)
+        interval_s = 2 * kept_s
 
     async def answer(request: web.Request) -> web.Response:
         assert request.transport is not None
@@ -199,19 +220,17 @@ async def test_no_cookies_and_a_connection_for_each_probe(serve: Serve) -> None:
         return web.Response(headers={"Set-Cookie": "a=b; Path=/"})
 
     url = await serve(health=answer, models=answer, metrics=answer, version=answer)
-    fresh = asyncio.Event()
-    prober = Prober(SETTINGS, lambda *_: fresh.set() if len(seen) > 5 else None)
+    wanted, enough = 8 if kept_s is None else 4, asyncio.Event()
+    settings = ControlSettings(probe_deadline_s=10.0, probe_interval_s=interval_s)
+    prober = Prober(settings, lambda *_: enough.set() if len(seen) >= wanted else None)
     prober.add(0, url)
-    running = asyncio.gather(prober.run())
-    async with asyncio.timeout(20):
-        await fresh.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    asked, cookies, ports = zip(*seen, strict=True)
+    async with running(prober):
+        await enough.wait()
+    asked, cookies, ports = zip(*seen[:wanted], strict=True)
     assert asked[:4] == ("/health", "/v1/models", "/metrics", "/version")
     assert set(cookies) == {None}
-    assert ports[0] == ports[1] == ports[2] == ports[3] != ports[4] == ports[5]
+    first = set(ports[:4])
+    assert first.isdisjoint(ports[4:]) if kept_s is None else len(first) == 1
 
 
 async def test_what_hangs_hides_nothing_else(serve: Serve) -> None:
@@ -244,17 +263,13 @@ async def test_prober_watches_every_replica_and_can_be_nudged(serve: Serve) -> N
     prober = Prober(slow, on_probe)
     prober.add(0, url)
     prober.add(1, dead)
-    running = asyncio.gather(prober.run())
-    async with asyncio.timeout(20):
+    async with running(prober):
         await prober.first_round.wait()
         assert sorted(seen) == [(0, "ok"), (1, "refused")]
         prober.nudge(7)  # nobody
         prober.nudge(1)
         await again.wait()
     assert seen[2] == (1, "refused")
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
 
 
 async def test_a_probe_without_a_descriptor_is_no_word_on_the_replica(
@@ -272,24 +287,16 @@ async def test_a_probe_without_a_descriptor_is_no_word_on_the_replica(
     prober.add(0, "http://127.0.0.1:9")
     prober.add(1, "http://no.such.host.invalid:9")  # nobody could look it up
     with no_descriptors():
-        running = asyncio.gather(prober.run())
-        async with asyncio.timeout(20):
+        async with running(prober):
             await enough.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
     assert set(seen) == {(0, "descriptors"), (1, "descriptors")}
     assert caplog.text.count("no replica can be probed: this process has no file descriptor") == 1
 
 
 async def test_prober_without_replicas_is_done_at_once() -> None:
     prober = Prober(SETTINGS, lambda _slot, _probe: None)
-    running = asyncio.gather(prober.run())
-    async with asyncio.timeout(20):
+    async with running(prober):
         await prober.first_round.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
 
 
 async def test_replicas_come_and_go_while_others_are_probed() -> None:
@@ -303,8 +310,7 @@ async def test_replicas_come_and_go_while_others_are_probed() -> None:
     often = ControlSettings(probe_interval_s=0.01, probe_deadline_s=10.0)
     prober = Prober(often, on_probe)
     prober.add(0, "http://127.0.0.1:9")
-    running = asyncio.gather(prober.run())
-    async with asyncio.timeout(20):
+    async with running(prober):
         await prober.first_round.wait()
         prober.add(5, "http://127.0.0.1:9")
         while (5, "refused") not in seen:
@@ -319,9 +325,6 @@ async def test_replicas_come_and_go_while_others_are_probed() -> None:
             probed.clear()
             await probed.wait()
         assert {slot for slot, _ in seen} == {0}
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
 
 
 async def test_who_tokenizes() -> None:

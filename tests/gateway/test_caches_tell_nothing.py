@@ -28,7 +28,7 @@ from tests.raw import (
 from tests.support import Bench, demo_tokenizer, gateway, replicas
 from tests.tokens import test_dialect_turns as dialect_turns
 from tests.tokens.test_agent_turns import talk
-from tests.tokens.test_next_turn import damaged, system, turns, written
+from tests.tokens.test_next_turn import PAD, damaged, system, turns, written
 from tokenlane.config.settings import LogSettings, ModelSettings, Settings, TokenSettings
 from tokenlane.protocols.bodies import Kind
 from tokenlane.telemetry.log.access_log import AccessLog
@@ -42,18 +42,21 @@ HEADERS_OF_ITS_OWN = {"date", "request-id", "x-request-id", "x-tokenlane-replica
 WORDS = ["hello", "Wörter", "<|im_end|>", "", "a" * 600]
 
 
-KINDS = ("long", "short", "opened", "agent")
+KINDS = ("long", "short", "opened", "agent", "document")
 PATHS = {Kind.CHAT: CHAT, Kind.MESSAGES: MESSAGES, Kind.RESPONSES: RESPONSES}
 
 
 def talk_of(what: str, count: int, word: str) -> list[dict[str, Any]]:
     """A conversation; one whose bodies are kept, one that is rendered by its shape, one that is
-    known by its system prompt, or an agent's."""
+    known by its system prompt, an agent's, or a question behind a document, in one message."""
     if what == "agent":
         arguments = json.dumps({"path": word})
         return talk([("said", word, f"{word}!", arguments)] * count)[-1]
     if what == "opened":
         return [system(), {"role": "user", "content": f"{word} {count}"}]
+    if what == "document":
+        asked = {"role": "user", "content": f"{PAD}{word} {count}"}
+        return [{"role": "system", "content": "Answer."}, asked]
     said = turns(count, word)
     return list(said if what == "long" else [*said[1:], {"role": "user", "content": word}])
 

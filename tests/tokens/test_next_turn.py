@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.tools.chatml import with_template
 from tests.examples import many
 from tests.tokens.models import SHARED_NAMES, folder_with, shared
 from tokenlane.config.settings import TokenSettings
@@ -105,11 +106,11 @@ MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), max_exam
 
 @cache
 def tokenizer(name: str) -> Tokenizer:
-    if name in SHARED_NAMES:
-        return Tokenizer.load(name, shared(name))
     if name == "demo":
         return Tokenizer.load("m", demo_folder())
     with TemporaryDirectory() as made:
+        if name in SHARED_NAMES:
+            return Tokenizer.load(name, with_template(shared(name), Path(made) / name))
         return Tokenizer.load("m", folder_with(Path(made), chat_template=ODD[name]))
 
 

@@ -87,35 +87,34 @@ async def test_also_where_a_template_asks_how_the_text_begins_and_ends(name: str
     cold.close()
 
 
+# Instead of the end of a text, where {} is that.
 AGAIN = [
-    ('"{}"', '"{}", "content": "other"'),
-    ('"{}"', '"{}", "content": "{}"'),
-    ('"{}"', '"{}", "content": ["a"]'),
-    ('"{}"', '"{}", "role": "assistant"'),
-    ('"{}"', '"{}", "name": "bo"'),
-    ('"{}"', '"{}", "messages": []'),
-    ('"{}"', '"{}"}, {"role": "user", "content": "{}"'),
-    ('"{}"', '"{}" "'),
-    ('"{}"', '"{}\\ud83d"'),
-    ('"{}"', '"{}\n"'),
+    '{}", "content": "other"',
+    '{}", "content": "{}"',
+    '{}", "content": ["a"]',
+    '{}", "role": "assistant"',
+    '{}", "name": "bo"',
+    '{}", "messages": []',
+    '{}"}, {"role": "user", "content": "{}"',
+    '{}" "',
+    '{}\\ud83d"',
+    '{}\n"',
 ]
 
 
-@pytest.mark.parametrize(("told", "instead"), AGAIN)
+@pytest.mark.parametrize("instead", AGAIN)
 @pytest.mark.parametrize("cut", [0, 1, 9, 5_000])
-async def test_what_stands_behind_the_text_may_change_what_it_says(
-    told: str, instead: str, cut: int
-) -> None:
+async def test_what_stands_behind_the_text_may_change_what_it_says(instead: str, cut: int) -> None:
     """A field that is repeated, or something that is no text."""
     own, cold, text = service("demo", ROOMY_BYTES), service("demo", 0), document(LINES[0])
     for question in ("what?", "why?"):
         await read(own, spelled(Kind.CHAT, asking(text + question), 0))
     kept = text[: len(text) - cut]
-    raw = spelled(Kind.CHAT, asking(kept + "END"), 0)
-    end = kept[-100:] + "END"
-    raw = raw.replace(told.format(end)[1:].encode(), instead.replace("{}", end).encode()[1:], 1)
-    seen = await read(own, raw, (len(raw) - 1,))
-    assert seen == await read(cold, raw)
+    raw, end = spelled(Kind.CHAT, asking(kept + "END"), 0), kept[-100:] + "END"
+    changed = raw.replace(f'{end}"'.encode(), instead.replace("{}", end).encode(), 1)
+    assert changed != raw
+    cuts = (len(changed) - 1,)
+    assert await read(own, changed, cuts) == await read(cold, changed)
     own.close()
     cold.close()
 

@@ -51,6 +51,14 @@ def hits(front: Gateway) -> float:
     return sum(float(line[len(name) :]) for line in front.page().splitlines() if name in line)
 
 
+def compare(front: Gateway, replica: Server, body: Body) -> None:
+    """By ids through the gateway, and by text straight: the same answer."""
+    _, _, by_text = ask(replica, CHAT, body | {"cache_salt": "text"})
+    status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
+    assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
+    assert said(by_ids) == said(by_text)
+
+
 def called(rng: random.Random, number: str) -> list[dict[str, Any]]:
     """One to three calls of a tool, with something said or nothing, and what they gave."""
     calls = []
@@ -81,10 +89,7 @@ def test_a_long_conversations_turns_are_answered_as_by_text(
             body: Body = {"messages": messages, "max_tokens": 12, "temperature": 0}
             body |= {"tools": TOOLS} if calls else {}
             body |= {"stream": True} if turn % 2 else {}
-            _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
-            status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
-            assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
-            assert said(by_ids) == said(by_text)
+            compare(front, replicas[0], body)
             if not calls:
                 messages.append({"role": "assistant", "content": f"so {turn}"})
     # All but the first of each conversation; the page tells it with a delay.
@@ -108,10 +113,7 @@ def test_many_questions_behind_one_opening_are_answered_as_by_text(
             told = [{"role": "system", "content": system}, {"role": "user", "content": question}]
             body: Body = {"messages": told, "max_tokens": 12, "temperature": 0}
             body |= {"tools": TOOLS} if number else {}
-            _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
-            status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
-            assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
-            assert said(by_ids) == said(by_text)
+            compare(front, replicas[0], body)
             count += 1
     wait_for(lambda: hits(front) >= len(systems) * (len(questions) - 4), 10.0)
     report.prove(FORWARDED, "chats behind a known opening", count)
@@ -131,10 +133,7 @@ def test_questions_about_one_document_are_answered_as_by_text(
             if number:
                 told.insert(0, {"role": "system", "content": "Answer."})
             body: Body = {"messages": told, "max_tokens": 12, "temperature": 0}
-            _, _, by_text = ask(replicas[0], CHAT, body | {"cache_salt": "text"})
-            status, headers, by_ids = ask(front, CHAT, body | {"cache_salt": "ids"})
-            assert (status, headers["x-tokenlane-forwarded"]) == (200, "ids")
-            assert said(by_ids) == said(by_text)
+            compare(front, replicas[0], body)
     wait_for(lambda: hits(front) >= len(documents) * (len(questions) - 1), 10.0)
     report.prove(
         FORWARDED, "questions about a document, in one message", len(documents) * len(questions)

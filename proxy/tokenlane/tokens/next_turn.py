@@ -67,8 +67,8 @@ class NextTurn(NamedTuple):
     """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
     which are the new ones until `complete`. options, system: digests of all of it but those.
-    forms, texts: of the new messages. ends: where each of them ends in the body, if that is
-    kept."""
+    forms, texts: of the new messages, the first of which is known in part where the mark stands
+    within a text; texts are whole. ends: where each of them ends in the body, if that is kept."""
 
     known: KnownBody
     mark: BodyMark

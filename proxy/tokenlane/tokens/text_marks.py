@@ -10,7 +10,7 @@ Invariants:
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from secrets import randbits
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +35,7 @@ _LEAST_CHARS: Final = 2 * GRID_CHARS
 _STEPS_BACK: Final = (16, 8, 4, 3, 2, 1)
 _OPENING_LIMIT_BYTES: Final = 1024
 _NAME_CHARS: Final = 64
+_ENCODED_CHARS: Final = 64 * 1024
 _WAYS: Final = (
     msgspec.json.Encoder().encode,
     lambda text: json.dumps(text).encode(),
@@ -112,26 +113,39 @@ def marks_within(
         for mark in prompt.marks:
             within = mark.chars - long.start
             full_bytes = mark.ids_bytes // block_bytes * block_bytes
-            before = text[chars : long.skipped + max(0, within)]
+            until = long.skipped + within
             # A place that two prompts share may be listed twice.
-            if within <= 0 or mark.chars >= long.end or not before or not full_bytes:
+            if within <= 0 or mark.chars >= long.end or until == chars or not full_bytes:
                 continue
-            spelled = encode(before)[1:-1]
-            if not body.startswith(spelled, at):
+            at = _behind(encode, text[chars:until], body, at)
+            if at < 0:
                 break
-            at, chars = at + len(spelled), chars + len(before)
+            chars = until
             marks.append(
                 BodyMark(
                     at, long.message, long.first, long.part, within, mark.ids_bytes,
-                    prompt.ids[full_bytes : mark.ids_bytes], before[-1], opening, split, chars,
+                    prompt.ids[full_bytes : mark.ids_bytes], text[until - 1], opening, split, chars,
                 )
             )  # fmt: skip
-        said = said_by(request, opening + PLACE.encode() + body[at:end], forms[long.message])
+        if not marks:
+            continue
+        rest = body[marks[-1].at : end]
+        said = said_by(request, opening + PLACE.encode() + rest, forms[long.message])
         wanted = texts[long.first : long.first + TEXTS[forms[long.message]]]
         wanted[split] = PLACE + text[chars:]
-        if marks and said == wanted:
-            return marks
+        return marks if said == wanted else []
     return []
+
+
+def _behind(encode: Callable[[str], bytes], text: str, body: bytes, at: int) -> int:
+    """Return where a text ends that a body has at this place, spelled so; -1 where it has not."""
+    # Not all at once: each call holds the GIL.
+    for start in range(0, len(text), _ENCODED_CHARS):
+        spelled = encode(text[start : start + _ENCODED_CHARS])[1:-1]
+        if not body.startswith(spelled, at):
+            return -1
+        at += len(spelled)
+    return at
 
 
 def said_by(request: Conversation, raw: bytes, form: str) -> list[str] | None:
