@@ -49,6 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(vllm_python: Path, folder: Path) -> Iterator[Server]:
     with healthy(vllm_server("vllm-marked", vllm_python, folder)) as server:
+        # vLLM 0.32.0's attention on a CPU with AMX ends with an illegal instruction where the first
+        # prompt has few tokens; behind one of 40, short ones are answered.
+        first = {"model": "tiny", "prompt": [*range(100, 140)], "max_tokens": 1}
+        assert server.request("POST", "/v1/completions", first)[0] == 200
         yield server
 
 
