@@ -2,11 +2,15 @@
 
 import asyncio
 from functools import partial
+from typing import cast
 
 from tests.http.handlers import TEXT
 from tests.raw import post, until
+from tests.scripted import ScriptedTransport
 from tests.support import serving
-from tokenlane.http.server import Exchange
+from tokenlane.config.settings import ServerSettings
+from tokenlane.http.connection import ServerConnection
+from tokenlane.http.server import Exchange, HttpServer
 from tokenlane.http.turns import TurnQueue
 
 LONG = b"x" * 400_000
@@ -46,6 +50,67 @@ async def test_who_has_more_waits_behind_the_others() -> None:
     turns.add(partial(again, "b", 1))
     await until(lambda: len(went_on) == 5)
     assert "".join(went_on) == "ababa"
+
+
+async def test_as_much_in_a_turn_as_fits() -> None:
+    turns = TurnQueue()
+    turn = 0
+    went_on: list[tuple[str, int]] = []
+
+    def go_on(name: str) -> None:
+        went_on.append((name, turn))
+
+    shares = {"a": 0.5, "b": 0.25, "c": 0.5, "d": 1.0, "e": 0.125}
+    for name, share in shares.items():
+        turns.add(partial(go_on, name), share)
+    # Nobody goes before those that wait.
+    assert not turns.take(0.125)
+    while len(went_on) < len(shares):
+        await asyncio.sleep(0)
+        turn += 1
+    first = went_on[0][1]
+    assert [(name, at - first) for name, at in went_on] == [
+        ("a", 0), ("b", 0), ("c", 1), ("d", 2), ("e", 3),
+    ]  # fmt: skip
+
+
+async def test_who_comes_in_a_turn_that_has_room_goes_on_at_once() -> None:
+    turns = TurnQueue()
+    assert [turns.take(share) for share in (0.5, 0.25, 0.5, 0.25)] == [True, True, False, True]
+    await asyncio.sleep(0)
+    assert [turns.take(share) for share in (1.0, 0.125)] == [True, False]
+
+
+async def test_bodies_that_are_whole_before_they_are_read_take_turns() -> None:
+    """All that came in one poll is complete before any handler begins."""
+    sizes = [len(LONG)] * 3 + [200_000] * 2 + [10]
+    turn = 0
+    handed: list[tuple[int, int]] = []
+
+    async def handler(exchange: Exchange) -> None:
+        body = await exchange.read_body()
+        handed.append((len(body), turn))
+        exchange.respond(200, TEXT, b"")
+
+    server = HttpServer(handler, ServerSettings())
+    scene = [(ServerConnection(server), ScriptedTransport()) for _ in sizes]
+    for size, (connection, transport) in zip(sizes, scene, strict=True):
+        connection.connection_made(cast(asyncio.Transport, transport))
+        request = post("/", LONG[:size])
+        # A read has at most so much; the first case is a body that came whole with its head.
+        for at in range(0, len(request), 256_000):
+            connection.data_received(request[at : at + 256_000])
+    while len(handed) < len(sizes):
+        await asyncio.sleep(0)
+        turn += 1
+    long = [at for size, at in handed if size == len(LONG)]
+    assert len(set(long)) == len(long)
+    lesser = [at for size, at in handed if size == 200_000]
+    assert lesser[0] == lesser[1]
+    assert [at for size, at in handed if size == 10] == [long[0]]
+    for connection, transport in scene:
+        connection.connection_lost(None)
+        transport.sock.close()
 
 
 async def test_a_short_body_waits_for_one_long_one_at_most() -> None:

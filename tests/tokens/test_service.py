@@ -307,6 +307,20 @@ async def test_a_picture_is_found_without_a_job(
             assert outcome.reason == ("multimodal" if outcome.prompt is None else "")
 
 
+async def test_a_picture_in_a_long_text_is_found_by_the_job() -> None:
+    parts = [
+        {"type": "text", "text": "some words " * 4_000},
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+    ]
+    field = {"model": "demo", "messages": [{"role": "user", "content": parts}]}
+    body = inspect(Kind.CHAT, json.dumps(field).encode())
+    assert not isinstance(body, OtherBody)
+    assert keys.unreadable(body) == ""
+    async with service() as tokens:
+        outcome = await tokens.prompt("demo", body)
+        assert (outcome.prompt, outcome.reason) == (None, "multimodal")
+
+
 async def test_a_piece_over_the_budget_bails() -> None:
     async with with_a_full_queue(stall_budget_s=0.001) as tokens:
         outcome = await tokens.prompt("demo", text("word " * 5000))

@@ -21,8 +21,11 @@ from tokenlane.http.server_state import ServerState
 from tokenlane.parts import BODY_PART_BYTES, BodyParts, RawBody, whole
 from tokenlane.runtime.clock import monotonic
 
-# Bodies of this size or more are handed over one in each turn of the loop.
+# Bodies of this size or more take turns of the loop: as much of them in each as takes a millisecond
+# to read. What is known of a body costs little.
 _LONG_BYTES: Final = 128 * 1024
+_TURN_BYTES: Final = 512 * 1024
+_KNOWN_BODY_BYTES: Final = 64 * 1024
 # Longer ones are joined in a thread: new memory costs more than the copy, up to 3 ns a byte on a
 # busy machine.
 _JOINED_BYTES: Final = 4 * 1024 * 1024
@@ -147,6 +150,12 @@ class Exchange:
                 self._connection.set_deadline()
             self._waiter = self._state.loop.create_future()
             await self._waiter
+        else:
+            share = self._share()
+            if share and not self._state.turns.take(share):
+                self._waiter = self._state.loop.create_future()
+                self._state.turns.add(self._hand_over, share)
+                await self._waiter
         if self.body is None:
             pieces = self._pieces or BodyPieces(None)
             if pieces.rest_bytes <= _JOINED_BYTES:
@@ -249,10 +258,23 @@ class Exchange:
         self._body_done = True
         if self._waiter is None or self._waiter.done():
             return
-        if self._pieces is None or self._pieces.size_bytes < _LONG_BYTES:
-            self._waiter.set_result(None)
+        share = self._share()
+        if share:
+            self._state.turns.add(self._hand_over, share)
         else:
-            self._state.turns.add(self._hand_over)
+            self._waiter.set_result(None)
+
+    def _share(self) -> float:
+        """Return how much of a turn of the loop the whole body takes; 0 for a short one."""
+        if self.body is not None:
+            size_bytes = new_bytes = len(self.body)
+        elif self._pieces is not None:
+            size_bytes, new_bytes = self._pieces.size_bytes, self._pieces.rest_bytes
+        else:
+            return 0.0
+        if size_bytes < _LONG_BYTES:
+            return 0.0
+        return min(1.0, max(new_bytes, _KNOWN_BODY_BYTES) / _TURN_BYTES)
 
     def _hand_over(self) -> None:
         if self._waiter is not None and not self._waiter.done():

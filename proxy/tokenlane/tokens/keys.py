@@ -45,6 +45,9 @@ _OPTIONS_LIMIT_BYTES: Final = 64 * 1024
 # shorter ones are read as fast, longer ones take more than 0.4 ms.
 _PICTURES: Final[dict[type, bytes]] = {ChatBody: b'"image_url"', ResponsesBody: b'"input_image"'}
 _LOOKED_THROUGH: Final = (32 * 1024, 1024 * 1024)
+# Samples that tell text from a picture.
+_LOOKS: Final = 8
+_LOOK_BYTES: Final = 64
 
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
@@ -215,6 +218,11 @@ def _shows_picture(body: Prompted) -> bool:
     kind = _PICTURES.get(type(body))
     raw = prompt_bytes(body)
     if kind is None or not _LOOKED_THROUGH[0] <= raw.nbytes <= _LOOKED_THROUGH[1]:
+        return False
+    # Pictures are long words, as URLs of data; the time to search the rest is for nothing.
+    step = raw.nbytes // _LOOKS
+    places = range(step // 2, raw.nbytes, step)
+    if all(bytes(raw[at : at + _LOOK_BYTES]).find(b" ") >= 0 for at in places):
         return False
     messages = bytes(raw)
     at = messages.find(kind)

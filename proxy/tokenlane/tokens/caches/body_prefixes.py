@@ -34,9 +34,11 @@ from tokenlane.tokens.chat.residual import Residual
 LEAST_BYTES: Final = 32 * 1024
 OPENING_BYTES: Final = 4 * 1024
 _HEAD_BYTES: Final = 512
-# How many messages are looked at, from the last one back, and how far.
+# How many messages are looked at, from the last one back, and how far within common parts.
 _TRIES: Final = 16
-_SEARCHED_BYTES: Final = 256 * 1024
+_SEARCHED_PARTS: Final = 8
+# A message's role, whose end or beginning is looked for, may stand so far behind a mark.
+_ROLE_BYTES: Final = 1024
 # A branch that is no longer than this beyond its mark is read again rather than kept.
 _READ_AGAIN_BYTES: Final = 8 * 1024
 _ENTRY_BYTES: Final = 900
@@ -185,15 +187,15 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         if len(body) < LEAST_BYTES:
             found = self._opening(kind, BodyParts([], whole(body)))
         else:
-            parts = BodyParts([], body) if isinstance(body, bytes) else body
-            found, within = self._found(kind, parts), self._within(body)
+            parts = self._compared(body) if isinstance(body, bytes) else body
+            found, within = self._found(kind, parts), self._within(parts)
             if within is not None and (found is None or found[1].at < within[1].at):
                 found = within
             if found is None and parts.same:
                 # Behind its last message a known one may have more that this one has, too.
-                count = max(0, len(parts.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
+                count = max(0, len(parts.same) - _SEARCHED_PARTS)
                 rest = b"".join([*parts.same[count:], parts.rest])
-                found = self._found(kind, BodyParts(parts.same[:count], rest))
+                found = self._found(kind, BodyParts(parts.same[:count], rest), _SEARCHED_PARTS)
         return None if found is None or found[0].kind is not kind else found
 
     def keep(self, new: KnownBody | None, known: KnownBody, mark: BodyMark) -> None:
@@ -216,37 +218,39 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
         mark = known.marks[0]
         return known, mark, body.rest[mark.at :]
 
-    def _found(self, kind: Kind, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
+    def _found(
+        self, kind: Kind, body: BodyParts, known_parts: int = 0
+    ) -> tuple[KnownBody, BodyMark, bytes] | None:
+        """known_parts: at most so many parts of the rest are those of a known one."""
         rest = body.rest
+        # A known one that goes on further than a part has that part in common with this one.
+        end = BODY_PART_BYTES * (known_parts + 1) + _ROLE_BYTES
         # The end of the last message, unless something behind it ends the same way; then from
         # message to message. A brace in between may belong to a text: then no entry has its name.
-        found = self._at(body, rest.rfind(b"}]") + 1)
-        low = max(0, len(rest) - _SEARCHED_BYTES)
+        found = self._at(body, rest.rfind(b"}]", 0, end) + 1)
         # What a tool answers has no role in a response.
-        role_at = rest.rfind(b'"role"', low)
-        call_at = rest.rfind(b'"call_id"', low) if kind is Kind.RESPONSES else -1
+        role_at = rest.rfind(b'"role"', 0, end)
+        call_at = rest.rfind(b'"call_id"', 0, end) if kind is Kind.RESPONSES else -1
         tries = _TRIES
         while found is None and tries > 0 and (at := max(role_at, call_at)) >= 0:
             tries -= 1
             found = self._at(body, rest.find(b"}", at) + 1)
             if found is None:
-                found = self._at(body, rest.rfind(b"}", low, at) + 1)
+                found = self._at(body, rest.rfind(b"}", 0, at) + 1)
             if at == role_at:
-                role_at = rest.rfind(b'"role"', low, at)
+                role_at = rest.rfind(b'"role"', 0, at)
             else:
-                call_at = rest.rfind(b'"call_id"', low, at)
+                call_at = rest.rfind(b'"call_id"', 0, at)
         # This does not mark it as used: `keep` does.
         return found
 
-    def _within(self, body: RawBody) -> tuple[KnownBody, BodyMark, bytes] | None:
+    def _within(self, body: BodyParts) -> tuple[KnownBody, BodyMark, bytes] | None:
         """Return the longest known beginning that ends within a text."""
-        same = self._same(body) if isinstance(body, bytes) else body.same
-        size_bytes = BODY_PART_BYTES * len(same)
-        known = self._named.get((size_bytes, same[-1][-NAME_BYTES:])) if same else None
+        same = body.same
+        name = (BODY_PART_BYTES * len(same), same[-1][-NAME_BYTES:]) if same else None
+        known = self._named.get(name)
         if known is None or not known.text:
             return None
-        if isinstance(body, bytes):
-            body = BodyParts(same, body[size_bytes:])
         for mark in reversed(known.marks):
             if mark.opening and known.begins(body, mark.at):
                 count = min(mark.at // BODY_PART_BYTES, len(same))
@@ -255,8 +259,8 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
                 return known, mark, b"".join(pieces)
         return None
 
-    def _same(self, body: bytes) -> list[bytes]:
-        """Return the parts that a body which came whole has in common with a known one."""
+    def _compared(self, body: bytes) -> BodyParts:
+        """Return a body which came whole with the parts that it has in common with a known one."""
         same, at = list[bytes](), BODY_PART_BYTES
         while at <= len(body):
             part = self.part(body[at - NAME_BYTES : at], len(same))
@@ -264,7 +268,7 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
                 break
             same.append(part)
             at += BODY_PART_BYTES
-        return same
+        return BodyParts(same, body[BODY_PART_BYTES * len(same) :])
 
     def _at(self, body: BodyParts, at: int) -> tuple[KnownBody, BodyMark, bytes] | None:
         size_bytes = BODY_PART_BYTES * len(body.same) + at
