@@ -572,6 +572,25 @@ async def test_bodies_that_end_alike_are_each_known() -> None:
     assert [turn and turn.mark.messages for turn in turns] == [2, 2, 2]
 
 
+async def test_bodies_that_differ_at_their_beginning_alone_are_each_known() -> None:
+    """As those of agents whose long instructions name a day or a user first: what they have in
+    common has the same place in each, and the same names."""
+    own, write = service("demo"), written(0, {})
+    talks = [
+        [{"role": "system", "content": f"user {one}" + 3 * PAD}, {"role": "user", "content": one}]
+        for one in "abc"
+    ]
+    more = [{"role": "assistant", "content": "so"}, {"role": "user", "content": 3 * PAD}]
+    for talk in talks:
+        await read(own, write(talk))
+    whole_turns = [own.begun(Kind.CHAT, write(talk + more)) for talk in talks]
+    in_pieces = [
+        own.begun(Kind.CHAT, arrived(own, write(talk + more), [700, 70_000])) for talk in talks
+    ]
+    own.close()
+    assert [turn and turn.mark.messages for turn in whole_turns + in_pieces] == [2] * 6
+
+
 async def test_ids_are_kept_where_somebody_gets_them() -> None:
     own, write, hits = service("demo"), written(0, {}), []
     document = {"role": "system", "content": PAD}

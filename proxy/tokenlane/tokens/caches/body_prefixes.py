@@ -34,9 +34,9 @@ from tokenlane.tokens.chat.residual import Residual
 LEAST_BYTES: Final = 32 * 1024
 OPENING_BYTES: Final = 4 * 1024
 _HEAD_BYTES: Final = 512
-# How many messages are looked at, from the last one back, and how far within common parts.
+# How many messages are looked at, from the last one back, and how far.
 _TRIES: Final = 16
-_SEARCHED_PARTS: Final = 8
+_SEARCHED_BYTES: Final = 256 * 1024
 # A message's role, whose end or beginning is looked for, may stand so far behind a mark.
 _ROLE_BYTES: Final = 1024
 # A branch that is no longer than this beyond its mark is read again rather than kept.
@@ -188,14 +188,16 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             found = self._opening(kind, BodyParts([], whole(body)))
         else:
             parts = self._compared(body) if isinstance(body, bytes) else body
-            found, within = self._found(kind, parts), self._within(parts)
+            end = self._known_end(parts)
+            found, within = self._found(kind, parts, end), self._within(parts)
             if within is not None and (found is None or found[1].at < within[1].at):
                 found = within
             if found is None and parts.same:
                 # Behind its last message a known one may have more that this one has, too.
-                count = max(0, len(parts.same) - _SEARCHED_PARTS)
+                count = max(0, len(parts.same) - _SEARCHED_BYTES // BODY_PART_BYTES)
                 rest = b"".join([*parts.same[count:], parts.rest])
-                found = self._found(kind, BodyParts(parts.same[:count], rest), _SEARCHED_PARTS)
+                end += len(rest) - len(parts.rest)
+                found = self._found(kind, BodyParts(parts.same[:count], rest), end)
         return None if found is None or found[0].kind is not kind else found
 
     def keep(self, new: KnownBody | None, known: KnownBody, mark: BodyMark) -> None:
@@ -214,33 +216,39 @@ class BodyPrefixCache(MarkedCache[KnownBody]):
             # Others may begin as that one does, with the same tools mostly.
             known = self._named.get(_head(body.rest, known.own_at))
             if known is None or not known.begins(body, known.marks[0].at):
-                return self._found(kind, body)
+                return self._found(kind, body, len(body))
         mark = known.marks[0]
         return known, mark, body.rest[mark.at :]
 
+    def _known_end(self, body: BodyParts) -> int:
+        """Return how far in the rest a known body may go on as this one does: none has the next
+        part where none has its name, and what two of the same name have is searched for."""
+        name = body.rest[BODY_PART_BYTES - NAME_BYTES : BODY_PART_BYTES]
+        known = self.part(name, len(body.same))
+        return BODY_PART_BYTES + _ROLE_BYTES if known is None else len(body.rest)
+
     def _found(
-        self, kind: Kind, body: BodyParts, known_parts: int = 0
+        self, kind: Kind, body: BodyParts, end: int
     ) -> tuple[KnownBody, BodyMark, bytes] | None:
-        """known_parts: at most so many parts of the rest are those of a known one."""
+        """end: as of `_known_end`."""
         rest = body.rest
-        # A known one that goes on further than a part has that part in common with this one.
-        end = BODY_PART_BYTES * (known_parts + 1) + _ROLE_BYTES
+        low = max(0, min(end, len(rest)) - _SEARCHED_BYTES)
         # The end of the last message, unless something behind it ends the same way; then from
         # message to message. A brace in between may belong to a text: then no entry has its name.
-        found = self._at(body, rest.rfind(b"}]", 0, end) + 1)
+        found = self._at(body, rest.rfind(b"}]", low, end) + 1)
         # What a tool answers has no role in a response.
-        role_at = rest.rfind(b'"role"', 0, end)
-        call_at = rest.rfind(b'"call_id"', 0, end) if kind is Kind.RESPONSES else -1
+        role_at = rest.rfind(b'"role"', low, end)
+        call_at = rest.rfind(b'"call_id"', low, end) if kind is Kind.RESPONSES else -1
         tries = _TRIES
         while found is None and tries > 0 and (at := max(role_at, call_at)) >= 0:
             tries -= 1
             found = self._at(body, rest.find(b"}", at) + 1)
             if found is None:
-                found = self._at(body, rest.rfind(b"}", 0, at) + 1)
+                found = self._at(body, rest.rfind(b"}", low, at) + 1)
             if at == role_at:
-                role_at = rest.rfind(b'"role"', 0, at)
+                role_at = rest.rfind(b'"role"', low, at)
             else:
-                call_at = rest.rfind(b'"call_id"', 0, at)
+                call_at = rest.rfind(b'"call_id"', low, at)
         # This does not mark it as used: `keep` does.
         return found
 
