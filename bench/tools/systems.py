@@ -27,9 +27,10 @@ ROUTERS: dict[str, tuple[str, ...]] = {
 }
 ROUTERS_PYTHON = ".venv-routers/bin/python"
 # Settings of `tokens`: the usual encoder (`tokenizers`); and with it, every prompt encoded on the
-# loop. To the ladder a hop to a thread costs more than any job then, so every job is a short one.
+# loop. To the ladder a hop to a thread costs more than any job then, and the loop may stall for as
+# long as one takes, so every job is a short one.
 REFERENCE: dict[str, Any] = {"fast_engines": False}
-ON_LOOP: dict[str, Any] = REFERENCE | {"thread_hop_s": 1e9}
+ON_LOOP: dict[str, Any] = REFERENCE | {"thread_hop_s": 1e9, "stall_budget_s": 1e9}
 
 
 class Proxy(msgspec.Struct, frozen=True):

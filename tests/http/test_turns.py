@@ -97,7 +97,7 @@ async def test_bodies_that_are_whole_before_they_are_read_take_turns() -> None:
     for size, (connection, transport) in zip(sizes, scene, strict=True):
         connection.connection_made(cast(asyncio.Transport, transport))
         request = post("/", LONG[:size])
-        # A read has at most so much; the first case is a body that came whole with its head.
+        # A read has at most so much: the lesser bodies come whole, with their heads.
         for at in range(0, len(request), 256_000):
             connection.data_received(request[at : at + 256_000])
     while len(handed) < len(sizes):

@@ -96,10 +96,18 @@ def test_however_fast_other_texts_were_a_long_one_is_not_encoded_on_the_loop(wor
     """As an opening, and as a text without one."""
     long = "word " * words
     for value in ({"prompt": long}, {"messages": [{"role": "system", "content": long}]}):
-        kept = opening_cache()
-        made = [short.run(job_of(value, caches=empty(kept)), limits()) for _ in range(2)]
-        assert made == [None, None]
+        kept, fast = opening_cache(), Speed()
+        fast.encode_bytes_per_s = 1e12
+        jobs = [job_of(value, speed=fast, caches=empty(kept)) for _ in range(2)]
+        assert [short.run(job, limits(budget_s=0.002)) for job in jobs] == [None, None]
         assert len(kept) == 0
+
+
+def test_a_loop_that_may_stall_encodes_any_text() -> None:
+    value = {"messages": [{"role": "system", "content": "word " * 100_000}]}
+    made = short.run(job_of(value), limits())
+    assert made is not None
+    assert made.prompt == job_of(value).run().prompt
 
 
 def test_the_speed_is_learned_from_openings_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,9 @@ from tokenlane.tokens.encode.metaspace import before_inner_spaces, replaces_spac
 # Encoded in one call: 0.2 ms, or 30 ms where it is one word; another job has its turn between two.
 PART_CHARS: Final = 64 * 1024
 # Encoded on the loop at most, however fast other texts were: 25 ms where it is one word, or where
-# the fast engine leaves it to the usual one.
+# the fast engine leaves it to the usual one. More may be where the loop may stall for longer.
 LOOP_CHARS: Final = 32 * 1024
+WORD_S_PER_CHAR: Final = 0.8e-6
 # Encoded though it cannot be cut: as one word it takes 50 ms and 6 MB. Where no cut is known to be
 # exact, most of such texts are many words: 1.3 s and 40 MB, were it one.
 _LIMIT_CHARS: Final = 128 * 1024

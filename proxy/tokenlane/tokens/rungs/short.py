@@ -22,9 +22,10 @@ from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.openings import Opening
 from tokenlane.tokens.caches.prefixes import Mark, Prefix
 from tokenlane.tokens.caches.shapes import shape_of
-from tokenlane.tokens.encode.word_cuts import LOOP_CHARS
+from tokenlane.tokens.encode.word_cuts import LOOP_CHARS, WORD_S_PER_CHAR
 from tokenlane.tokens.job import Tokenized, TokenJob
 from tokenlane.tokens.keys import front_bytes, options_digest, prompt_bytes
+from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.model_tokenizers import LoadedModel
 from tokenlane.tokens.tokenizer import Rendering
 
@@ -130,7 +131,7 @@ def _encoded(
     limit_s = settings.thread_hop_s
     affixes = encoder.affixes if special else (b"", b"")
     if affixes is None:
-        if speed.encode_s(len(text)) > limit_s or len(text) > LOOP_CHARS:
+        if _is_too_long(speed, len(text), limit_s, settings):
             return None
         ids = encoder.encode(text, add_special_tokens=special)
         return _prompt(ids, block_tokens, salt, b""), None
@@ -139,7 +140,7 @@ def _encoded(
     if opening is None and (end := openings.ends_at(encoder, root, text, words=words)):
         # Of a completion what follows its opening may be as long as that.
         most_chars = len(text) if words else end
-        if speed.encode_s(most_chars) >= settings.stall_budget_s or most_chars > LOOP_CHARS:
+        if _is_too_long(speed, most_chars, settings.stall_budget_s, settings):
             return None
         began_s, head = time.perf_counter(), text[:end]
         ids = affixes[0] + encoder.encode_piece(encoder.begun(head))
@@ -150,13 +151,20 @@ def _encoded(
         rest, known_ids, known_blocks = encoder.begun(text), affixes[0], b""
     else:
         rest, known_ids, known_blocks = text[opening.chars :], opening.ids, opening.blocks
-    if speed.encode_s(len(rest)) > limit_s or len(rest) > LOOP_CHARS:
+    if _is_too_long(speed, len(rest), limit_s, settings):
         return None
     began_s = time.perf_counter()
     ids = b"".join((known_ids, encoder.encode_piece(rest), affixes[1]))
     prompt = _prompt(ids, block_tokens, salt, known_blocks)
     speed.learn_encode(len(rest), time.perf_counter() - began_s)
     return prompt, opening
+
+
+def _is_too_long(speed: Speed, chars: int, limit_s: float, settings: TokenSettings) -> bool:
+    """Return whether so much text is predicted to take longer than the limit; or, where it is much,
+    might stall the loop, were it one word."""
+    may_stall = chars > LOOP_CHARS and chars * WORD_S_PER_CHAR > settings.stall_budget_s
+    return may_stall or speed.encode_s(chars) > limit_s
 
 
 def _prompt(ids: bytes, block_tokens: int, salt: bytes, known: bytes) -> Prompt:
