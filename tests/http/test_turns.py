@@ -16,25 +16,30 @@ from tokenlane.http.turns import TurnQueue
 LONG = b"x" * 400_000
 
 
-async def test_one_in_a_turn_in_the_order_they_came() -> None:
-    turns = TurnQueue()
+async def turns_of(turns: TurnQueue, shares: dict[str, float]) -> list[tuple[str, int]]:
+    """Who goes on, and in which turn, counted from that of the first."""
     turn = 0
     went_on: list[tuple[str, int]] = []
 
     def go_on(name: str) -> None:
         went_on.append((name, turn))
 
-    for name in "abc":
-        turns.add(partial(go_on, name))
-    while len(went_on) < 3:
+    for name, share in shares.items():
+        turns.add(partial(go_on, name), share)
+    # Nobody goes before those that wait.
+    assert not turns.take(0.125)
+    while len(went_on) < len(shares):
         await asyncio.sleep(0)
         turn += 1
-    assert [name for name, _ in went_on] == ["a", "b", "c"]
-    first = went_on[0][1]
-    assert [at for _, at in went_on] == [first, first + 1, first + 2]
+    return [(name, at - went_on[0][1]) for name, at in went_on]
+
+
+async def test_one_in_a_turn_in_the_order_they_came() -> None:
+    turns = TurnQueue()
+    shares = dict.fromkeys("abc", 1.0)
+    assert await turns_of(turns, shares) == [("a", 0), ("b", 1), ("c", 2)]
     # And the queue takes the next one.
-    turns.add(partial(go_on, "d"))
-    await until(lambda: len(went_on) == 4)
+    assert await turns_of(turns, {"d": 1.0}) == [("d", 0)]
 
 
 async def test_who_has_more_waits_behind_the_others() -> None:
@@ -53,23 +58,8 @@ async def test_who_has_more_waits_behind_the_others() -> None:
 
 
 async def test_as_much_in_a_turn_as_fits() -> None:
-    turns = TurnQueue()
-    turn = 0
-    went_on: list[tuple[str, int]] = []
-
-    def go_on(name: str) -> None:
-        went_on.append((name, turn))
-
     shares = {"a": 0.5, "b": 0.25, "c": 0.5, "d": 1.0, "e": 0.125}
-    for name, share in shares.items():
-        turns.add(partial(go_on, name), share)
-    # Nobody goes before those that wait.
-    assert not turns.take(0.125)
-    while len(went_on) < len(shares):
-        await asyncio.sleep(0)
-        turn += 1
-    first = went_on[0][1]
-    assert [(name, at - first) for name, at in went_on] == [
+    assert await turns_of(TurnQueue(), shares) == [
         ("a", 0), ("b", 0), ("c", 1), ("d", 2), ("e", 3),
     ]  # fmt: skip
 

@@ -150,12 +150,9 @@ class Exchange:
                 self._connection.set_deadline()
             self._waiter = self._state.loop.create_future()
             await self._waiter
-        else:
-            share = self._share()
-            if share and not self._state.turns.take(share):
-                self._waiter = self._state.loop.create_future()
-                self._state.turns.add(self._hand_over, share)
-                await self._waiter
+        elif self._waits_in_line():
+            self._waiter = self._state.loop.create_future()
+            await self._waiter
         if self.body is None:
             pieces = self._pieces or BodyPieces(None)
             if pieces.rest_bytes <= _JOINED_BYTES:
@@ -258,23 +255,23 @@ class Exchange:
         self._body_done = True
         if self._waiter is None or self._waiter.done():
             return
-        share = self._share()
-        if share:
-            self._state.turns.add(self._hand_over, share)
-        else:
+        if not self._waits_in_line():
             self._waiter.set_result(None)
 
-    def _share(self) -> float:
-        """Return how much of a turn of the loop the whole body takes; 0 for a short one."""
+    def _waits_in_line(self) -> bool:
+        """Put a whole body in the line for its turn of the loop, if it is long and there is no room
+        in this one. Return whether it has to wait."""
         if self.body is not None:
             size_bytes = new_bytes = len(self.body)
         elif self._pieces is not None:
             size_bytes, new_bytes = self._pieces.size_bytes, self._pieces.rest_bytes
         else:
-            return 0.0
-        if size_bytes < _LONG_BYTES:
-            return 0.0
-        return min(1.0, max(new_bytes, _KNOWN_BODY_BYTES) / _TURN_BYTES)
+            return False
+        share = min(1.0, max(new_bytes, _KNOWN_BODY_BYTES) / _TURN_BYTES)
+        if size_bytes < _LONG_BYTES or self._state.turns.take(share):
+            return False
+        self._state.turns.add(self._hand_over, share)
+        return True
 
     def _hand_over(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -17,12 +17,12 @@ class TurnQueue:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[], object], float]] = deque()
         self._left = 1.0
-        self._ends = False
+        self._next_is_due = False
 
     def add(self, call: Callable[[], object], share: float = 1.0) -> None:
         """Call it when its turn comes, from a fresh stack."""
         self._waiting.append((call, share))
-        self._end_turn()
+        self._schedule_next()
 
     def take(self, share: float) -> bool:
         """Return whether the caller may go on at once: so much of this turn is left, and nobody
@@ -30,18 +30,18 @@ class TurnQueue:
         if self._waiting or self._left < share:
             return False
         self._left -= share
-        self._end_turn()
+        self._schedule_next()
         return True
 
-    def _end_turn(self) -> None:
-        if not self._ends:
-            self._ends = True
+    def _schedule_next(self) -> None:
+        if not self._next_is_due:
+            self._next_is_due = True
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        self._left, self._ends = 1.0, False
+        self._left, self._next_is_due = 1.0, False
         while self._waiting and self._waiting[0][1] <= self._left:
             call, share = self._waiting.popleft()
             self._left -= share
-            self._end_turn()
+            self._schedule_next()
             call()
