@@ -21,6 +21,8 @@ class Form(NamedTuple):
     reason: str
 
 
+_UNUSED_TOOLS: Final[int] = IdKind.UNUSED_TOOLS.value
+
 PROVEN: Final = Form("ids", "proven")
 CLIENT: Final = Form("ids", "client")
 OFF: Final = Form("text", "off")
@@ -40,16 +42,16 @@ def may(request: Prompted, prompt: Prompt | None, claim: Claim, mode: str) -> Fo
         return CLIENT
     if prompt is None:
         return NO_IDS
-    chat = not isinstance(request, CompletionBody)
+    chat = type(request) is not CompletionBody
     if mode == "off" or (chat and mode != "all"):
         return OFF
-    if chat and not isinstance(request, ChatBody):
+    if chat and type(request) is not ChatBody:
         return DIALECT
     if not claim.proven:
         return UNPROVEN
     # `/tokenize` cannot be told of tools that may not be called, and vLLM refuses an empty list of
     # ids where it answers an empty text.
-    if claim.kinds & IdKind.UNUSED_TOOLS or not prompt.tokens:
+    if claim.kinds & _UNUSED_TOOLS or not prompt.tokens:
         return FIELDS
     # Ids made before midnight may reach the replica after it.
     return DATE if chat and claim.dated else PROVEN

@@ -59,10 +59,10 @@ class IdQuestions:
     async def same(self, request: Prompted, ids: bytes | None = None) -> bool | None:
         """Return whether the replica makes these ids of a request, None where that cannot be known.
         ids: ours, made now unless given. Raise CannotSayError."""
-        if self._tokenizer.harmony and not isinstance(request, CompletionBody):
+        if self._tokenizer.harmony and type(request) is not CompletionBody:
             return None
         # A template may print the time, so ids made a moment ago may be stale.
-        tries = 2 if self._tokenizer.volatile and not isinstance(request, CompletionBody) else 1
+        tries = 2 if self._tokenizer.volatile and type(request) is not CompletionBody else 1
         try:
             for _ in range(tries):
                 if ids is None or tries > 1:
@@ -149,7 +149,7 @@ def _request(fields: dict[str, Any]) -> Prompted:
 
 
 def _ids(tokenizer: Tokenizer, request: Prompted) -> bytes:
-    if isinstance(request, CompletionBody):
+    if type(request) is CompletionBody:
         return tokenizer.completion_ids(request)[0]
     return tokenizer.chat_ids(request)
 

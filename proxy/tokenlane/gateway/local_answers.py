@@ -35,12 +35,7 @@ _long = EncoderExecutor(1, "long-answers")
 # 0.3 ms.
 _PIECE_BYTES = 1024 * 1024
 _JSON: tuple[Field, ...] = ((b"content-type", b"application/json"),)
-_Asked = (
-    tokenize_answers.TokenizeChat
-    | tokenize_answers.TokenizeText
-    | tokenize_answers.Detokenize
-    | MessagesBody
-)
+_Asked = tokenize_answers.Tokenize | tokenize_answers.Detokenize | MessagesBody
 _READERS: dict[Action, Callable[[bytes], _Asked]] = {
     Action.TOKENIZE: tokenize_answers.tokenize_request,
     Action.DETOKENIZE: tokenize_answers.detokenize_request,
@@ -88,14 +83,16 @@ class LocalAnswers:
         record.model = model if model in self._fleet.models else families.OTHER
         tokenizer = self._tokenizers.get(model or "")
         kinds = IdKind.COMPLETION.value
-        if not isinstance(request, tokenize_answers.Detokenize):
+        if isinstance(request, tokenize_answers.Tokenize):
+            kinds = kinds_of(request.asked)
+        elif type(request) is MessagesBody:
             kinds = kinds_of(request)
         if tokenizer is None or not self._trust.claim(model or "", kinds).everywhere:
             return False
         context_tokens = self._fleet.max_model_tokens(model)
         if isinstance(request, tokenize_answers.Detokenize):
             make = partial(tokenize_answers.detokenize, tokenizer, request)
-        elif isinstance(request, MessagesBody):
+        elif type(request) is MessagesBody:
             make = partial(tokenize_answers.count, tokenizer, request, context_tokens)
         else:
             make = partial(tokenize_answers.tokenize, tokenizer, request, context_tokens)

@@ -90,7 +90,7 @@ class PromptReader:
         RequestError for a prompt that no replica has room for."""
         request, headers, tenant = plan.request, plan.headers, plan.tenant
         query_builder, block_tokens = self._query_builder, self._tokens.block_tokens
-        if isinstance(request, OtherBody) or not self._wants_ids:
+        if type(request) is OtherBody or not self._wants_ids:
             LOOP.mark(ROUTE)
             plan.query = query_builder.unread(request, block_tokens, headers)
             return
@@ -122,7 +122,8 @@ class PromptReader:
         if made:
             with AWAITING[ROUTE]:
                 await step_aside()
-        LOOP.mark(ROUTE)
+        else:
+            LOOP.mark(ROUTE)
         plan.tokens = known
         prompt = known.prompt
         if prompt is not None:
@@ -167,7 +168,7 @@ class PromptReader:
             plan.form = forwarding.SAMPLE
         else:
             plan.form = forwarding.PROVEN
-            assert not isinstance(plan.request, OtherBody)
+            assert type(plan.request) is not OtherBody
             listed = self._tokens.listed
             return await plan.body.with_ids(plan.request, prompt, listed)
         return await plan.body.text()
@@ -175,7 +176,7 @@ class PromptReader:
     def compare(self, plan: Plan, decision: Decision, usage: Usage | None) -> None:
         """Compare the replica's count with the gateway's; for some prompts, compare id by id."""
         claim, asked = plan.claim, plan.request
-        if claim is None or isinstance(asked, OtherBody):
+        if claim is None or type(asked) is OtherBody:
             return
         slot = decision.choice.slot
         if slot in claim.silent or slot not in self._fleet:
@@ -199,7 +200,7 @@ class PromptReader:
         """Ask the replica for the ids. Return False if there is no room for that now."""
         claim, asked = plan.claim, plan.request
         assert claim is not None
-        assert not isinstance(asked, OtherBody)
+        assert type(asked) is not OtherBody
         if plan.turn is not None:
             plan.turn.complete()
         return self._prover.check(slot, claim, asked, prompt.ids)

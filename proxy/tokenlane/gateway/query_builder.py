@@ -89,7 +89,7 @@ class QueryBuilder:
 
     def unread(self, request: Body, block_tokens: int, headers: Sequence[Field]) -> Query:
         """Build the query of a request whose prompt is not read: only its size is known."""
-        size_bytes = 0 if isinstance(request, OtherBody) else prompt_size_bytes(request)
+        size_bytes = 0 if type(request) is OtherBody else prompt_size_bytes(request)
         tokens = size_bytes // TEXT_BYTES_PER_TOKEN
         session = session_of(headers, self._session_headers)
         return Query(b"", block_tokens, tokens, tokens, self._draw(), Reason.NO_TOKENS, session)
@@ -113,7 +113,7 @@ def head_tokens(request: Body, block_tokens: int) -> int:
 
     At most TEXT_LIMIT_BYTES are looked at: about 0.1 ms.
     """
-    if isinstance(request, CompletionBody | OtherBody):
+    if type(request) is CompletionBody or type(request) is OtherBody:
         return 0
     raw = prompt_bytes(request)
     text = message_scan.beginning(raw)

@@ -152,7 +152,7 @@ class ReplicaBody:
 
     def takes_ids(self, request: Prompted) -> bool:
         """Return whether replicas answer it by ids as by its text. request: what was read of it."""
-        if isinstance(request, ChatBody):
+        if type(request) is ChatBody:
             return (
                 request.kv_transfer_params is ABSENT
                 and request.truncate_prompt_tokens is ABSENT
@@ -170,7 +170,7 @@ class ReplicaBody:
             if not isinstance(text, bytes) and b"}" not in text.rest:
                 text = whole(text)
             rest = text if isinstance(text, bytes) else text.rest
-            make = self._prompt_as_ids if isinstance(request, CompletionBody) else _beside
+            make = self._prompt_as_ids if type(request) is CompletionBody else _beside
             listed = cache.find(prompt)
             unknown_bytes = sum(ids.unknown_bytes for ids in listed)
             short = len(rest) <= _COPIED_BYTES and unknown_bytes <= _IDS_BYTES

@@ -72,7 +72,7 @@ class ReplicaTokenizer:
         """Return the ids of a request. tokenizer: the model's, where there is one. Raise
         Unrenderable."""
         size_bytes = prompt_size_bytes(request)
-        if isinstance(request, CompletionBody) and is_ids(request):
+        if type(request) is CompletionBody and is_ids(request):
             ids = await _beside(size_bytes, tokenize_requests.given_ids, request)
         else:
             body = await _beside(size_bytes, tokenize_requests.question, model, request, tokenizer)

@@ -261,7 +261,7 @@ class Gateway:
             slot = decision.choice.slot
             number, left = len(tried) + 1, len(among.slots) + len(among.spared) - 1
             kept, request = left > 0 and plan.named != "", plan.request
-            stored = not isinstance(request, ResponsesBody) or request.store is not False
+            stored = type(request) is not ResponsesBody or request.store is not False
             attempt = Attempt(decision, number, left, kept=kept, stored=stored)
             sent = None if plan.forwards else plan.body.made
             if sent is None:

@@ -27,20 +27,21 @@ _encode = msgspec.json.Encoder().encode
 _DECODED_IDS = 32 * 1024
 
 
-class TokenizeChat(ChatBody):
-    """`POST /tokenize` with messages."""
-
-    return_token_strs: bool | None = None
-
-
-class TokenizeText(CompletionBody):
-    """`POST /tokenize` with a prompt."""
-
-    return_token_strs: bool | None = None
-
-
 class _Probe(msgspec.Struct):
     messages: msgspec.Raw = ABSENT
+    return_token_strs: bool | None = None
+
+
+class Tokenize(NamedTuple):
+    """`POST /tokenize`, read. with_texts: each id's text is asked for, too."""
+
+    asked: ChatBody | CompletionBody
+    with_texts: bool | None
+
+    @property
+    def model(self) -> str | None:
+        """The model that is named."""
+        return self.asked.model
 
 
 class DetokenizeBody(msgspec.Struct):
@@ -57,9 +58,9 @@ class Detokenize(NamedTuple):
     model: str | None
 
 
-_decode_chat = msgspec.json.Decoder(TokenizeChat, strict=False).decode
-_decode_text = msgspec.json.Decoder(TokenizeText, strict=False).decode
-_decode_probe = msgspec.json.Decoder(_Probe).decode
+_decode_chat = msgspec.json.Decoder(ChatBody, strict=False).decode
+_decode_text = msgspec.json.Decoder(CompletionBody, strict=False).decode
+_decode_probe = msgspec.json.Decoder(_Probe, strict=False).decode
 _decode_detokenize = msgspec.json.Decoder(DetokenizeBody).decode
 
 
@@ -107,29 +108,29 @@ def models(
     return _encode(next(card for card in cards if card["id"] == only))
 
 
-def tokenize_request(body: bytes) -> TokenizeChat | TokenizeText:
+def tokenize_request(body: bytes) -> Tokenize:
     """Return the body of `POST /tokenize`. Raise RequestError 400."""
     try:
-        if bytes(_decode_probe(body).messages) not in (b"", b"null"):
-            return _decode_chat(body)
-        return _decode_text(body)
+        probe = _decode_probe(body)
+        is_chat = bytes(probe.messages) not in (b"", b"null")
+        asked = _decode_chat(body) if is_chat else _decode_text(body)
     except UNREADABLE:
         raise _malformed() from None
+    return Tokenize(asked, probe.return_token_strs)
 
 
-def tokenize(
-    tokenizer: Tokenizer, request: TokenizeChat | TokenizeText, max_model_tokens: int | None
-) -> bytes:
+def tokenize(tokenizer: Tokenizer, request: Tokenize, max_model_tokens: int | None) -> bytes:
     """Return the answer. Raise RequestError as vLLM would, Unrenderable where ids are not known."""
-    _only_known_there(request)
-    if isinstance(request, TokenizeChat):
-        ids = tokenizer.chat_ids(request)
+    asked = request.asked
+    _only_known_there(asked)
+    if type(asked) is ChatBody:
+        ids = tokenizer.chat_ids(asked)
     else:
-        (ids,) = tokenizer.completion_ids(request)
+        (ids,) = tokenizer.completion_ids(asked)
     limit = _encode(max_model_tokens or tokenizer.max_model_tokens)
     parts = [b'{"count":%d,"max_model_len":%b,"tokens":[' % (len(ids) // 4, limit)]
     parts += json_items(ids, lambda some: unpack(some).tolist())
-    if request.return_token_strs:
+    if request.with_texts:
         parts.append(b'],"token_strs":[')
         parts += json_items(ids, tokenizer.encoder.token_strings)
         parts.append(b"]}")
@@ -138,11 +139,11 @@ def tokenize(
     return b"".join(parts)
 
 
-def _only_known_there(request: TokenizeChat | TokenizeText) -> None:
+def _only_known_there(request: ChatBody | CompletionBody) -> None:
     """Raise Unrenderable for what counts in a request for an answer, and which `/tokenize` of a
     replica ignores, or refuses."""
     ignored = [request.truncate_prompt_tokens, request.truncation_side]
-    if isinstance(request, TokenizeChat):
+    if type(request) is ChatBody:
         ignored += request.documents, request.reasoning_effort
         turns = prompt_fields.value(request.messages)
         known = prompt_fields.value(request.tools) != [] and not (
@@ -158,7 +159,7 @@ def _only_known_there(request: TokenizeChat | TokenizeText) -> None:
 def count_request(body: bytes) -> MessagesBody:
     """Return the body of `POST /v1/messages/count_tokens`. Raise RequestError 400."""
     request = inspect(Kind.MESSAGES, body)
-    assert isinstance(request, MessagesBody)
+    assert type(request) is MessagesBody
     return request
 
 

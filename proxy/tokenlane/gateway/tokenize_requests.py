@@ -47,7 +47,7 @@ def question(model: str, request: Prompted, tokenizer: Tokenizer | None) -> byte
     """Return the body to send. tokenizer: of the model, where it can at least turn dialects into
     chats. Raise Unrenderable."""
     asked: dict[str, Any] = {"model": model} if model else {}
-    if isinstance(request, CompletionBody):
+    if type(request) is CompletionBody:
         asked["prompt"] = _only(request)
         if request.add_special_tokens is not ABSENT:
             asked["add_special_tokens"] = request.add_special_tokens
@@ -90,13 +90,13 @@ def _refuse_truncation(request: ChatFields | CompletionBody) -> None:
 
 
 def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
-    if isinstance(request, ResponsesBody):
+    if type(request) is ResponsesBody:
         given, fields = openai_responses.messages_of(request), openai_responses.fields_of(request)
         # `/tokenize` sorts the keys of calls, and responses do not.
-        if any("tool_calls" in turn for turn in given.messages):
+        if any("tool_calls" in turn for turn in given[0]):
             raise Unrenderable("tool-shape")
         return _whole(fields, given)
-    if not isinstance(request, MessagesBody):
+    if type(request) is not MessagesBody:
         assert isinstance(request, ChatFields)
         return request
     if tokenizer is not None:
@@ -106,13 +106,13 @@ def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
     one, other = (
         anthropic_messages.messages_of(request, system_first=first) for first in (True, False)
     )
-    if one.messages != other.messages:
+    if one[0] != other[0]:
         raise Unrenderable("no-chat-template")
     return _whole(fields, one)
 
 
 def _whole(fields: ChatFields, given: Converted) -> ChatFields:
-    return msgspec.structs.replace(fields, messages=anthropic_messages.encoded(given.messages))
+    return msgspec.structs.replace(fields, messages=anthropic_messages.encoded(given[0]))
 
 
 def _unknown() -> str:

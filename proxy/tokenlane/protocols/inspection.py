@@ -14,12 +14,12 @@ import msgspec
 
 from tokenlane.errors import RequestError
 from tokenlane.fleet_state import IdKind
-from tokenlane.protocols import json_values
+from tokenlane.protocols import bodies, json_values
 from tokenlane.protocols.bodies import (
-    ABSENT,
     BODIES,
     Body,
     ChatBody,
+    ChatFields,
     CompletionBody,
     Kind,
     OtherBody,
@@ -30,6 +30,13 @@ from tokenlane.protocols.bodies import (
 # Longer salts are replaced by a digest, because the salt becomes part of many keys.
 _SALT_LIMIT_CHARS: Final = 256
 _NAME_LIMIT_BYTES: Final = 1024
+
+# Names of this module are found sooner than others' (compiled).
+_ABSENT: Final = bodies.ABSENT
+_astuple: Final = msgspec.structs.astuple
+# All that decides a chat's ids and stands behind its messages, where it says none of it.
+_CHAT_FIELDS: Final = len(ChatFields.__struct_fields__)
+_NO_MORE: Final = (_ABSENT,) * (_CHAT_FIELDS - 1)
 
 _COMPLETION: Final[int] = IdKind.COMPLETION.value
 _CHAT: Final[int] = IdKind.COMPLETION.value | IdKind.CHAT.value
@@ -91,11 +98,11 @@ def _unreadable(error: Exception) -> RequestError:
 
 def _complete(kind: Kind, parsed: Body) -> Body:
     required = MESSAGES_FIELDS.get(kind)
-    if required is not None and getattr(parsed, required) is ABSENT:
+    if required is not None and getattr(parsed, required) is _ABSENT:
         raise RequestError(
             400, f"The field `{required}` is required.", code="missing_field", param=required
         )
-    if not isinstance(parsed, OtherBody) and parsed.cache_salt:
+    if type(parsed) is not OtherBody and parsed.cache_salt:
         parsed.cache_salt = short_salt(parsed.cache_salt)
     return parsed
 
@@ -122,7 +129,7 @@ def short_salt(given: str) -> str:
 
 def goes_on_from(body: Body) -> str:
     """Return the stored response that the request continues; empty where there is none."""
-    if not isinstance(body, ResponsesBody):
+    if type(body) is not ResponsesBody:
         return ""
     view = memoryview(body.previous_response_id)
     raw = bytes(view[:_NAME_LIMIT_BYTES])
@@ -141,7 +148,7 @@ def _path(error: msgspec.ValidationError) -> str | None:
 
 def is_ids(body: Prompted) -> bool:
     """Return whether a completion's prompt came as ids: [1, …] or [[1, …], …]."""
-    if not isinstance(body, CompletionBody):
+    if type(body) is not CompletionBody:
         return False
     head = bytes(memoryview(body.prompt)[:64])
     return head[:1] == b"[" and head.replace(b" ", b"").lstrip(b"[\n\r\t")[:1].isdigit()
@@ -149,18 +156,20 @@ def is_ids(body: Prompted) -> bool:
 
 def kinds_of(request: Prompted) -> int:
     """Return the IdKind bits that a request's ids rest on; 0 where the client sent the ids."""
-    if isinstance(request, CompletionBody):
+    if type(request) is CompletionBody:
         return 0 if is_ids(request) else _COMPLETION
-    found = _CHAT if request.tools is ABSENT else _CHAT | _TOOLS
-    if isinstance(request, ChatBody):
+    if type(request) is ChatBody and _astuple(request)[1:_CHAT_FIELDS] == _NO_MORE:
+        return _CHAT
+    found = _CHAT if request.tools is _ABSENT else _CHAT | _TOOLS
+    if type(request) is ChatBody:
         if (
-            request.chat_template_kwargs is not ABSENT
-            or request.reasoning_effort is not ABSENT
-            or request.documents is not ABSENT
-            or request.continue_final_message is not ABSENT
-            or request.add_generation_prompt is not ABSENT
-            or request.add_special_tokens is not ABSENT
-            or request.truncate_prompt_tokens is not ABSENT
+            request.chat_template_kwargs is not _ABSENT
+            or request.reasoning_effort is not _ABSENT
+            or request.documents is not _ABSENT
+            or request.continue_final_message is not _ABSENT
+            or request.add_generation_prompt is not _ABSENT
+            or request.add_special_tokens is not _ABSENT
+            or request.truncate_prompt_tokens is not _ABSENT
         ):
             found |= _OPTIONS
         if found & _TOOLS:
@@ -169,10 +178,10 @@ def kinds_of(request: Prompted) -> int:
                 found |= _UNUSED_TOOLS
         return found
     found |= _DIALECT
-    if isinstance(request, ResponsesBody):
-        optional = request.reasoning is not ABSENT or request.truncation is not ABSENT
+    if type(request) is ResponsesBody:
+        optional = request.reasoning is not _ABSENT or request.truncation is not _ABSENT
     else:
-        optional = request.thinking is not ABSENT or request.output_config is not ABSENT
-    if optional or request.chat_template_kwargs is not ABSENT:
+        optional = request.thinking is not _ABSENT or request.output_config is not _ABSENT
+    if optional or request.chat_template_kwargs is not _ABSENT:
         found |= _OPTIONS
     return found

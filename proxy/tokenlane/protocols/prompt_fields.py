@@ -72,7 +72,7 @@ def _not_unicode(raw: msgspec.Raw) -> RequestError | Unrenderable:
 def flag(raw: msgspec.Raw, default: bool) -> bool:
     """Return a boolean field. Spellings that vLLM would convert or refuse ("true", 1, null) raise
     Unrenderable."""
-    if not memoryview(raw).nbytes:
+    if not len(raw):
         return default
     given = value(raw)
     if given is True or given is False:

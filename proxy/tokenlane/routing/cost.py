@@ -50,6 +50,22 @@ def cold_limit_tokens(query: Query) -> float:
     return min(COLD_SHARE * query.prompt_tokens, COLD_LIMIT_TOKENS)
 
 
+def least(costs: Sequence[float]) -> float:
+    """The lowest of these: at least one. (The builtin compares objects.)"""
+    lowest = costs[0]
+    for cost in costs:
+        lowest = min(lowest, cost)
+    return lowest
+
+
+def most(counts: Sequence[int]) -> int:
+    """The highest of these: at least one."""
+    highest = counts[0]
+    for count in counts:
+        highest = max(highest, count)
+    return highest
+
+
 def idlest(among: Candidates, places: Sequence[int]) -> int:
     """Of these places the least busy, then the least used, then the one chosen longest ago."""
     queued_tokens, requests, slots = among.queued_tokens, among.requests, among.slots

@@ -12,7 +12,7 @@ Invariants:
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from secrets import randbits
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -51,16 +51,21 @@ _FIRST_MARKS: Final = 2
 _LAST_MARKS: Final = 6
 
 _raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+# How a body names its messages.
+_NAMES: Final = {kind: b'"%b"' % name.encode() for kind, name in MESSAGES_FIELDS.items()}
 
 
-class BodySource(NamedTuple):
+class BodySource:
     """A body whose prompt is being made, kept for later bodies that begin with it. model: whose
     tokenizer reads it. keeps_ids: somebody gets the ids."""
 
-    cache: BodyPrefixCache
-    body: bytes
-    model: str
-    keeps_ids: bool
+    __slots__ = ("body", "cache", "keeps_ids", "model")
+
+    def __init__(self, cache: BodyPrefixCache, body: bytes, model: str, *, keeps_ids: bool) -> None:
+        self.cache = cache
+        self.body = body
+        self.model = model
+        self.keeps_ids = keeps_ids
 
 
 def root_of(options: bytes, system: bytes, salt: bytes, block_tokens: int) -> bytes:
@@ -81,7 +86,7 @@ def learn(
     one what opens it. prompt: of all that is kept."""
     shape, residual = rendering.shape, rendering.residual
     kind = _KINDS.get(type(request))
-    if shape is None or residual is None or kind is None or isinstance(request, CompletionBody):
+    if shape is None or residual is None or kind is None or type(request) is CompletionBody:
         return
     body, messages = source.body, prompt_bytes(request)
     if len(body) < LEAST_BYTES and source.cache.find(kind, body) is not None:
@@ -196,13 +201,13 @@ def is_list_read(kind: Kind, front: bytes, behind: bytes) -> bool:
         request = inspect(kind, front + _PLACE + behind)
     except RequestError:
         return False
-    return not isinstance(request, OtherBody) and bytes(prompt_bytes(request)) == _PLACE
+    return type(request) is not OtherBody and bytes(prompt_bytes(request)) == _PLACE
 
 
 def is_plain(kind: Kind, front: bytes) -> bool:
     """Return whether what stands before a body's messages names them at its end, and nowhere
     else."""
-    name = _name(kind)
+    name = _NAMES[kind]
     at = front.rfind(name)
     if at < 0 or front[at + len(name) :].strip(_BLANK) != b":":
         return False
@@ -212,16 +217,12 @@ def is_plain(kind: Kind, front: bytes) -> bool:
 def may_name(kind: Kind, around: bytes) -> bool:
     """Return whether messages may be named in this part of a body, be it within another field."""
     # `in` takes bytes for a number first, and raises and drops a TypeError.
-    return around.find(_name(kind)) >= 0 or around.find(_ESCAPE) >= 0
-
-
-def _name(kind: Kind) -> bytes:
-    return b'"%b"' % MESSAGES_FIELDS[kind].encode()
+    return around.find(_NAMES[kind]) >= 0 or around.find(_ESCAPE) >= 0
 
 
 def _start(body: bytes, messages: memoryview, kind: Kind) -> int:
     """Return where a body has its messages; -1 where they do not stand behind their name."""
-    name, first = _name(kind), bytes(messages[:1])
+    name, first = _NAMES[kind], bytes(messages[:1])
     at = body.find(name)
     while at >= 0:
         start = body.find(first, at + len(name))

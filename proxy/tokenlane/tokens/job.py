@@ -123,7 +123,7 @@ class TokenJob:
         """Do a step per `next` and return the prompt. Raise RequestError as vLLM would, and
         Unrenderable, also for a piece predicted to take longer than `piece_limit_s`."""
         body = self.body
-        if isinstance(body, CompletionBody):
+        if type(body) is CompletionBody:
             sequences = yield from self._completions(body, piece_limit_s)
         else:
             sequences = [(yield from self._chat(body, piece_limit_s))]

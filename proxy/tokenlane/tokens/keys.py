@@ -19,8 +19,8 @@ from typing import ClassVar, Final, Protocol
 import msgspec
 from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_digest
 
+from tokenlane.protocols import bodies
 from tokenlane.protocols.bodies import (
-    ABSENT,
     ChatBody,
     ChatFields,
     CompletionBody,
@@ -36,6 +36,9 @@ from tokenlane.protocols.bodies import (
 )
 
 _NOTHING: Final = memoryview(b"")
+# A name of this module is found sooner than another's (compiled).
+_ABSENT: Final = bodies.ABSENT
+_astuple: Final = msgspec.structs.astuple
 # Tools are written as JSON by Python, in 10 ns a byte; a message's text is copied, in 0.8.
 _OPTIONS_WEIGHT: Final = 12
 # Limit of all short fields together: flags, efforts, limits, fields that are passed on.
@@ -52,7 +55,7 @@ _LOOK_BYTES: Final = 64
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
 _CHAT_FIELDS: Final = len(ChatFields.__struct_fields__)
-_CHAT_ABSENT: Final = (ABSENT,) * (_CHAT_FIELDS - 1)
+_CHAT_ABSENT: Final = (_ABSENT,) * (_CHAT_FIELDS - 1)
 # Other dialects also get a number, so that equal bytes of two dialects are two prompts.
 _OTHERS: Final[dict[type, tuple[int, int]]] = {
     CompletionBody: (len(CompletionFields.__struct_fields__), 0),
@@ -66,12 +69,12 @@ _PROCESS_SEED: Final = randbits(64)
 def token_key(model: str, own: str, body: Prompted) -> bytes:
     """Return a digest of everything that decides the prompt's ids and block hashes (16 bytes). own:
     the model whose tokenizer makes the ids; an adapter's base may change."""
-    values = msgspec.structs.astuple(body)
-    if isinstance(body, ChatBody):
+    values = _astuple(body)
+    if type(body) is ChatBody:
         others, absent, number = values[1:_CHAT_FIELDS], _CHAT_ABSENT, 1
     else:
-        count, number = _OTHERS[_kind(body)]
-        others, absent = values[1:count], (ABSENT,) * (count - 1)
+        count, number = _OTHERS[type(body)]
+        others, absent = values[1:count], (_ABSENT,) * (count - 1)
     named = b"%b\0%b" % (own.encode("utf-8", "surrogatepass"), salt(model, body))
     seed = xxh3_64_intdigest(named, _PROCESS_SEED ^ number)
     if others == absent:
@@ -95,8 +98,8 @@ def options_digest(request: Conversation) -> bytes:
     prompt (16 bytes; none for a chat that says nothing else). Whoever finds two requests with the
     same one decides how another's is rendered: hence blake2b.
     """
-    values = msgspec.structs.astuple(request)
-    if isinstance(request, ChatFields):
+    values = _astuple(request)
+    if type(request) is ChatBody or isinstance(request, ChatFields):
         others, number = values[1:_CHAT_FIELDS], 1
         if others == _CHAT_ABSENT:
             return b""
@@ -154,18 +157,11 @@ class _Hasher(Protocol):
 
 def _digest(hasher: _Hasher, others: tuple[msgspec.Raw, ...]) -> bytes:
     for position, raw in enumerate(others):
-        if raw is not ABSENT:
+        if raw is not _ABSENT:
             view = memoryview(raw)
             hasher.update(b"%d:%d:" % (position, view.nbytes))
             hasher.update(view)
     return hasher.digest()
-
-
-def _kind(body: Prompted) -> type:
-    """Return the known struct that it is an instance of; callers may subclass them."""
-    if isinstance(body, CompletionBody):
-        return CompletionBody
-    return MessagesBody if isinstance(body, MessagesBody) else ResponsesBody
 
 
 def salt(model: str, body: Prompted) -> bytes:
@@ -181,29 +177,28 @@ def salt_of(model: str, cache_salt: Salt) -> bytes:
 
 def prompt_bytes(body: Prompted) -> memoryview:
     """Return the raw JSON of the prompt itself, without the system prompt in front of it."""
-    if isinstance(body, ChatBody | MessagesBody):
-        return memoryview(body.messages)
-    return memoryview(body.input if isinstance(body, ResponsesBody) else body.prompt)
+    return memoryview(_prompt(body))
+
+
+def _prompt(body: Prompted) -> msgspec.Raw:
+    if type(body) is ChatBody or type(body) is MessagesBody:
+        return body.messages
+    return body.input if type(body) is ResponsesBody else body.prompt
 
 
 def front_bytes(body: Prompted) -> memoryview:
     """Return the raw JSON of what a dialect says before its messages: the system prompt."""
-    if isinstance(body, MessagesBody):
-        return memoryview(body.system)
-    if isinstance(body, ResponsesBody):
-        return memoryview(body.instructions)
-    return _NOTHING
+    if type(body) is ChatBody or type(body) is CompletionBody:
+        return _NOTHING
+    return memoryview(body.system if type(body) is MessagesBody else body.instructions)
 
 
 def options_size_bytes(body: Prompted) -> int:
     """Return the raw JSON of what a template may show beside the messages: tools, above all."""
-    if isinstance(body, CompletionBody):
+    if type(body) is CompletionBody:
         return 0
-    tools, kwargs = body.tools, body.chat_template_kwargs
-    documents = body.documents if isinstance(body, ChatBody) else ABSENT
-    if tools is ABSENT and kwargs is ABSENT and documents is ABSENT:
-        return 0
-    return sum([memoryview(raw).nbytes for raw in (tools, kwargs, documents)])
+    documents = body.documents if type(body) is ChatBody else _ABSENT
+    return len(body.tools) + len(body.chat_template_kwargs) + len(documents)
 
 
 def unreadable(body: Prompted) -> str:
@@ -232,17 +227,17 @@ def _shows_picture(body: Prompted) -> bool:
 def _has_long_options(body: Prompted) -> bool:
     """Return whether a field outside the prompt is longer than any that has a meaning: it would be
     read beside what `prompt_size_bytes` says."""
-    count = _CHAT_FIELDS if isinstance(body, ChatBody) else _OTHERS[_kind(body)][0]
-    others = msgspec.structs.astuple(body)[1:count]
-    if others == (ABSENT,) * (count - 1):
+    count = _CHAT_FIELDS if type(body) is ChatBody else _OTHERS[type(body)][0]
+    others = _astuple(body)[1:count]
+    if others == (_ABSENT,) * (count - 1):
         return False
-    size_bytes = sum([memoryview(raw).nbytes for raw in others if raw is not ABSENT])
+    size_bytes = sum([memoryview(raw).nbytes for raw in others if raw is not _ABSENT])
     return size_bytes - front_bytes(body).nbytes - options_size_bytes(body) > _OPTIONS_LIMIT_BYTES
 
 
 def prompt_size_bytes(body: Prompted) -> int:
     """Return the bytes of all that becomes the prompt's text, which predicts the work."""
-    return prompt_bytes(body).nbytes + front_bytes(body).nbytes + options_size_bytes(body)
+    return len(_prompt(body)) + len(front_bytes(body)) + options_size_bytes(body)
 
 
 def render_size_bytes(body: Prompted, size_bytes: int) -> int:

@@ -6,19 +6,21 @@ Invariants:
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from tokenlane.tokens.caches.budgets import TokenCaches
 from tokenlane.tokens.ladder import Speed
 from tokenlane.tokens.tokenizer import Tokenizer
 
 
-class LoadedModel(NamedTuple):
+class LoadedModel:
     """What the jobs of one model share: speed is learned from them, caches filled by them."""
 
-    tokenizer: Tokenizer
-    speed: Speed
-    caches: TokenCaches
+    __slots__ = ("caches", "speed", "tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer, speed: Speed, caches: TokenCaches) -> None:
+        self.tokenizer = tokenizer
+        self.speed = speed
+        self.caches = caches
 
 
 class ModelTokenizers:

@@ -12,7 +12,7 @@ Invariants:
 
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -63,34 +63,41 @@ _READ_S_PER_BYTE: Final = 14e-9
 _continuations = Continuations()
 
 
-class NextTurn(NamedTuple):
+class NextTurn:
     """The known part of a body, and what is new in it. tail: what is behind the known part, its
     last behind_bytes behind the messages. request: as the whole body reads, but for its messages,
     which are the new ones until `complete`. options, system: digests of all of it but those.
     forms, texts: of the new messages, the first of which is known in part where the mark stands
-    within a text; texts are whole. ends: where each of them ends in the body, if that is kept."""
+    within a text; texts are whole. all_forms: of all messages of the body. is_kept: others may go
+    on from it. ends: where each of the new messages ends in the body, if that is kept."""
 
-    known: KnownBody
-    mark: BodyMark
-    body: RawBody
-    tail: bytes
-    behind_bytes: int
-    request: Chatting
-    options: bytes
-    system: bytes
-    forms: tuple[str, ...]
-    texts: list[str]
-    ends: dict[int, int]
-
-    @property
-    def all_forms(self) -> tuple[str, ...]:
-        """Of all messages of the body."""
-        return self.known.forms[: self.mark.messages] + self.forms
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the body is kept: others may go on from it."""
-        return self.known.has_place_for(self.mark, len(self.all_forms), len(self.tail))
+    def __init__(
+        self,
+        known: KnownBody,
+        mark: BodyMark,
+        body: RawBody,
+        tail: bytes,
+        behind_bytes: int,
+        request: Chatting,
+        options: bytes,
+        system: bytes,
+        forms: tuple[str, ...],
+        texts: list[str],
+        ends: dict[int, int],
+    ) -> None:
+        self.known: Final = known
+        self.mark: Final = mark
+        self.body: Final = body
+        self.tail: Final = tail
+        self.behind_bytes: Final = behind_bytes
+        self.request: Final = request
+        self.options: Final = options
+        self.system: Final = system
+        self.forms: Final = forms
+        self.texts: Final = texts
+        self.ends: Final = ends
+        self.all_forms: Final = known.forms[: mark.messages] + forms
+        self.is_kept: Final = known.has_place_for(mark, len(self.all_forms), len(tail))
 
     def complete(self) -> None:
         """Give the request the messages of the whole body."""
@@ -125,7 +132,8 @@ def _read(body: RawBody, known: KnownBody, mark: BodyMark, tail: bytes) -> NextT
         short = known.front + rest
     try:
         request = inspect(kind, short)
-        assert not isinstance(request, CompletionBody | OtherBody)
+        assert type(request) is not CompletionBody
+        assert type(request) is not OtherBody
         raw = prompt_bytes(request)
         messages = bytes(raw)
         given = prompt_fields.decoded(msgspec.Raw(raw)) if messages != b"[]" else []
@@ -252,14 +260,17 @@ def _rest_of(turn: NextTurn, residual: Residual) -> tuple[str | int, ...] | None
     return way.parts
 
 
-class _Pieces(NamedTuple):
+class _Pieces:
     """A rendering behind its mark, cut where others may go on from. ends: before each piece but the
     first, how many parts, characters of the next one and messages stand before it. lasts: the
     character before each."""
 
-    pieces: list[str]
-    ends: list[tuple[int, int, int]]
-    lasts: list[str]
+    def __init__(
+        self, pieces: list[str], ends: list[tuple[int, int, int]], lasts: list[str]
+    ) -> None:
+        self.pieces: Final = pieces
+        self.ends: Final = ends
+        self.lasts: Final = lasts
 
 
 def _pieces(turn: NextTurn, parts: tuple[str | int, ...], encoder: Encoder) -> _Pieces | None:

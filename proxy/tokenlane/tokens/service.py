@@ -151,7 +151,7 @@ class TokenService:
         if prompt is not None and (prompt.parts or not keeps_ids):
             return prompt
         own, hop_s = self.models[known.model], self._settings.thread_hop_s
-        source = BodySource(self.bodies, b"", known.model, keeps_ids)
+        source = BodySource(self.bodies, b"", known.model, keeps_ids=keeps_ids)
         prompt = continued(turn, own, hop_s, hash_salt, self._block_tokens, source)
         if prompt is not None:
             self.bodies.hits += 1
@@ -162,7 +162,7 @@ class TokenService:
     def plain(self, model: str, body: Prompted, key: bytes, raw: bytes = b"") -> Outcome | None:
         """Return the ids of a short conversation of a known shape, made on the loop; None for any
         other, which `make` is called for. raw: as `make`'s."""
-        if not key or self._room.waiting or isinstance(body, CompletionBody):
+        if not key or self._room.waiting or type(body) is CompletionBody:
             return None
         size_bytes = keys.prompt_size_bytes(body)
         if size_bytes >= LEAST_BYTES or not short.takes(body):
@@ -210,7 +210,9 @@ class TokenService:
             return await self._asked(model, body, key)
         loaded = self.models[own]
         size_bytes = keys.prompt_size_bytes(body)
-        source = BodySource(self.bodies, raw, own, keeps_ids) if len(raw) >= LEAST_BYTES else None
+        source = None
+        if len(raw) >= LEAST_BYTES:
+            source = BodySource(self.bodies, raw, own, keeps_ids=keeps_ids)
         job = TokenJob(
             loaded,
             body,
@@ -242,7 +244,7 @@ class TokenService:
         """Return the ids of a turn that goes on from a known body, made in a thread; None where all
         of the body has to be read, or there is no room."""
         loaded, own_salt = self.models[turn.known.model], keys.salt(model, turn.request)
-        source = BodySource(self.bodies, b"", turn.known.model, keeps_ids)
+        source = BodySource(self.bodies, b"", turn.known.model, keeps_ids=keeps_ids)
         job = turn_job(turn, loaded, source, own_salt, self._block_tokens, tenant)
         view = job.view(self._loop_late_s())
         look = partial(self._pool, view.total_s, False)

@@ -152,7 +152,7 @@ def said_by(request: Conversation, raw: bytes, form: str) -> list[str] | None:
     """Return the texts of a message, as one of this form has them; None where it has another."""
     try:
         given: Any = [msgspec.json.decode(raw)]
-        messages = messages_behind(request, given).messages
+        messages, _ = messages_behind(request, given)
         return texts_of(messages, (form,)) if forms_of(messages) == (form,) else None
     except (ValueError, RecursionError, RequestError, Unrenderable):
         return None

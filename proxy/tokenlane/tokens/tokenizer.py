@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tokenlane.errors import ConfigError, RequestError, Unrenderable
 from tokenlane.protocols import prompt_fields
 from tokenlane.protocols.bodies import (
+    ChatBody,
     ChatFields,
     CompletionFields,
     Conversation,
@@ -253,8 +254,8 @@ class Tokenizer:
 
     def messages_of(self, request: Conversation) -> Converted:
         """Return a request's messages as those of a chat. Raise Unrenderable."""
-        if isinstance(request, ChatFields):
-            return Converted(prompt_fields.decoded(request.messages), [])
+        if type(request) is ChatBody or isinstance(request, ChatFields):
+            return prompt_fields.decoded(request.messages), []
         if isinstance(request, ResponsesFields):
             return openai_responses.messages_of(request)
         templates = {self._template(with_tools=with_tools) for with_tools in (False, True)}

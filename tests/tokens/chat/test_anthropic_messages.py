@@ -26,7 +26,7 @@ def read(body: dict[str, Any]) -> MessagesFields:
 def chat(system_first: bool = False, **body: Any) -> dict[str, Any]:
     """What it becomes, decoded."""
     request = read({"messages": [USER], **body})
-    messages = anthropic_messages.messages_of(request, system_first=system_first).messages
+    messages, _ = anthropic_messages.messages_of(request, system_first=system_first)
     return {"messages": messages, **fields(anthropic_messages.fields_of(request, lambda: "none"))}
 
 

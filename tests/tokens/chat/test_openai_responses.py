@@ -25,7 +25,7 @@ def read(body: dict[str, Any]) -> ResponsesFields:
 def chat(**body: Any) -> dict[str, Any]:
     """What it becomes, decoded."""
     request = read({"input": "hi", **body})
-    messages = openai_responses.messages_of(request).messages
+    messages, _ = openai_responses.messages_of(request)
     return {"messages": messages, **fields(openai_responses.fields_of(request))}
 
 

@@ -19,7 +19,7 @@ it and none is bound to where it was first seen.
 from typing import ClassVar
 
 from tokenlane.config.settings import RoutingSettings
-from tokenlane.routing.cost import cold_limit_tokens, decide, idlest, tie_tokens
+from tokenlane.routing.cost import cold_limit_tokens, decide, idlest, least, most, tie_tokens
 from tokenlane.routing.decision import Candidates, Decision, Query, Reason
 
 
@@ -37,8 +37,8 @@ class Affinity:
     def price(self, among: Candidates) -> float:
         """What a queued token counts beside an own one."""
         queued = among.queued_tokens
-        most = self._sibling_alpha if among.siblings else self._idle_alpha
-        return max(self._alpha, most * queued.count(0) / len(queued))
+        highest = self._sibling_alpha if among.siblings else self._idle_alpha
+        return max(self._alpha, highest * queued.count(0) / len(queued))
 
     def choose(self, query: Query, among: Candidates) -> Decision:
         price, prompt_tokens, cached = self.price(among), query.prompt_tokens, among.cached_tokens
@@ -54,10 +54,10 @@ class Affinity:
                 for held, queued in zip(cached, among.queued_tokens)
             ]
         tie = tie_tokens(query)
-        longest = max(cached)
+        longest = most(cached)
         if longest <= cold_limit_tokens(query):
             tie = max(tie, longest)
-        equal = min(costs) + tie
+        equal = least(costs) + tie
         best = idlest(among, [place for place, cost in enumerate(costs) if cost <= equal])
         best_tokens = cached[best]
         if longest - best_tokens > tie:

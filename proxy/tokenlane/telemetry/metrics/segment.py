@@ -18,6 +18,7 @@ Layout: 8 int64 of header | float64 cells | two halves of a journal, which is ui
 import contextlib
 import mmap
 import os
+from math import inf
 from typing import Final, TypeVar
 
 import msgspec
@@ -90,7 +91,7 @@ def _bucket(bounds: tuple[float, ...], value: float) -> int:
 class Histogram:
     """A child that counts observations by bucket and sums them."""
 
-    __slots__ = ("_bounds", "_cells", "_counts", "_sum")
+    __slots__ = ("_above", "_bounds", "_bucket", "_cells", "_counts", "_sum", "_up_to")
 
     def __init__(self, cells: "memoryview[float]", bounds: tuple[float, ...]) -> None:
         self._cells = cells
@@ -98,15 +99,25 @@ class Histogram:
         # With one writer the counts are kept here and the cells only stored to (as in Counter).
         self._counts = [0.0] * (len(bounds) + 1)
         self._sum = 0.0
+        # The last bucket and its bounds: what is observed next is mostly alike.
+        self._bucket = 0
+        self._above = self._up_to = 0.0
 
     def observe(self, value: float) -> None:
         """Count `value` in the first bucket whose upper bound is not below it."""
         cells, counts = self._cells, self._counts
-        bucket = _bucket(self._bounds, value)
+        bucket = self._bucket if self._above < value <= self._up_to else self._find(value)
         counts[bucket] = count = counts[bucket] + 1.0
         cells[bucket + 1] = count
         self._sum = total = self._sum + value
         cells[0] = total
+
+    def _find(self, value: float) -> int:
+        bounds = self._bounds
+        self._bucket = bucket = _bucket(bounds, value)
+        self._above = bounds[bucket - 1] if bucket else -inf
+        self._up_to = bounds[bucket] if bucket < len(bounds) else inf
+        return bucket
 
 
 Child = Counter | Gauge | Histogram

@@ -8,7 +8,7 @@ Invariants:
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,13 +26,10 @@ DISPLAYS = (None, "summarized", "omitted", "updates")
 Block = dict[str, Any]
 
 
-class Converted(NamedTuple):
-    """The chat messages of a request, decoded JSON: a list, unless a chat has something else there.
-    counts: of another dialect's, how many of these stand before the first of the request's own, and
-    behind each of them; 0 where there is none, or what follows may change them."""
-
-    messages: Any
-    counts: list[int]
+# The chat messages of a request, decoded JSON: a list, unless a chat has something else there. And
+# of another dialect's, how many of these stand before the first of the request's own, and behind
+# each of them; 0 where there is none, or what follows may change them.
+Converted = tuple[Any, list[int]]
 
 
 def messages_of(request: MessagesFields, *, system_first: bool) -> Converted:
@@ -48,7 +45,7 @@ def messages_of(request: MessagesFields, *, system_first: bool) -> Converted:
     if system:
         messages.append({"role": "system", "content": system})
     made = _continued([one for one in given if not (late and _role(one) == "system")], messages)
-    return Converted(messages, [0] * (len(given) + 1)) if late else made
+    return (messages, [0] * (len(given) + 1)) if late else made
 
 
 def messages_behind(given: Any) -> Converted:
@@ -69,7 +66,7 @@ def _continued(given: list[Any], messages: list[Message]) -> Converted:
         elif text := _system_text(one):
             messages.append({"role": "system", "content": text})
         counts.append(len(messages))
-    return Converted(messages, counts)
+    return messages, counts
 
 
 def system_of(request: MessagesFields) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tokenlane.protocols.bodies import Conversation, MessagesFields, ResponsesFields
+from tokenlane.protocols.bodies import ChatBody, Conversation, MessagesFields, ResponsesFields
 from tokenlane.tokens.chat import anthropic_messages, openai_responses
 from tokenlane.tokens.chat.anthropic_messages import Converted
 from tokenlane.tokens.keys import KnownDigests, long_digest
@@ -19,16 +19,20 @@ _responses: Final = KnownDigests()
 def messages_behind(request: Conversation, given: Any) -> Converted:
     """Return the chat messages of those that follow others, none of which they change. Raise
     Unrenderable."""
+    if type(request) is ChatBody:
+        return given, []
     if isinstance(request, MessagesFields):
         return anthropic_messages.messages_behind(given)
     if isinstance(request, ResponsesFields):
         return openai_responses.messages_behind(given, [])
-    return Converted(given, [])
+    return given, []
 
 
 def system_digest(request: Conversation) -> bytes:
     """Return a digest of the system prompt that stands beside the messages (16 bytes; none where
     there is none). Raise Unrenderable."""
+    if type(request) is ChatBody:
+        return b""
     if isinstance(request, MessagesFields):
         return _messages.of(bytes(request.system), _of_messages)
     if isinstance(request, ResponsesFields):

@@ -100,8 +100,13 @@ def forms_of(messages: list[Any]) -> tuple[str, ...] | None:
 def texts_of(messages: list[Any], forms: tuple[str, ...]) -> list[str]:
     """Return the texts of messages of these forms, in order. Raise Unrenderable."""
     texts: list[str] = []
-    for message, name in zip(messages, forms, strict=True):
-        form, content = FORMS[name], message.get("content")
+    for at, name in enumerate(forms):
+        message = messages[at]
+        content = message.get("content")
+        if name in PLAIN_ROLES and type(content) is str:
+            texts.append(content)
+            continue
+        form = FORMS[name]
         if form.content == "text":
             said = content if type(content) is str else "\n".join(_texts(content) or [])
             texts.append(said)

@@ -32,14 +32,14 @@ def messages_behind(given: Any, messages: list[Message]) -> Converted:
     counts = [len(messages)]
     if isinstance(given, str):
         messages.append({"role": "user", "content": given})
-        return Converted(messages, [*counts, 0])
+        return messages, [*counts, 0]
     if not isinstance(given, list):
         raise Unrenderable("message-shape")
     for item in given:
         _add(item, messages)
         # Items that follow may go into an assistant's message.
         counts.append(0 if messages[-1]["role"] == "assistant" else len(messages))
-    return Converted(messages, counts)
+    return messages, counts
 
 
 def system_of(request: ResponsesFields) -> str:

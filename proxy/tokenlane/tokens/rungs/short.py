@@ -15,8 +15,8 @@ from typing import Final
 from tokenlane.config.settings import TokenSettings
 from tokenlane.errors import RequestError, Unrenderable
 from tokenlane.prompt import Prompt
-from tokenlane.protocols import prompt_fields
-from tokenlane.protocols.bodies import ABSENT, Chatting, CompletionBody, ResponsesBody
+from tokenlane.protocols import bodies, prompt_fields
+from tokenlane.protocols.bodies import Chatting, CompletionBody, ResponsesBody
 from tokenlane.tokens.blocks import block_hashes
 from tokenlane.tokens.body_marks import BodySource, learn
 from tokenlane.tokens.caches.openings import Opening
@@ -32,6 +32,8 @@ from tokenlane.tokens.tokenizer import Rendering
 # An opening teaches the bodies that begin with it again after so many uses: what it taught may have
 # been evicted.
 _USES: Final = 64
+# A name of this module is found sooner than another's (compiled).
+_ABSENT: Final = bodies.ABSENT
 
 
 def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
@@ -46,9 +48,9 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
                 return None
             return job.run()
         rendered_s = time.perf_counter()
-        if not isinstance(job.body, CompletionBody):
+        if type(job.body) is not CompletionBody:
             speed.learn_render(job.render_bytes, rendered_s - began_s)
-        words = isinstance(job.body, CompletionBody) and job.model.tokenizer.encoder.cuts_words
+        words = type(job.body) is CompletionBody and job.model.tokenizer.encoder.cuts_words
         made = _encoded(job.model, text, special, job.block_tokens, job.salt, settings, words)
     except BaseException as problem:  # noqa: BLE001 - it is the result
         return Tokenized.failed(problem, time.perf_counter() - began_s)
@@ -60,8 +62,8 @@ def run(job: TokenJob, settings: TokenSettings) -> Tokenized | None:
 def takes(chat: Chatting) -> bool:
     """Return whether a conversation's prompt is its rendered text, whole and without a say of its
     own in what is put around it."""
-    said = not isinstance(chat, ResponsesBody) and chat.add_special_tokens is not ABSENT
-    return chat.truncate_prompt_tokens is ABSENT and not said
+    said = type(chat) is not ResponsesBody and chat.add_special_tokens is not _ABSENT
+    return chat.truncate_prompt_tokens is _ABSENT and not said
 
 
 def plain(
@@ -106,7 +108,7 @@ def _text(job: TokenJob) -> tuple[str | None, bool]:
     body = job.body
     if prompt_fields.value(body.truncate_prompt_tokens) is not None:
         return None, False
-    if not isinstance(body, CompletionBody):
+    if type(body) is not CompletionBody:
         job.text = job.rendered(body, hasty=True)
         return job.text, prompt_fields.flag(body.add_special_tokens, False)
     special = prompt_fields.flag(body.add_special_tokens, True)
