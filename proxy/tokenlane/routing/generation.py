@@ -4,7 +4,8 @@ Invariants:
 - The set is prefix-closed: with a hash, every hash before it in its chain.
 - Runs lie on a fixed grid: run r holds blocks [RUN_BLOCKS * r, RUN_BLOCKS * (r + 1)) and is kept
   under the hash of the block before it. So whether run r exists for a given prefix is one dict
-  lookup, and those lookups are a binary search too. Run 0 of all prompts is one set, `roots`.
+  lookup, and those lookups are a binary search too. Run 0 of a prompt is kept in `roots`, under
+  the hash of its first block, and holds those behind it.
 - `blocks` is the exact number of distinct hashes held.
 
 Why runs: about 15 bytes a block instead of the 100 of a set of ints, an insertion of
@@ -12,9 +13,7 @@ Why runs: about 15 bytes a block instead of the 100 of a set of ints, an inserti
 or freeing it, is no stall. A run that is held up to its end lies in a `HashStore`; the end of a
 prompt, from which a longer one goes on, is a bytes object. Where prompts part ways within a run, as
 behind a system prompt that many share, it becomes a small radix tree: one entry for each that goes
-on differently, however many blocks follow. All prompts part ways after "nothing", so run 0 is a set
-from the start: the prompts of a single run, which are the most, are looked up with one or two
-probes.
+on differently, however many blocks follow. A short prompt, as most are, is one entry.
 """
 
 import sys
@@ -66,17 +65,6 @@ def _common(left: bytes, right: bytes) -> int:
     return 8 * low
 
 
-def _held(known: set[int], hashes: memoryview, low: int, high: int) -> int:
-    """The first block in [low, high) that is not known, else `high`."""
-    while low < high:
-        middle = (low + high) // 2
-        if hashes[middle] in known:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 def _part(stretch: Stretch, low: int, high: int) -> Stretch:
     """Return some of the hashes of a stretch."""
     if isinstance(stretch, int):
@@ -87,7 +75,7 @@ def _part(stretch: Stretch, low: int, high: int) -> Stretch:
 class Generation:
     """A growing prefix-closed set of chained hashes (see the module's invariants).
 
-    roots: hashes of every prompt's first run. blocks: hashes held in all.
+    roots: every prompt's first run, by its first hash. blocks: hashes held in all.
     """
 
     __slots__ = ("_ends_bytes", "_forked", "_runs", "_store", "blocks", "roots")
@@ -97,7 +85,7 @@ class Generation:
         self._store = HashStore()
         self._ends_bytes = 0
         self._forked = 0  # insertions that met a fork or made one
-        self.roots: set[int] = set()
+        self.roots: dict[int, Runs] = {}
         self.blocks = 0
 
     def match(self, blocks: bytes, hashes: memoryview, guess: int = 0) -> int:
@@ -105,8 +93,11 @@ class Generation:
         what it may be, as another generation said: a right one takes two lookups for any length.
         """
         runs, count = self._runs, len(hashes)
-        if not count or hashes[0] not in self.roots:
+        root = self.roots.get(hashes[0]) if count else None
+        if root is None:
             return 0
+        if count <= RUN_BLOCKS:
+            return 1 + self._shared(root, blocks[8:])
         low, high = 0, (count - 1) // RUN_BLOCKS  # run `low` is known to exist
         if guess:
             run = min(guess // RUN_BLOCKS, high)
@@ -128,7 +119,7 @@ class Generation:
     def _within(self, run: int, blocks: bytes, hashes: memoryview) -> int:
         """Blocks held, of this run's at most: it is known to exist."""
         if not run:
-            return _held(self.roots, hashes, 1, min(len(hashes), RUN_BLOCKS))
+            return 1 + self._shared(self.roots[hashes[0]], blocks[8:_RUN_BYTES])
         start = run * RUN_BLOCKS
         packed = blocks[8 * start : 8 * start + _RUN_BYTES]
         return start + self._shared(self._runs[hashes[start - 1]], packed)
@@ -141,16 +132,14 @@ class Generation:
         self.blocks += count - matched
         runs = self._runs
         start = matched // RUN_BLOCKS * RUN_BLOCKS
-        if not start:
-            self.roots.update(hashes[matched:RUN_BLOCKS])
-        else:
-            known = runs.get(hashes[start - 1])
-            run = blocks[8 * start : 8 * start + _RUN_BYTES]
-            joined = self._joined(known, run, whole=len(run) == _RUN_BYTES)
-            if joined is not known:
-                runs[hashes[start - 1]] = joined
-            if isinstance(joined, Fork):
-                self._forked += 1
+        table, key = (runs, hashes[start - 1]) if start else (self.roots, hashes[0])
+        run = blocks[8 * max(start, 1) : 8 * start + _RUN_BYTES]
+        known = table.get(key)
+        joined = self._joined(known, run, whole=count >= start + RUN_BLOCKS)
+        if joined is not known:
+            table[key] = joined
+        if isinstance(joined, Fork):
+            self._forked += 1
         start += RUN_BLOCKS
         if start >= count:
             return
@@ -221,9 +210,8 @@ class Generation:
         return (
             self._store.size_bytes
             + sys.getsizeof(self._runs)
-            + _ENTRY_BYTES * len(self._runs)
+            + sys.getsizeof(self.roots)
+            + _ENTRY_BYTES * (len(self._runs) + len(self.roots))
             + self._ends_bytes
             + _WAY_BYTES * self._forked
-            + sys.getsizeof(self.roots)
-            + _HASH_BYTES * len(self.roots)
         )

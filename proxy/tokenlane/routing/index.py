@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tokenlane.routing.fair_share import fair_share
-from tokenlane.routing.generation import RUN_BLOCKS, Generation
+from tokenlane.routing.generation import Generation
 
 # Parts of a capacity: halves, quarters and so on down to these.
 _PARTS: Final = 64
@@ -141,8 +141,6 @@ class PrefixIndex:
             blocks = blocks[: 8 * replica.capacity_blocks]
         hashes = memoryview(blocks).cast("Q")
         young = shelf.young
-        if len(hashes) <= RUN_BLOCKS and hashes[-1] in young.roots:
-            return
         matched = young.match(blocks, hashes, guess)
         if replica.added_blocks + len(hashes) - matched > replica.capacity_blocks:
             self._turn(slot, shelf, len(hashes) - matched, now)
@@ -205,19 +203,14 @@ class PrefixIndex:
         if not count or shelves is None:
             return [0 for _ in slots]
         first = hashes[0]
-        # A prefix-closed set that has the last hash has all; long prompts are not in `roots` whole.
-        last = hashes[-1] if count <= RUN_BLOCKS else None
         guess = 0  # where a prompt goes on alone, it mostly does for all replicas
         for slot in slots:
             shelf = shelves.get(slot)
             if shelf is None:
                 found.append(0)
                 continue
-            roots, matched = shelf.young.roots, 0
-            if first in roots:
-                if last in roots:
-                    found.append(count)
-                    continue
+            matched = 0
+            if first in shelf.young.roots:
                 matched = shelf.young.match(blocks, hashes, guess)
             if matched < count and first in shelf.old.roots:
                 # Both sets are prefix-closed, so the union's longest match is one of theirs.

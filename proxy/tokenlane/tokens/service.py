@@ -208,9 +208,7 @@ class TokenService:
             return Outcome(None, Rung.BAIL, reason)
         if self.asks(model, body):
             return await self._asked(model, body, key)
-        loaded = self.models[own]
-        size_bytes = keys.prompt_size_bytes(body)
-        source = None
+        loaded, size_bytes, source = self.models[own], keys.prompt_size_bytes(body), None
         if len(raw) >= LEAST_BYTES:
             source = BodySource(self.bodies, raw, own, keeps_ids=keeps_ids)
         job = TokenJob(

@@ -158,8 +158,6 @@ class Tokenizer:
             return self._own_tokenizer
         return self._chats_elsewhere
 
-    # Chat
-
     def chat_text(self, asked: Conversation, shapes: ShapeCache | None = None) -> str:
         """Return the rendered prompt; see `rendering`."""
         return self.rendering(asked, shapes).text
@@ -302,8 +300,6 @@ class Tokenizer:
             raise Unrenderable("no-chat-template")
         return found
 
-    # Completions
-
     def prompts(self, request: CompletionFields) -> tuple[str | bytes, ...]:
         """As `given`, text only where it can be encoded here. Raise Unrenderable."""
         prompts = completion_prompts(request)
@@ -319,8 +315,6 @@ class Tokenizer:
             self._truncated(prompt, special, cut) if isinstance(prompt, str) else _kept(prompt, cut)
             for prompt in self.prompts(request)
         )
-
-    # Encoding
 
     def encode(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Return packed little-endian uint32 ids of a whole text."""
