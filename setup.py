@@ -99,6 +99,7 @@ COMPILED = [
     "proxy/tokenlane/tokens/caches/segments.py",
     "proxy/tokenlane/tokens/caches/shapes.py",
     "proxy/tokenlane/tokens/chat/conversation.py",
+    "proxy/tokenlane/tokens/chat/dialects.py",
     "proxy/tokenlane/tokens/chat/forms.py",
     "proxy/tokenlane/tokens/chat/minijinja_template.py",
     "proxy/tokenlane/tokens/chat/residual.py",
