@@ -98,6 +98,10 @@ class ResponsesFields(_Converted, omit_defaults=True):
 
 Conversation = ChatFields | MessagesFields | ResponsesFields
 
+# How many fields decide a chat's ids, its messages the first; the others, where it says no more.
+CHAT_FIELDS = len(ChatFields.__struct_fields__)
+MESSAGES_ALONE = (ABSENT,) * (CHAT_FIELDS - 1)
+
 
 @final
 class ChatBody(ChatFields):

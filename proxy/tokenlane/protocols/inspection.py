@@ -19,7 +19,6 @@ from tokenlane.protocols.bodies import (
     BODIES,
     Body,
     ChatBody,
-    ChatFields,
     CompletionBody,
     Kind,
     OtherBody,
@@ -34,9 +33,8 @@ _NAME_LIMIT_BYTES: Final = 1024
 # Names of this module are found sooner than others' (compiled).
 _ABSENT: Final = bodies.ABSENT
 _astuple: Final = msgspec.structs.astuple
-# All that decides a chat's ids and stands behind its messages, where it says none of it.
-_CHAT_FIELDS: Final = len(ChatFields.__struct_fields__)
-_NO_MORE: Final = (_ABSENT,) * (_CHAT_FIELDS - 1)
+_CHAT_FIELDS: Final[int] = bodies.CHAT_FIELDS
+_MESSAGES_ALONE: Final = bodies.MESSAGES_ALONE
 
 _COMPLETION: Final[int] = IdKind.COMPLETION.value
 _CHAT: Final[int] = IdKind.COMPLETION.value | IdKind.CHAT.value
@@ -158,7 +156,7 @@ def kinds_of(request: Prompted) -> int:
     """Return the IdKind bits that a request's ids rest on; 0 where the client sent the ids."""
     if type(request) is CompletionBody:
         return 0 if is_ids(request) else _COMPLETION
-    if type(request) is ChatBody and _astuple(request)[1:_CHAT_FIELDS] == _NO_MORE:
+    if type(request) is ChatBody and _astuple(request)[1:_CHAT_FIELDS] == _MESSAGES_ALONE:
         return _CHAT
     found = _CHAT if request.tools is _ABSENT else _CHAT | _TOOLS
     if type(request) is ChatBody:

@@ -54,8 +54,8 @@ _LOOK_BYTES: Final = 64
 
 # The fields that decide ids come first, in the order of the base struct; the first of them is the
 # prompt itself, and mostly the only one.
-_CHAT_FIELDS: Final = len(ChatFields.__struct_fields__)
-_CHAT_ABSENT: Final = (_ABSENT,) * (_CHAT_FIELDS - 1)
+_CHAT_FIELDS: Final[int] = bodies.CHAT_FIELDS
+_MESSAGES_ALONE: Final = bodies.MESSAGES_ALONE
 # Other dialects also get a number, so that equal bytes of two dialects are two prompts.
 _OTHERS: Final[dict[type, tuple[int, int]]] = {
     CompletionBody: (len(CompletionFields.__struct_fields__), 0),
@@ -71,7 +71,7 @@ def token_key(model: str, own: str, body: Prompted) -> bytes:
     the model whose tokenizer makes the ids; an adapter's base may change."""
     values = _astuple(body)
     if type(body) is ChatBody:
-        others, absent, number = values[1:_CHAT_FIELDS], _CHAT_ABSENT, 1
+        others, absent, number = values[1:_CHAT_FIELDS], _MESSAGES_ALONE, 1
     else:
         count, number = _OTHERS[type(body)]
         others, absent = values[1:count], (_ABSENT,) * (count - 1)
@@ -101,7 +101,7 @@ def options_digest(request: Conversation) -> bytes:
     values = _astuple(request)
     if type(request) is ChatBody or isinstance(request, ChatFields):
         others, number = values[1:_CHAT_FIELDS], 1
-        if others == _CHAT_ABSENT:
+        if others == _MESSAGES_ALONE:
             return b""
     else:
         body = MessagesBody if isinstance(request, MessagesFields) else ResponsesBody
