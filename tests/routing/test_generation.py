@@ -88,13 +88,16 @@ def real_bytes(runs: Runs) -> int:
 
 def test_the_stated_size_is_near_the_real_one() -> None:
     long, short, forked, least = Generation(), Generation(), Generation(), Generation()
+    pairs = Generation()
     for name in range(40):
         insert(long, [name] * 1000)
     for name in range(4000):
         insert(short, [name] * 10)
         insert(forked, [1] * 40 + [name] * 20)
         insert(least, [1] * 40 + [name])
-    for generation in (long, short, forked, least):
+        insert(pairs, [name, name, 1, 1, 1])
+        insert(pairs, [name, name, 2, 2, 2])
+    for generation in (long, short, forked, least, pairs):
         real = generation._store.size_bytes
         for table in (generation.roots, generation._runs):
             real += sys.getsizeof(table)

@@ -13,6 +13,8 @@ from tokenlane.gateway.id_trust import Claim
 from tokenlane.prompt import Prompt
 from tokenlane.protocols.bodies import ChatBody, CompletionBody, Prompted
 
+_UNUSED_TOOLS: Final[int] = IdKind.UNUSED_TOOLS.value
+
 
 class Form(NamedTuple):
     """What a replica gets of a prompt. sent: ids or text."""
@@ -20,8 +22,6 @@ class Form(NamedTuple):
     sent: str
     reason: str
 
-
-_UNUSED_TOOLS: Final[int] = IdKind.UNUSED_TOOLS.value
 
 PROVEN: Final = Form("ids", "proven")
 CLIENT: Final = Form("ids", "client")

@@ -21,7 +21,6 @@ from tokenlane.protocols.bodies import (
     ResponsesBody,
 )
 from tokenlane.tokens.chat import anthropic_messages, openai_responses
-from tokenlane.tokens.chat.anthropic_messages import Converted
 from tokenlane.tokens.completion_prompts import completion_prompts
 from tokenlane.tokens.ids import from_json
 from tokenlane.tokens.tokenizer import Tokenizer
@@ -91,28 +90,30 @@ def _refuse_truncation(request: ChatFields | CompletionBody) -> None:
 
 def _as_chat(request: Prompted, tokenizer: Tokenizer | None) -> ChatFields:
     if type(request) is ResponsesBody:
-        given, fields = openai_responses.messages_of(request), openai_responses.fields_of(request)
+        messages, _ = openai_responses.messages_of(request)
+        fields = openai_responses.fields_of(request)
         # `/tokenize` sorts the keys of calls, and responses do not.
-        if any("tool_calls" in turn for turn in given[0]):
+        if any("tool_calls" in turn for turn in messages):
             raise Unrenderable("tool-shape")
-        return _whole(fields, given)
+        return _whole(fields, messages)
     if type(request) is not MessagesBody:
         assert isinstance(request, ChatFields)
         return request
     if tokenizer is not None:
-        return _whole(tokenizer.fields_of(request), tokenizer.messages_of(request))
+        fields = tokenizer.fields_of(request)
+        return _whole(fields, tokenizer.messages_of(request)[0])
     # Only the template decides these two; where they matter, the ids are not known.
     fields = anthropic_messages.fields_of(request, _unknown)
     one, other = (
-        anthropic_messages.messages_of(request, system_first=first) for first in (True, False)
+        anthropic_messages.messages_of(request, system_first=first)[0] for first in (True, False)
     )
-    if one[0] != other[0]:
+    if one != other:
         raise Unrenderable("no-chat-template")
     return _whole(fields, one)
 
 
-def _whole(fields: ChatFields, given: Converted) -> ChatFields:
-    return msgspec.structs.replace(fields, messages=anthropic_messages.encoded(given[0]))
+def _whole(fields: ChatFields, messages: Any) -> ChatFields:
+    return msgspec.structs.replace(fields, messages=anthropic_messages.encoded(messages))
 
 
 def _unknown() -> str:

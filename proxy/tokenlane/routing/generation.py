@@ -26,11 +26,12 @@ _RUN_BYTES: Final = 8 * RUN_BLOCKS
 _PIECE_BLOCKS: Final = PIECE_BYTES // 8
 
 # What CPython pays for a hash as an int object; for an entry: its key and a place; for the end of a
-# prompt: the bytes object's head, and what the allocator rounds up by; for each way on behind a
-# fork: its key, its place in the dict, and what it leads to.
+# prompt: the bytes object's head, and what the allocator rounds up by; for a fork: its head and an
+# empty dict; for each way on behind it: its key, its place in the dict, and what it leads to.
 _HASH_BYTES: Final = 48
 _ENTRY_BYTES: Final = _HASH_BYTES + 32
 _END_BYTES: Final = 33 + 15
+_FORK_BYTES: Final = 300
 _WAY_BYTES: Final = 100
 
 # Packed hashes: the end of a prompt, or a place in the store.
@@ -78,13 +79,14 @@ class Generation:
     roots: every prompt's first run, by its first hash. blocks: hashes held in all.
     """
 
-    __slots__ = ("_ends_bytes", "_forked", "_runs", "_store", "blocks", "roots")
+    __slots__ = ("_ends_bytes", "_forked", "_forks", "_runs", "_store", "blocks", "roots")
 
     def __init__(self) -> None:
         self._runs: dict[int, Runs] = {}
         self._store = HashStore()
         self._ends_bytes = 0
         self._forked = 0  # insertions that met a fork or made one
+        self._forks = 0
         self.roots: dict[int, Runs] = {}
         self.blocks = 0
 
@@ -197,6 +199,7 @@ class Generation:
             below = Fork(rest, runs.ways) if isinstance(runs, Fork) else rest
             ways: dict[bytes, Runs] = {head[at : at + 8]: below}
             runs = Fork(_part(first, 0, low), ways)
+            self._forks += 1
         if isinstance(runs, Fork):
             runs.ways[key] = self._joined(runs.ways.get(key), own, whole=whole)
             return runs
@@ -213,5 +216,6 @@ class Generation:
             + sys.getsizeof(self.roots)
             + _ENTRY_BYTES * (len(self._runs) + len(self.roots))
             + self._ends_bytes
+            + _FORK_BYTES * self._forks
             + _WAY_BYTES * self._forked
         )

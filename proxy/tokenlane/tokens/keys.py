@@ -99,7 +99,7 @@ def options_digest(request: Conversation) -> bytes:
     same one decides how another's is rendered: hence blake2b.
     """
     values = _astuple(request)
-    if type(request) is ChatBody or isinstance(request, ChatFields):
+    if type(request) is ChatBody or isinstance(request, ChatFields):  # the usual one first
         others, number = values[1:_CHAT_FIELDS], 1
         if others == _MESSAGES_ALONE:
             return b""

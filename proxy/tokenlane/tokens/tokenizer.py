@@ -252,7 +252,7 @@ class Tokenizer:
 
     def messages_of(self, request: Conversation) -> Converted:
         """Return a request's messages as those of a chat. Raise Unrenderable."""
-        if type(request) is ChatBody or isinstance(request, ChatFields):
+        if type(request) is ChatBody or isinstance(request, ChatFields):  # the usual one first
             return prompt_fields.decoded(request.messages), []
         if isinstance(request, ResponsesFields):
             return openai_responses.messages_of(request)

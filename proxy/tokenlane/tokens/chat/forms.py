@@ -100,8 +100,7 @@ def forms_of(messages: list[Any]) -> tuple[str, ...] | None:
 def texts_of(messages: list[Any], forms: tuple[str, ...]) -> list[str]:
     """Return the texts of messages of these forms, in order. Raise Unrenderable."""
     texts: list[str] = []
-    for at, name in enumerate(forms):
-        message = messages[at]
+    for message, name in zip(messages, forms, strict=True):
         content = message.get("content")
         if name in PLAIN_ROLES and type(content) is str:
             texts.append(content)
